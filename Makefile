@@ -1,0 +1,71 @@
+# `make` lists what there is. Each target makes the environment it needs, in .venv, when it first runs.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# A python3.11 that is only a name (a version manager's shim, say) does not count.
+PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
+BIN := .venv/bin
+RUN := $(BIN)/python
+# Quiet twice: of an installation, only its errors are worth reading.
+INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check
+# Passed on to what a target runs, as in: make test ARGS="-k redirect"
+ARGS ?=
+# How large the slow tests are: small (minutes) or full.
+ARBITER_STRESS ?= small
+WORKERS ?= 2
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: .venv/.plain ## watch a real graph being governed
+	@$(RUN) examples/stdlib_assistant.py $(ARGS)
+
+.PHONY: test
+test: .venv/.dev ## run the tests (not the slow ones)
+	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+
+.PHONY: check
+check: .venv/.dev ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m pyright --project pyproject.toml --pythonpath $(RUN)
+
+.PHONY: bench
+bench: .venv/.dev ## measure what governing costs, against bare LangGraph
+	@$(RUN) benchmarks/overhead.py $(ARGS)
+
+.PHONY: wheel
+wheel: .venv/.dev ## build the wheel, install it alone, run the demo from it
+	@$(RUN) tests/wheel_check.py
+
+.PHONY: docs
+docs: .venv/.dev ## run the Python examples of README.md and docs/
+	@$(RUN) tests/docs_check.py $(ARGS)
+
+.PHONY: stress
+stress: .venv/.dev ## run the slow tests (ARBITER_STRESS=full for full size)
+	@ARBITER_STRESS=$(ARBITER_STRESS) $(RUN) -m pytest -n $(WORKERS) -m slow $(ARGS)
+
+.PHONY: clean
+clean: ## remove the environment and everything that was built
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+
+# The package with nothing but its dependencies: all that the demo needs.
+.venv/.plain: pyproject.toml | .venv/bin/python
+	@echo "installing arbiteros into .venv (once)"
+	@$(INSTALL) -e .
+	@touch $@
+
+# The same, and the tools of a developer. It counts as the plain one too.
+.venv/.dev: pyproject.toml | .venv/bin/python
+	@echo "installing arbiteros[dev] into .venv (once, a minute or two)"
+	@$(INSTALL) -e '.[dev]'
+	@touch .venv/.plain $@

@@ -1,0 +1,58 @@
+"""Arbiter governs LangGraph: policies, evaluators and a history around the nodes of a graph that already works."""
+
+from arbiter.advice import Advisor, CorrectionGate
+from arbiter.advisors import EvaluatorGate, FeedbackAdvisor
+from arbiter.arbiter_os import ArbiterOS
+from arbiter.checkers import HistoryPolicyChecker
+from arbiter.errors import (
+    ArbiterError,
+    ConfigurationError,
+    CorrectionError,
+    EvaluationError,
+    NotAGraphError,
+    OutputSchemaError,
+    PackError,
+    PolicyViolationError,
+    RegistrationError,
+    SyncDriverError,
+    UnknownInstructionError,
+    UnknownNodeError,
+)
+from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluators import ThresholdEvaluator
+from arbiter.history import History, HistoryItem
+from arbiter.policy import PolicyChecker, PolicyRouter
+from arbiter.routers import EvaluationRouter, MetricThresholdPolicyRouter
+from arbiter.verdicts import Correction, EvaluationResult, Verdict
+
+__all__ = [
+    "Advisor",
+    "ArbiterError",
+    "ArbiterOS",
+    "ConfigurationError",
+    "Correction",
+    "CorrectionError",
+    "CorrectionGate",
+    "EvaluationError",
+    "EvaluationResult",
+    "EvaluationRouter",
+    "EvaluatorGate",
+    "FeedbackAdvisor",
+    "History",
+    "HistoryItem",
+    "HistoryPolicyChecker",
+    "MetricThresholdPolicyRouter",
+    "NodeEvaluator",
+    "NotAGraphError",
+    "OutputSchemaError",
+    "PackError",
+    "PolicyChecker",
+    "PolicyRouter",
+    "PolicyViolationError",
+    "RegistrationError",
+    "SyncDriverError",
+    "ThresholdEvaluator",
+    "UnknownInstructionError",
+    "UnknownNodeError",
+    "Verdict",
+]

@@ -1,0 +1,81 @@
+"""What a node is told for one call: the `Advisor` contract, and the `CorrectionGate` on its drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from arbiter.contracts import Contract
+from arbiter.errors import RegistrationError
+from arbiter.history import History
+from arbiter.instructions import Instruction
+from arbiter.verdicts import Correction
+
+Advice = str | BaseMessage | Sequence[BaseMessage] | Mapping[str, Any] | None
+
+
+class Advisor(Contract):
+    """Adds context to one call of a node. What it adds never becomes part of the state.
+
+    An advisor that fails is skipped, and the item says so.
+    """
+
+    kind = "advisor"
+    method = "advise"
+
+    def advise(
+        self, history: History, state: Mapping[str, Any]
+    ) -> Advice | Awaitable[Advice]:
+        """Context for this call: a text or messages for a node that reads `messages`, else a mapping of
+        state keys to values (a text goes to the key `advice`); `None` for nothing."""
+        raise NotImplementedError
+
+
+class CorrectionGate(Contract):
+    """Judges each draft of a node's output before anything of it is committed.
+
+    A draft that is sent back is called for again with the feedback as transient input, at most
+    `max_attempts` calls in all; the last draft is then taken (`on_exhausted="commit"`) or the node fails
+    (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. A gate that fails itself lets the
+    draft pass, and the item says so. A node has at most one gate.
+    """
+
+    kind = "gate"
+    method = "review"
+    max_attempts: int = 3
+    on_exhausted: str = "commit"
+
+    def __init__(
+        self,
+        name: str,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        max_attempts: int = 3,
+        on_exhausted: str = "commit",
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes, deadline)
+        self.max_attempts = max_attempts
+        self.on_exhausted = on_exhausted
+
+    def review(
+        self, history: History, draft: Mapping[str, Any], attempt: int
+    ) -> Correction | Awaitable[Correction]:
+        """Commit, retry or give up this draft. `attempt` counts from 1; in the view,
+        `history.entries[-1][-1].output_state` is the draft too."""
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        super().validate()
+        attempts: object = self.max_attempts
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise RegistrationError(
+                f"gate {self.name!r}: max_attempts is {attempts!r}; expected a whole number from 1."
+            )
+        if self.on_exhausted not in ("commit", "raise"):
+            raise RegistrationError(
+                f"gate {self.name!r}: on_exhausted is {self.on_exhausted!r}; "
+                "expected 'commit' or 'raise'."
+            )

@@ -1,0 +1,346 @@
+"""`ArbiterOS`: the facade. Registers contracts, governs graphs, runs them, and shows what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast, overload
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph._internal._runnable import coerce_to_runnable
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+from langgraph.runtime import Runtime
+
+from arbiter.advice import Advisor, CorrectionGate
+from arbiter.contracts import Contract
+from arbiter.core import Core
+from arbiter.errors import ConfigurationError, NotAGraphError, RegistrationError
+from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluations import Background
+from arbiter.facts import KEEP
+from arbiter.functions import GovernedRunnable, govern_function
+from arbiter.govern import (
+    Label,
+    attach,
+    check_contract,
+    check_targets,
+    label_of,
+    rules_for,
+    schemas_of,
+)
+from arbiter.history import RunHistory
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.lifecycle import Schemas, Settings
+from arbiter.policy import PolicyChecker, PolicyRouter
+from arbiter.recorder import Recorder
+from arbiter.registry import Registry
+from arbiter.states import Snapshot
+from arbiter.weaving import Rules, ledger_of, weave
+
+Graph = Pregel[Any, Any, Any, Any]
+Builder = StateGraph[Any, Any, Any, Any]
+T = TypeVar("T")
+C = TypeVar("C", bound=Contract)
+
+
+class ArbiterOS:
+    """Governs LangGraph graphs. One of these can govern many graphs, threads and concurrent runs.
+
+    `keep` bounds how many items of each thread stay in memory (None: all); totals stay exact.
+    `snapshot` says what the history keeps of a node's input and output: a `"shallow"` copy, a `"deep"` one, or a
+    `"digest"` of each field. `strict` refuses to govern a graph with a node that has no instruction.
+    `facts` is how many facts about past node runs a checkpoint carries; see docs/design/history.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        keep: int | None = 1000,
+        snapshot: Snapshot = "shallow",
+        strict: bool = False,
+        facts: int = KEEP,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        _whole("keep", keep, none=True)
+        _whole("facts", facts)
+        if snapshot not in ("shallow", "deep", "digest"):
+            raise ConfigurationError(
+                f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'."
+            )
+        self._strict = strict
+        self._background = Background()
+        self._core = Core(
+            Registry(), Recorder(keep, clock), Settings(snapshot, self._background, clock), facts
+        )
+        self._lock = threading.RLock()
+        self._woven: weakref.WeakKeyDictionary[Any, tuple[Any, Graph]] = weakref.WeakKeyDictionary()
+        self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    # Registration
+
+    def add_policy_checker(self, checker: PolicyChecker) -> None:
+        """Check this before every node that it applies to. Takes effect for graphs governed before, too."""
+        self._add(checker, PolicyChecker, "add_policy_checker")
+
+    def add_policy_router(self, router: PolicyRouter) -> None:
+        """Ask this after every node that it applies to. The first router that answers wins."""
+        self._add(router, PolicyRouter, "add_policy_router")
+
+    def add_evaluator(self, evaluator: NodeEvaluator) -> None:
+        """Judge with this after every node that it applies to."""
+        self._add(evaluator, NodeEvaluator, "add_evaluator")
+
+    def add_advisor(self, advisor: Advisor) -> None:
+        """Let this add transient context to every call of the nodes that it applies to."""
+        self._add(advisor, Advisor, "add_advisor")
+
+    def add_correction_gate(self, gate: CorrectionGate) -> None:
+        """Judge every draft of the nodes that this applies to before it is committed."""
+        self._add(gate, CorrectionGate, "add_correction_gate")
+
+    def _add(self, contract: object, kind: type[Contract], adder: str) -> None:
+        if isinstance(contract, type) and issubclass(contract, kind):
+            raise RegistrationError(
+                f"{adder} got the class {contract.__name__}; make an object of it: {contract.__name__}(...)."
+            )
+        if not isinstance(contract, kind):
+            raise RegistrationError(
+                f"{adder} got {contract!r}; expected a {kind.__name__}. Subclass arbiter.{kind.__name__}."
+            )
+        contract.validate()
+        with self._lock:
+            for original, rules in list(self._governed.values()):
+                check_contract(contract, original, rules)
+            self._core.registry.add(contract)
+
+    def instruction(
+        self,
+        instruction: Instruction | str,
+        *,
+        input_schema: Any = None,
+        output_schema: Any = None,
+    ) -> Callable[[T], T]:
+        """A label for a node function, which stays callable as it was; `govern` reads it.
+
+        The schemas are anything that pydantic validates. Input that does not fit is denied before the function
+        runs; output that does not fit is an `OutputSchemaError`.
+        """
+        label = Label(find_instruction(instruction), None)
+        label.schemas = schemas_of((input_schema, output_schema), "the labelled function")
+
+        def attach_label(function: T) -> T:
+            attach(function, label)
+            return function
+
+        return attach_label
+
+    # Governing
+
+    @overload
+    def govern(
+        self,
+        target: Graph | Builder,
+        instructions: Mapping[str, Instruction | str] | None = None,
+        *,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> Graph: ...
+    @overload
+    def govern(
+        self, target: T, *, instruction: Instruction | str | None = None, schemas: Any = None
+    ) -> T: ...
+    def govern(
+        self,
+        target: Any,
+        instructions: Mapping[str, Instruction | str] | None = None,
+        *,
+        schemas: Any = None,
+        instruction: Instruction | str | None = None,
+    ) -> Any:
+        """A governed copy of a compiled graph, a builder (which is compiled first), a function or a Runnable.
+
+        `instructions` and `schemas` go by node name; a node of a subgraph is `parent:child`. For a function or a
+        Runnable, `instruction` is its instruction and `schemas` its own pair. The original stays as it was.
+        """
+        if isinstance(target, StateGraph):
+            target = cast(Graph, target.compile())
+        if isinstance(target, Pregel):
+            if instruction is not None:
+                raise ConfigurationError(
+                    "instruction= is for a function; a graph takes instructions={'node': ...}."
+                )
+            return self._govern_graph(cast(Graph, target), instructions, schemas)
+        if instructions is not None:
+            raise ConfigurationError("instructions= is for a graph; a function takes instruction=.")
+        return self._govern_callable(target, instruction, schemas)
+
+    def _govern_graph(
+        self,
+        graph: Graph,
+        instructions: Mapping[str, Instruction | str] | None,
+        schemas: Mapping[str, Any] | None,
+    ) -> Graph:
+        if (ledger := ledger_of(graph)) is not None:
+            if ledger.core is not self._core:
+                raise ConfigurationError(
+                    "this graph is governed by another ArbiterOS already. Govern the original graph instead."
+                )
+            if not instructions and not schemas:
+                return graph
+            graph = ledger.original
+        rules = rules_for(graph, instructions, schemas, strict=self._strict)
+        with self._lock:
+            check_targets(self._core.registry, graph, rules)
+            governed = weave(graph, self._core, rules)
+            self._governed[governed] = (graph, rules)
+        return governed
+
+    def _govern_callable(
+        self, target: Any, instruction: Instruction | str | None, schemas: Any
+    ) -> Any:
+        if isinstance(target, type) or not (isinstance(target, Runnable) or callable(target)):
+            raise NotAGraphError(
+                f"cannot govern {target!r}: expected a compiled graph, a StateGraph, a function or a Runnable."
+            )
+        label = label_of(target)
+        found = find_instruction(instruction) if instruction is not None else None
+        name = _name_of(target)
+        shapes: Schemas | None = schemas_of(schemas, name)
+        if label is not None:
+            found, shapes = found or label.instruction, shapes or label.schemas
+        if isinstance(target, Runnable):
+            return GovernedRunnable(self._core, cast(Runnable[Any, Any], target), name, found, shapes)
+        return govern_function(self._core, target, name, found, shapes)
+
+    # Running
+
+    def execute(
+        self,
+        state: Any,
+        target: Any,
+        config: RunnableConfig | None = None,
+        context: Any = None,
+        *,
+        instruction: Instruction | str | None = None,
+    ) -> Any:
+        """Run `target` governed on `state`: a graph or builder as its `invoke` would, or one node function or
+        Runnable as one step. Governing a graph is remembered, so a second call weaves nothing."""
+        runnable, config = self._runnable(target, config, context, instruction)
+        if isinstance(runnable, Pregel):
+            return cast(Graph, runnable).invoke(state, config, **_context(context))
+        return runnable.invoke(state, config)
+
+    async def aexecute(
+        self,
+        state: Any,
+        target: Any,
+        config: RunnableConfig | None = None,
+        context: Any = None,
+        *,
+        instruction: Instruction | str | None = None,
+    ) -> Any:
+        """As `execute`, with `ainvoke`."""
+        runnable, config = self._runnable(target, config, context, instruction)
+        if isinstance(runnable, Pregel):
+            return await cast(Graph, runnable).ainvoke(state, config, **_context(context))
+        return await runnable.ainvoke(state, config)
+
+    def _runnable(
+        self,
+        target: Any,
+        config: RunnableConfig | None,
+        context: Any,
+        instruction: Instruction | str | None,
+    ) -> tuple[Any, RunnableConfig | None]:
+        if isinstance(target, StateGraph | Pregel):
+            if instruction is not None:
+                raise ConfigurationError(
+                    "instruction= is for a function; govern the graph with instructions={...} first."
+                )
+            return self._remembered(target), config
+        if isinstance(target, GovernedRunnable):
+            return target, config
+        if callable(target) and not isinstance(target, Runnable | type):
+            label = label_of(target)
+            # As a node of a graph gets them: config, runtime, store and writer are injected by name.
+            runnable = coerce_to_runnable(target, name=_name_of(target), trace=False)
+            if label is not None:
+                attach(runnable, label)
+            runtime = Runtime(context=context)
+            config = {**(config or {})}
+            config["configurable"] = {
+                **config.get("configurable", {}),
+                "__pregel_runtime": runtime,
+            }
+            target = runnable
+        return self._govern_callable(target, instruction, None), config
+
+    def _remembered(self, graph: Any) -> Graph:
+        mark = _fingerprint(graph)
+        with self._lock:
+            known = self._woven.get(graph)
+            if known is not None and known[0] == mark:
+                return known[1]
+            governed = cast(Graph, self.govern(graph))
+            if governed is not graph:
+                self._woven[graph] = (mark, governed)
+            return governed
+
+    # Looking
+
+    @property
+    def history(self) -> RunHistory:
+        """The run of the current context, else the latest run."""
+        return self._core.recorder.current()
+
+    def history_of(self, *, thread_id: str) -> RunHistory:
+        """All runs of that thread that are in memory."""
+        return self._core.recorder.of_thread(str(thread_id))
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until no evaluation is pending; False if `timeout` seconds were too short."""
+        return self._background.drain(timeout)
+
+    async def adrain(self, timeout: float | None = None) -> bool:
+        """As `drain`, without blocking the event loop."""
+        return await asyncio.to_thread(self.drain, timeout)
+
+
+def _context(context: Any) -> dict[str, Any]:
+    return {} if context is None else {"context": context}
+
+
+def _fingerprint(graph: Any) -> Any:
+    """What changes when a builder is built further. A compiled graph does not change."""
+    if not isinstance(graph, StateGraph):
+        return None
+    builder = cast(Builder, graph)
+    return (
+        tuple((name, id(spec)) for name, spec in builder.nodes.items()),
+        frozenset(builder.edges),
+        frozenset(builder.waiting_edges),
+        tuple((start, tuple(branches)) for start, branches in builder.branches.items()),
+    )
+
+
+def _name_of(target: Any) -> str:
+    if isinstance(target, Runnable):
+        return cast(Runnable[Any, Any], target).get_name()
+    while not hasattr(target, "__name__") and hasattr(target, "func"):
+        target = target.func
+    return getattr(target, "__name__", None) or type(target).__name__
+
+
+def _whole(name: str, value: object, *, none: bool = False) -> None:
+    if value is None and none:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        hint = ", or None for all" if none else ""
+        raise ConfigurationError(f"{name} is {value!r}; expected a whole number from 1{hint}.")
+
+

@@ -1,0 +1,103 @@
+"""How contract methods are called: with deadlines, on which thread, and never twice at the same time
+where that was promised."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextvars import Context, copy_context
+from typing import Any
+
+_QUICK = 0.001
+_SLOW = 0.005
+_PROBES = 3
+_STRIKES = 2
+
+
+class Pace:
+    """How long a contract's method takes, as seen so far.
+
+    In an async run an unknown or slow sync method belongs on a worker thread, but a thread costs more than
+    most methods. So a method runs on a thread until it was quick three times in a row, and goes back there,
+    the second time for good, as soon as it is not.
+    """
+
+    __slots__ = ("_blocking", "_quick", "_strikes")
+
+    def __init__(self, blocking: bool | None) -> None:
+        self._blocking = blocking
+        self._quick = 0
+        self._strikes = 0
+
+    @property
+    def inline(self) -> bool:
+        if self._blocking is not None:
+            return not self._blocking
+        return self._quick >= _PROBES and self._strikes < _STRIKES
+
+    def saw(self, seconds: float) -> None:
+        if self._quick < _PROBES:
+            self._quick = self._quick + 1 if seconds < _QUICK else 0
+        elif seconds > _SLOW:
+            self._quick = 0
+            self._strikes += 1
+
+
+def start(
+    call: Callable[[], Any], *, context: Context | None = None, name: str = "arbiter"
+) -> Future[Any]:
+    """Run `call` on a daemon thread of its own.
+
+    Not a pool: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
+    """
+    future: Future[Any] = Future()
+    context = copy_context() if context is None else context
+
+    def run() -> None:
+        try:
+            result = context.run(call)
+        except BaseException as exc:  # reported to the waiter, whatever it is
+            future.set_exception(exc)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def within(seconds: float | None, future: Future[Any]) -> Any:
+    """The result of `future`; `TimeoutError` when it takes longer than `seconds`."""
+    try:
+        return future.result(seconds)
+    except FutureTimeout:
+        if future.done():
+            raise
+        future.cancel()
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+
+
+class _Loop:
+    """An event loop on a daemon thread, for async evaluators, whichever kind of run they judge."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="arbiter-loop", daemon=True
+                ).start()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+
+LOOP = _Loop()
+
+
+async def as_coroutine(awaitable: Any) -> Any:
+    return await awaitable

@@ -1,0 +1,106 @@
+"""What all contracts share: a name, targets, a deadline, and a method that may be `def` or `async def`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from arbiter.errors import RegistrationError
+from arbiter.instructions import Instruction, find_instruction
+
+
+class Contract:
+    """Base of checkers, routers, evaluators, advisors and correction gates.
+
+    `target_instructions` and `target_nodes` say which nodes it applies to: all of them when neither is given,
+    else those that match one of the given instructions *and* one of the given nodes, as far as given.
+
+    In an async run, `blocking` says where a sync method is called: `True` in a worker thread, `False` on the
+    event loop, `None` (default) in a worker thread until it has proved to be quick.
+    """
+
+    kind: ClassVar[str]
+    method: ClassVar[str]
+
+    name: str = ""
+    target_instructions: tuple[Instruction, ...] | None = None
+    target_nodes: tuple[str, ...] | None = None
+    deadline: float | None = None
+    blocking: bool | None = None
+
+    def __init__(
+        self,
+        name: str,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        self.name = name
+        self.target_instructions = _instructions(target_instructions)
+        self.target_nodes = _nodes(target_nodes)
+        if deadline is not None:
+            self.deadline = deadline
+
+    def applies_to(self, node: str, instruction: Instruction | None) -> bool:
+        nodes, instructions = self.target_nodes, self.target_instructions
+        return (nodes is None or node in nodes) and (
+            instructions is None or instruction in instructions
+        )
+
+    @property
+    def redirect_targets(self) -> tuple[str, ...]:
+        """Nodes that this contract may send a run to, as far as known beforehand."""
+        return ()
+
+    def validate(self) -> None:
+        """Raise a `ConfigurationError` if this object cannot be registered."""
+        found: Any = self.name
+        if not isinstance(found, str) or not found:
+            raise RegistrationError(
+                f"a {type(self).__name__} has the name {found!r}; expected a non-empty text. "
+                "Call super().__init__(name=...) in its __init__."
+            )
+        base = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("arbiter.") and "method" in vars(cls))
+        if getattr(type(self), self.method, None) is getattr(base, self.method):
+            raise RegistrationError(
+                f"{self.kind} {found!r} ({type(self).__name__}) has no method {self.method!r}. "
+                f"Define def {self.method}{_signature(getattr(base, self.method))}."
+            )
+        if not callable(getattr(self, self.method)):
+            raise RegistrationError(f"{self.kind} {found!r}: {self.method!r} is not callable.")
+        # A subclass may set these as attributes, so they are read again here.
+        self.target_instructions = _instructions(self.target_instructions)
+        self.target_nodes = _nodes(self.target_nodes)
+        seconds: Any = self.deadline
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
+            raise RegistrationError(
+                f"{self.kind} {found!r}: deadline is {seconds!r}; expected seconds above 0, or None."
+            )
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(getattr(self, self.method))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+def _instructions(
+    targets: Iterable[Instruction | str] | None,
+) -> tuple[Instruction, ...] | None:
+    if targets is None:
+        return None
+    if isinstance(targets, str | Instruction):
+        targets = (targets,)
+    return tuple(find_instruction(target) for target in targets)
+
+
+def _nodes(targets: Iterable[str] | None) -> tuple[str, ...] | None:
+    if targets is None:
+        return None
+    return (targets,) if isinstance(targets, str) else tuple(targets)
+
+
+def _signature(method: Any) -> str:
+    return "(" + ", ".join(inspect.signature(method).parameters) + ")"

@@ -1,0 +1,20 @@
+"""What one `ArbiterOS` is made of, for the parts that work on its behalf."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arbiter.facts import KEEP
+from arbiter.lifecycle import Settings
+from arbiter.recorder import Recorder
+from arbiter.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Core:
+    """Registry, records and settings. `facts` bounds what a checkpoint holds of the history."""
+
+    registry: Registry
+    recorder: Recorder
+    settings: Settings
+    facts: int = KEEP

@@ -1,0 +1,325 @@
+"""Lazy evaluation results: queued for the background, or run by whoever reads them first.
+
+`Evaluations` is what an item's `evaluation_results` is. `Background` runs what nobody has read: one cheap
+enqueue per item, one worker for what is quick, and a lane for each evaluator that is not.
+See docs/design/evaluations.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from inspect import isawaitable, iscoroutine
+from queue import Empty, SimpleQueue
+from types import MappingProxyType
+from typing import Any
+
+from arbiter.calls import LOOP, Pace, as_coroutine, start, within
+from arbiter.evaluation import NodeEvaluator
+from arbiter.history import History
+from arbiter.verdicts import EvaluationResult, evaluation_fault
+
+Stack = tuple[tuple["Lane", int], ...]
+_running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
+"""The evaluations that run in this context: the evaluator's lane, and the id of its `Evaluations`."""
+
+
+def running_lanes() -> list[Lane]:
+    """The evaluators in whose `evaluate` the caller runs."""
+    return [lane for lane, _ in _running.get()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    message: str
+
+
+Outcome = EvaluationResult | _Failure
+
+
+class Lane:
+    """One registered evaluator. Its calls run one after another."""
+
+    __slots__ = ("evaluator", "lock", "name", "pace", "queue")
+
+    def __init__(self, evaluator: NodeEvaluator) -> None:
+        self.evaluator = evaluator
+        self.name = evaluator.name
+        self.lock = threading.Lock()
+        self.pace = Pace(evaluator.blocking)
+        self.queue: SimpleQueue[Evaluations] | None = None
+
+    def run(self, key: int, results: dict[str, Outcome], view: History | None) -> Outcome:
+        """Make sure that this evaluator's outcome is in `results`, and return it. Never raises."""
+        stack = _running.get()
+        if (self, key) in stack:
+            return _Failure(f"evaluator {self.name!r} waits for its own result")
+        deadline = self.evaluator.deadline
+        if not self.lock.acquire(timeout=-1 if deadline is None else deadline):
+            return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
+        token = _running.set((*stack, (self, key)))
+        try:
+            if self.name not in results:  # whoever came first has put it there
+                assert view is not None
+                results[self.name] = self._outcome(view, deadline)
+        finally:
+            _running.reset(token)
+            self.lock.release()
+        return results[self.name]
+
+    def _outcome(self, view: History, deadline: float | None) -> Outcome:
+        try:
+            answer = self._call(view, deadline)
+            fault = evaluation_fault(answer)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # also SystemExit: an evaluator's failure is its own affair
+            return _Failure(f"{type(exc).__name__}: {exc}")
+        return answer if fault is None else _Failure(f"evaluator {self.name!r} {fault}")
+
+    def _call(self, view: History, deadline: float | None) -> Any:
+        if self.evaluator.is_async or deadline is None or self.pace.inline:
+            answer = self._timed(view)
+        else:
+            # A clean context: nothing of the graph's run (callbacks, streams) reaches an evaluator.
+            context = Context()
+            context.run(_running.set, _running.get())
+            answer = within(deadline, start(lambda: self._timed(view), context=context))
+        if isawaitable(answer):
+            coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
+            answer = within(deadline, LOOP.submit(_in(_running.get(), coroutine)))
+        return answer
+
+    def _timed(self, view: History) -> Any:
+        begun = time.perf_counter()
+        try:
+            return self.evaluator.evaluate(view)
+        finally:
+            self.pace.saw(time.perf_counter() - begun)
+
+
+async def _in(stack: Stack, coroutine: Any) -> Any:
+    _running.set(stack)
+    return await coroutine
+
+
+class Evaluations(Mapping[str, EvaluationResult]):
+    """The evaluation results of one item. Lazy.
+
+    `get`, `[]` and `in` wait for one name; `len`, iteration and `errors` wait for all. A name whose evaluator
+    failed is absent, and `errors` says why.
+    """
+
+    __slots__ = ("_lanes", "_results", "_view")
+
+    def __init__(self, lanes: tuple[Lane, ...], view: History) -> None:
+        self._lanes = lanes
+        self._view: History | None = view
+        self._results: dict[str, Outcome] = {}
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self._lanes
+
+    def resolve(self, lane: Lane) -> Outcome:
+        """The outcome of that evaluator, run here and now if nobody has begun."""
+        found = self._results.get(lane.name)
+        if found is None:
+            found = lane.run(id(self), self._results, self._view)
+            if len(self._results) == len(self._lanes):
+                self._view = None  # let go of the past that the view holds
+        return found
+
+    def resolve_all(self) -> None:
+        if len(self._results) < len(self._lanes):
+            for lane in self._lanes:
+                self.resolve(lane)
+
+    def lane(self, name: object) -> Lane | None:
+        return next((lane for lane in self._lanes if lane.name == name), None)
+
+    def done(self, name: str) -> bool:
+        return name in self._results
+
+    async def aget(self, name: str) -> EvaluationResult | None:
+        """As `get`, without blocking the event loop."""
+        lane = self.lane(name)
+        if lane is None:
+            return None
+        if name not in self._results and not lane.pace.inline:
+            await asyncio.wrap_future(start(lambda: self.resolve(lane), context=Context()))
+        return self.get(name)
+
+    def __getitem__(self, name: str) -> EvaluationResult:
+        lane = self.lane(name)
+        if lane is not None and isinstance(found := self.resolve(lane), EvaluationResult):
+            return found
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        lane = self.lane(name)
+        return lane is not None and isinstance(self.resolve(lane), EvaluationResult)
+
+    def __iter__(self) -> Iterator[str]:
+        self.resolve_all()
+        return (lane.name for lane in self._lanes if isinstance(self._results.get(lane.name), EvaluationResult))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        self.resolve_all()
+        failures = ((lane.name, self._results.get(lane.name)) for lane in self._lanes)
+        return MappingProxyType({k: v.message for k, v in failures if isinstance(v, _Failure)})
+
+    def __repr__(self) -> str:
+        states = (f"{lane.name}={self._results.get(lane.name, 'pending')!r}" for lane in self._lanes)
+        return f"<evaluations {', '.join(states)}>"
+
+
+class ReadEvaluations(Mapping[str, EvaluationResult]):
+    """An item's evaluations as a router or gate sees them: what it reads is remembered, to be committed."""
+
+    __slots__ = ("_evaluations", "read")
+
+    def __init__(self, evaluations: Evaluations) -> None:
+        self._evaluations = evaluations
+        self.read: dict[str, EvaluationResult] = {}
+
+    def __getitem__(self, name: str) -> EvaluationResult:
+        found = self.read[name] = self._evaluations[name]
+        return found
+
+    async def aget(self, name: str) -> EvaluationResult | None:
+        """As `get`, without blocking the event loop."""
+        found = await self._evaluations.aget(name)
+        if found is not None:
+            self.read[name] = found
+        return found
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        return self._evaluations.errors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._evaluations)
+
+    def __len__(self) -> int:
+        return len(self._evaluations)
+
+
+_NAP = 0.002
+_NAPS = 25
+_IDLE = 5.0
+
+
+class Background:
+    """Runs the evaluations that nobody reads. One per `ArbiterOS`."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Evaluations] = deque()
+        self._lock = threading.Lock()
+        self._none_open = threading.Condition(self._lock)
+        self._open = 0
+        self._wake = threading.Event()
+        self._asleep = False
+        self._worker: threading.Thread | None = None
+
+    def enqueue(self, evaluations: Evaluations) -> None:
+        """Queue an item's evaluations. Cheap: the worker looks by itself while there is work, and only a
+        worker that fell asleep is woken."""
+        with self._lock:
+            self._open += 1
+            self._queue.append(evaluations)
+            if self._worker is None:
+                self._worker = threading.Thread(
+                    target=self._work, name="arbiter-evaluations", daemon=True
+                )
+                self._worker.start()
+            elif self._asleep:
+                self._asleep = False
+                self._wake.set()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until all queued evaluations are done; False if `timeout` (seconds) was too short."""
+        with self._none_open:
+            self._wake.set()
+            return self._none_open.wait_for(lambda: self._open == 0, timeout)
+
+    def _work(self) -> None:
+        naps = 0
+        while True:
+            try:
+                evaluations = self._queue.popleft()
+            except IndexError:
+                naps += 1
+                if naps < _NAPS:
+                    time.sleep(_NAP)
+                elif not self._sleep():
+                    return
+                continue
+            naps = 0
+            self._process(evaluations)
+
+    def _sleep(self) -> bool:
+        """Wait for work; False when there was none for so long that the worker should end."""
+        with self._lock:
+            if self._queue:
+                return True
+            self._wake.clear()
+            self._asleep = True
+        woken = self._wake.wait(_IDLE)
+        with self._lock:
+            self._asleep = False
+            if woken or self._queue:
+                return True
+            self._worker = None
+            return False
+
+    def _process(self, evaluations: Evaluations) -> None:
+        for lane in evaluations.lanes:
+            if evaluations.done(lane.name):
+                continue
+            if lane.pace.inline:
+                evaluations.resolve(lane)
+            else:
+                self._hand_over(lane, evaluations)
+        self._closed()
+
+    def _hand_over(self, lane: Lane, evaluations: Evaluations) -> None:
+        with self._lock:
+            self._open += 1
+            if lane.queue is not None:
+                lane.queue.put(evaluations)
+                return
+            lane.queue = queue = SimpleQueue[Evaluations]()
+            queue.put(evaluations)
+        threading.Thread(
+            target=self._run_lane, args=(lane, queue), name=f"arbiter-{lane.name}", daemon=True
+        ).start()
+
+    def _run_lane(self, lane: Lane, queue: SimpleQueue[Evaluations]) -> None:
+        while True:
+            try:
+                evaluations = queue.get(timeout=_IDLE)
+            except Empty:
+                with self._lock:
+                    if queue.empty():
+                        lane.queue = None
+                        return
+                continue
+            evaluations.resolve(lane)
+            del evaluations
+            self._closed()
+
+    def _closed(self) -> None:
+        with self._none_open:
+            self._open -= 1
+            if self._open == 0:
+                self._none_open.notify_all()

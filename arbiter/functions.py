@@ -1,0 +1,246 @@
+"""Governing without a graph: plain functions, Runnables, and the functions of LangGraph's functional API.
+
+The same lifecycle; what differs is the past. There is no checkpoint to keep facts in, so the past of a
+governed function is what governed functions did before it in the same run and process.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.constants import END
+
+from arbiter.core import Core
+from arbiter.drivers import adrive, drive
+from arbiter.errors import NotAGraphError, SyncDriverError
+from arbiter.facts import Fact, Past, fold
+from arbiter.history import CausalHistory, HistoryItem
+from arbiter.instructions import Instruction
+from arbiter.lifecycle import Ask, NodeRun, Schemas
+from arbiter.recorder import Run, begin
+from arbiter.registry import Plan
+from arbiter.states import snapshot
+from arbiter.weaving import Opened, ask_human, opened, opening
+
+_steps = itertools.count(1)
+_lock = threading.Lock()
+_NO_GRAPH = frozenset({END})
+
+
+class FunctionCall:
+    """One call of a governed function."""
+
+    def __init__(
+        self,
+        core: Core,
+        name: str,
+        instruction: Instruction | None,
+        schemas: Schemas | None,
+        input: Any,
+        call: Callable[[Any], Any],
+    ) -> None:
+        self.core = core
+        self.call = call
+        self.config: RunnableConfig | None = var_child_runnable_config.get()
+        parent = opened.get()
+        self.parent = parent if parent is not None and parent.core is core else None
+        if self.parent is not None:
+            run, past = self.parent.run, self.parent.called(())
+        else:
+            run = _run_of(core, self.config)
+            past = Past(run.called)
+        self.run: Run = run
+        settings = core.settings
+        namespace = "" if self.parent is None else "()"
+        self.record = begin(
+            run.log,
+            run,
+            str(uuid.uuid4()),
+            name,
+            instruction,
+            next(_steps),
+            namespace,
+            settings.clock(),
+            (),
+        )
+        self.record.input = snapshot(input, settings.snapshot)
+        self.open = Opened(core, run, past, self.config)
+        self.node_run = NodeRun(
+            self.record,
+            plan_for(core, name, instruction),
+            CausalHistory(past, HistoryItem(self.record, view=True), run.log.find),
+            input,
+            settings,
+            _NO_GRAPH,
+            schemas,
+            inner=self.open.inner,
+        )
+
+    def invoke(self) -> Any:
+        if (contract := self.node_run.plan.only_async) is not None:
+            raise SyncDriverError(
+                node=self.record.node, source=f"{contract.kind} {contract.name!r}"
+            )
+        try:
+            return drive(self.node_run, self)
+        finally:
+            self._remember()
+
+    async def ainvoke(self) -> Any:
+        try:
+            return await adrive(self.node_run, self)
+        finally:
+            self._remember()
+
+    def _remember(self) -> None:
+        if self.record.status != "completed" and self.node_run.redirect is None:
+            return
+        fact: Fact = self.node_run.fact()
+        if self.parent is not None:
+            self.parent.called((fact,))
+            return
+        with _lock:
+            self.run.called = fold(self.run.called, (fact,), self.core.facts)
+
+    # The driver asks
+
+    def body(self, input: Any, held: bool) -> Any:
+        with opening(self.open):
+            return self.call(input)
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        with opening(self.open):
+            answer = self.call(input)
+            return await answer if inspect.isawaitable(answer) else answer
+
+    def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    def ask(self, op: Ask) -> Any:
+        return ask_human(op)
+
+    async def aask(self, op: Ask) -> Any:
+        return ask_human(op)
+
+
+def plan_for(core: Core, name: str, instruction: Instruction | None) -> Plan:
+    return core.registry.plan(name, instruction, _NO_GRAPH)
+
+
+def _run_of(core: Core, config: RunnableConfig | None) -> Run:
+    """The run of a function that no governed node has called."""
+    conf = (config or {}).get("configurable") or {}
+    namespace = conf.get("checkpoint_ns")
+    if namespace:  # inside a LangGraph task that is not governed: the functional API
+        thread_id = conf.get("thread_id")
+        return core.recorder.functional_run(
+            None if thread_id is None else str(thread_id), str(namespace).split("|", 1)[0]
+        )
+    return core.recorder.plain_run()
+
+
+def govern_function(
+    core: Core,
+    function: Callable[..., Any],
+    name: str,
+    instruction: Instruction | None,
+    schemas: Schemas | None,
+) -> Callable[..., Any]:
+    """A governed function of the same kind and signature.
+
+    The node's input is the first argument if that is the only one, else a dict of all arguments by name;
+    an approved edit of the input replaces them.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise NotAGraphError(
+            f"{name!r} is a generator function, which cannot be governed on its own. "
+            "Make it a node of a graph, or return a value."
+        )
+    signature = inspect.signature(function)
+
+    def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall:
+        if len(args) == 1 and not kwargs:
+            return FunctionCall(core, name, instruction, schemas, args[0], function)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+
+        def again(input: dict[str, Any]) -> Any:
+            again = inspect.BoundArguments(
+                signature, cast("Any", {**bound.arguments, **_known(input, bound.arguments)})
+            )
+            return function(*again.args, **again.kwargs)
+
+        return FunctionCall(core, name, instruction, schemas, dict(bound.arguments), again)
+
+    if is_async(function):
+
+        @functools.wraps(function)
+        async def governed_async(*args: Any, **kwargs: Any) -> Any:
+            return await call_of(args, kwargs).ainvoke()
+
+        return governed_async
+
+    @functools.wraps(function)
+    def governed(*args: Any, **kwargs: Any) -> Any:
+        return call_of(args, kwargs).invoke()
+
+    return governed
+
+
+def _known(input: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in input.items() if key in arguments}
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method itself is wanted
+    )
+
+
+class GovernedRunnable(Runnable[Any, Any]):
+    """A governed Runnable outside a graph."""
+
+    def __init__(
+        self,
+        core: Core,
+        runnable: Runnable[Any, Any],
+        name: str,
+        instruction: Instruction | None,
+        schemas: Schemas | None,
+    ) -> None:
+        self.name = name
+        self.core = core
+        self.runnable = runnable
+        self.instruction = instruction
+        self.schemas = schemas
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        def call(state: Any) -> Any:
+            return self.runnable.invoke(state, config, **kwargs)
+
+        return self._visit(input, call).invoke()
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Any:
+        def call(state: Any) -> Any:
+            return self.runnable.ainvoke(state, config, **kwargs)
+
+        return await self._visit(input, call).ainvoke()
+
+    def _visit(self, input: Any, call: Callable[[Any], Any]) -> FunctionCall:
+        return FunctionCall(
+            self.core, cast(str, self.name), self.instruction, self.schemas, input, call
+        )
+
+

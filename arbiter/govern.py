@@ -1,0 +1,249 @@
+"""What govern() finds out before it weaves: the rule of each node, and whether the configuration is sound."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from langgraph.constants import END
+from langgraph.pregel import Pregel
+from langgraph.pregel._read import PregelNode
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError
+
+from arbiter.contracts import Contract
+from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.lifecycle import Schemas
+from arbiter.packs import BindingPack, GraphFacts, binding_for, code_of
+from arbiter.registry import Registry
+from arbiter.weaving import NodeRule, Rules, governed_nodes, subgraph_of, targets_of
+
+Graph = Pregel[Any, Any, Any, Any]
+_LABEL = "__arbiter_label__"
+
+
+# Labels -------------------------------------------------------------------------------------------
+
+
+class Label:
+    """What `@arbiter_os.instruction(...)` leaves on a function."""
+
+    __slots__ = ("instruction", "schemas")
+
+    def __init__(self, instruction: Instruction, schemas: Schemas | None) -> None:
+        self.instruction = instruction
+        self.schemas = schemas
+
+
+def attach(target: Any, label: Label) -> None:
+    # object.__setattr__, because pydantic models and dataclasses have a stricter one.
+    try:
+        object.__setattr__(target, _LABEL, label)
+    except (AttributeError, TypeError):
+        raise RegistrationError(
+            f"{target!r} cannot be labelled: it takes no attributes. Label the function below it, or name its "
+            "instruction in govern(..., instructions={...})."
+        ) from None
+
+
+def label_of(runnable: Any) -> Label | None:
+    """The label of a node's body, through the wrappers that LangGraph, LangChain and functools put around it."""
+    seen = 0
+    while runnable is not None and seen < 20:
+        seen += 1
+        label = getattr(runnable, _LABEL, None)
+        if isinstance(label, Label):
+            return label
+        if isinstance(runnable, functools.partial):
+            runnable = runnable.func
+            continue
+        inner = getattr(runnable, "func", None) or getattr(runnable, "afunc", None)
+        if inner is None:
+            inner = getattr(type(runnable), "__call__", None) if _is_instance(runnable) else None
+        if inner is None or inner is runnable:
+            return None
+        runnable = inner
+    return None
+
+
+def _is_instance(runnable: Any) -> bool:
+    return callable(runnable) and not isinstance(runnable, type) and type(runnable).__module__ != "builtins"
+
+
+# Schemas ------------------------------------------------------------------------------------------
+
+
+def schemas_of(declared: Any, node: str) -> Schemas | None:
+    """`{"input": T, "output": T}`, `(T, T)` with None for neither, or a `Schemas` as it is."""
+    if declared is None or isinstance(declared, Schemas):
+        return declared
+    if isinstance(declared, Mapping) and declared and set(declared) <= {"input", "output"}:
+        pair = (declared.get("input"), declared.get("output"))
+    elif isinstance(declared, tuple) and len(declared) == 2:
+        pair = (declared[0], declared[1])
+    else:
+        raise ConfigurationError(
+            f"schemas of node {node!r}: expected {{'input': Model, 'output': Model}} or (Model, Model), "
+            f"got {declared!r}."
+        )
+    if pair == (None, None):
+        return None
+    return Schemas(
+        _adapter(pair[0], node), _adapter(pair[1], node), _name(pair[0]), _name(pair[1])
+    )
+
+
+def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:
+    if schema is None:
+        return None
+    try:
+        return TypeAdapter(schema)
+    except PydanticSchemaGenerationError:
+        raise ConfigurationError(
+            f"schemas of node {node!r}: {schema!r} is nothing that pydantic can validate. "
+            "Give a model class, a TypedDict, a dataclass or another type."
+        ) from None
+
+
+def _name(schema: Any) -> str:
+    return getattr(schema, "__name__", str(schema)) if schema is not None else ""
+
+
+# The levels of a graph ----------------------------------------------------------------------------
+
+
+def levels(graph: Graph, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Graph]]:
+    """The graph and the graphs in its nodes, outer ones first, each with the nodes that lead to it."""
+    yield path, graph
+    for name, node in governed_nodes(graph).items():
+        if (inner := subgraph_of(node)) is not None:
+            yield from levels(inner, (*path, name))
+
+
+def node_names(graph: Graph) -> list[str]:
+    """All nodes, those of subgraphs as `parent:child`, as LangGraph draws them."""
+    return [":".join((*path, name)) for path, level in levels(graph) for name in governed_nodes(level)]
+
+
+class Mapped:
+    """What the user gave by node name, for `instructions=` and `schemas=`."""
+
+    def __init__(self, given: Mapping[str, Any] | None, what: str, graph: Graph) -> None:
+        self.given: dict[str, Any] = dict(given or {})
+        names = node_names(graph)
+        self.by_name: dict[str, str] = {}
+        for key in self.given:
+            if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"{what}= has the key {key!r}; expected names of nodes.")
+            if key in names:
+                self.by_name[key] = key
+                continue
+            # A node of a subgraph may go by its own name, if only one has it.
+            inner = [name for name in names if name.rsplit(":", 1)[-1] == key]
+            if len(inner) != 1:
+                raise UnknownNodeError(f"{what}= names", node=key, names=names)
+            self.by_name[inner[0]] = key
+
+    def get(self, path: tuple[str, ...], name: str) -> Any:
+        key = self.by_name.get(":".join((*path, name)))
+        return None if key is None else self.given[key]
+
+
+def rules_for(
+    graph: Graph,
+    instructions: Mapping[str, Instruction | str] | None,
+    schemas: Mapping[str, Any] | None,
+    *,
+    strict: bool,
+) -> Rules:
+    """How to find each node's rule. First match: the mapping, the label, the metadata, a binding pack."""
+    named = Mapped(instructions, "instructions", graph)
+    for key, value in named.given.items():
+        named.given[key] = find_instruction(value)
+    shaped = Mapped(schemas, "schemas", graph)
+    for key, value in shaped.given.items():
+        shaped.given[key] = schemas_of(value, key)
+
+    packs = {id(level): _pack_of(level) for _, level in levels(graph)}
+
+    def rule(path: tuple[str, ...], name: str, node: PregelNode, level: Graph) -> NodeRule:
+        pack = packs[id(level)]
+        label = label_of(node.bound)
+        instruction = (
+            named.get(path, name)
+            or (label.instruction if label else None)
+            or _from_metadata(name, node)
+            or (pack.instruction_of(name) if pack else None)
+        )
+        given = shaped.get(path, name)
+        return NodeRule(instruction, given or (label.schemas if label else None))
+
+    if strict:
+        bare = [
+            ":".join((*path, name))
+            for path, level in levels(graph)
+            for name, node in governed_nodes(level).items()
+            if rule(path, name, node, level).instruction is None and subgraph_of(node) is None
+        ]
+        if bare:
+            raise ConfigurationError(
+                f"these nodes have no instruction: {', '.join(bare)}. ArbiterOS(strict=True) governs no such "
+                "graph; name them in govern(..., instructions={...}) or label them with @arbiter_os.instruction."
+            )
+    return rule
+
+
+def _from_metadata(name: str, node: PregelNode) -> Instruction | None:
+    found = (node.metadata or {}).get("instruction")
+    if found is None:
+        return None
+    if not isinstance(found, str | Instruction):
+        raise ConfigurationError(
+            f"node {name!r}: metadata['instruction'] is {found!r}; expected the name of an instruction."
+        )
+    return find_instruction(found)
+
+
+def _pack_of(graph: Graph) -> BindingPack | None:
+    config: Mapping[str, Any] = graph.config or {}
+    nodes = governed_nodes(graph)
+    return binding_for(
+        GraphFacts(
+            nodes={name: code_of(node.bound) for name, node in nodes.items()},
+            metadata=dict(config.get("metadata") or {}),
+        )
+    )
+
+
+# Soundness ----------------------------------------------------------------------------------------
+
+
+def check_targets(registry: Registry, graph: Graph, rule: Rules) -> None:
+    """Every redirect that can happen leads to a node, and every named target node exists."""
+    for contract in _contracts(registry):
+        check_contract(contract, graph, rule)
+
+
+def check_contract(contract: Contract, graph: Graph, rule: Rules) -> None:
+    applying: list[Graph] = []
+    for path, level in levels(graph):
+        for name, node in governed_nodes(level).items():
+            if contract.applies_to(name, rule(path, name, node, level).instruction):
+                applying.append(level)
+                break
+    for target in contract.redirect_targets:
+        if not applying or target == END:
+            continue
+        if not any(target in targets_of(level) for level in applying):
+            raise UnknownNodeError(
+                f"{contract.kind} {contract.name!r} redirects to",
+                node=target,
+                names=sorted({n for level in applying for n in governed_nodes(level)}),
+            )
+
+
+def _contracts(registry: Registry) -> Iterable[Contract]:
+    yield from (seat.contract for seat in registry.checkers)
+    yield from (seat.contract for seat in registry.routers)

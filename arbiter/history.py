@@ -1,0 +1,610 @@
+"""The history: what each node run was, and what was decided about it.
+
+A `Record` is the mutable account that the lifecycle keeps while a node runs; a `HistoryItem` is the
+read-only face of it that everybody else sees. A `History` is a sequence of supersteps of items:
+`RunHistory` shows what is in memory, `CausalHistory` shows one node its committed past and itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, overload
+
+from arbiter.facts import Fact, Past
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.states import freeze
+from arbiter.verdicts import EvaluationResult, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from arbiter.evaluations import Evaluations
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Record:
+    """The account of one node run, while it is written. Times are POSIX seconds."""
+
+    __slots__ = (
+        "attempt",
+        "checks",
+        "corrections",
+        "duration",
+        "error",
+        "errors",
+        "evaluations",
+        "id",
+        "input",
+        "instruction",
+        "namespace",
+        "node",
+        "output",
+        "path",
+        "redirected_by",
+        "redirected_to",
+        "routes",
+        "started",
+        "status",
+        "step",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        node: str,
+        instruction: Instruction | None,
+        step: int,
+        namespace: str,
+        started: float,
+        path: Sequence[Any] = (),
+    ) -> None:
+        self.id = id
+        self.node = node
+        self.instruction = instruction
+        self.step = step
+        self.namespace = namespace
+        self.started = started
+        self.path = path
+        self.attempt = 1
+        self.status = "running"
+        self.input: Mapping[str, Any] = _NOTHING
+        self.output: Mapping[str, Any] = _NOTHING
+        self.duration = 0.0
+        self.checks: Mapping[str, Verdict] = _NOTHING
+        self.routes: Mapping[str, str | None] = _NOTHING
+        self.evaluations: Evaluations | Mapping[str, EvaluationResult] = _NOTHING
+        self.errors: Mapping[str, str] = _NOTHING
+        self.corrections: tuple[str, ...] = ()
+        self.error: str | None = None
+        self.redirected_to: str | None = None
+        self.redirected_by: str | None = None
+
+    def note(self, what: str, problem: str) -> None:
+        """Say that a contract itself failed. Rare, so a new dict each time and none in the usual case."""
+        self.errors = {**self.errors, what: problem}
+
+
+class HistoryItem:
+    """One node run. Read-only.
+
+    `status` is `running`, `completed`, `denied`, `failed`, `interrupted` or `cancelled`. `attempt` counts
+    retries and resumes of the same task, from 1. `duration` is in seconds, `timestamp` (aware, UTC) the start.
+    `evaluation_results` is lazy: reading one name waits for that evaluator, iterating waits for all.
+    `errors` says which contract failed itself, and how; `error` is the node's own.
+    """
+
+    __slots__ = ("_evaluations", "_record", "_view")
+
+    def __init__(
+        self,
+        record: Record,
+        *,
+        view: bool = False,
+        evaluations: Mapping[str, EvaluationResult] | None = None,
+    ) -> None:
+        self._record = record
+        self._view = view
+        self._evaluations = evaluations
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def node(self) -> str:
+        return self._record.node
+
+    @property
+    def instruction(self) -> Instruction | None:
+        return self._record.instruction
+
+    @property
+    def step(self) -> int:
+        return self._record.step
+
+    @property
+    def namespace(self) -> str:
+        return self._record.namespace
+
+    @property
+    def attempt(self) -> int:
+        return self._record.attempt
+
+    @property
+    def status(self) -> str:
+        return self._record.status
+
+    @property
+    def input_state(self) -> Mapping[str, Any]:
+        return freeze(self._record.input) if self._view else self._record.input
+
+    @property
+    def output_state(self) -> Mapping[str, Any]:
+        return freeze(self._record.output) if self._view else self._record.output
+
+    @property
+    def timestamp(self) -> datetime:
+        return datetime.fromtimestamp(self._record.started, UTC)
+
+    @property
+    def duration(self) -> float:
+        return self._record.duration
+
+    @property
+    def check_policy_results(self) -> Mapping[str, Verdict]:
+        return MappingProxyType(dict(self._record.checks))
+
+    @property
+    def route_policy_results(self) -> Mapping[str, str | None]:
+        return MappingProxyType(dict(self._record.routes))
+
+    @property
+    def evaluation_results(self) -> Mapping[str, EvaluationResult]:
+        return self._record.evaluations if self._evaluations is None else self._evaluations
+
+    @property
+    def evaluation_errors(self) -> Mapping[str, str]:
+        """Evaluators that gave no result, and why. Waits for all of them."""
+        errors: Mapping[str, str] = getattr(self.evaluation_results, "errors", _NOTHING)
+        return errors
+
+    @property
+    def error(self) -> str | None:
+        return self._record.error
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        return MappingProxyType(dict(self._record.errors))
+
+    @property
+    def corrections(self) -> Sequence[str]:
+        return self._record.corrections
+
+    @property
+    def redirected_to(self) -> str | None:
+        return self._record.redirected_to
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able data; what has no JSON form is given as text. Waits for the evaluations."""
+        return {
+            "id": self.id,
+            "node": self.node,
+            "instruction": self.instruction.qualified if self.instruction else None,
+            "step": self.step,
+            "namespace": self.namespace,
+            "attempt": self.attempt,
+            "status": self.status,
+            "timestamp": self.timestamp.isoformat(),
+            "duration": self.duration,
+            "input_state": _jsonable(self._record.input),
+            "output_state": _jsonable(self._record.output),
+            "check_policy_results": {
+                name: {"kind": verdict.kind, "reason": verdict.reason}
+                for name, verdict in self._record.checks.items()
+            },
+            "route_policy_results": dict(self._record.routes),
+            "evaluation_results": {
+                name: {
+                    "score": float(result.score),
+                    "passed": result.passed,
+                    "feedback": result.feedback,
+                    "metadata": _jsonable(result.metadata),
+                }
+                for name, result in self.evaluation_results.items()
+            },
+            "evaluation_errors": dict(self.evaluation_errors),
+            "corrections": list(self.corrections),
+            "error": self.error,
+            "errors": dict(self.errors),
+            "redirected_to": self.redirected_to,
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HistoryItem) and other._record is self._record
+
+    def __hash__(self) -> int:
+        return id(self._record)
+
+    def __repr__(self) -> str:
+        kind = f" {self.instruction}" if self.instruction else ""
+        return f"<HistoryItem {self.node!r}{kind} {self.status}>"
+
+
+class History:
+    """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
+
+    @property
+    def entries(self) -> Sequence[Sequence[HistoryItem]]:
+        raise NotImplementedError
+
+    def items(self) -> Iterator[HistoryItem]:
+        for superstep in self.entries:
+            yield from superstep
+
+    def last(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> HistoryItem | None:
+        """The newest item of that instruction and that node, or `None`."""
+        wanted = None if instruction is None else find_instruction(instruction)
+        for superstep in reversed(self.entries):
+            for item in reversed(superstep):
+                if _matches(item, wanted, node):
+                    return item
+        return None
+
+    def count(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> int:
+        """How many items there were of that instruction and that node, whatever their status.
+
+        Exact also for items that are no longer kept, and in constant time, whichever of the two is given.
+        """
+        raise NotImplementedError
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """All items as plain data; see `HistoryItem.to_dict`. `superstep` counts from 1."""
+        return [
+            {"superstep": number, **item.to_dict()}
+            for number, superstep in enumerate(self.entries, 1)
+            for item in superstep
+        ]
+
+    def to_jsonl(self) -> str:
+        """One JSON object a line, one line an item."""
+        return "".join(
+            json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n"
+            for item in self.to_dicts()
+        )
+
+    def pprint(self, console: Console | None = None) -> None:
+        """Print the history for a human; see arbiter/rendering.py for the shape."""
+        from arbiter.rendering import pprint_history
+
+        pprint_history(self, console)
+
+    def _repr_html_(self) -> str:
+        from arbiter.rendering import history_html
+
+        return history_html(self)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.entries)} supersteps, {self.count()} items>"
+
+
+def _matches(item: HistoryItem, instruction: Instruction | None, node: str | None) -> bool:
+    return (instruction is None or item.instruction == instruction) and (
+        node is None or item.node == node
+    )
+
+
+class Totals:
+    """Running totals of items by node and instruction."""
+
+    __slots__ = ("all", "by_both", "by_instruction", "by_node")
+
+    def __init__(self) -> None:
+        self.all = 0
+        self.by_node: dict[str, int] = {}
+        self.by_instruction: dict[Instruction | None, int] = {}
+        self.by_both: dict[tuple[Instruction | None, str], int] = {}
+
+    def add(self, record: Record) -> None:
+        self.all += 1
+        node, instruction = record.node, record.instruction
+        self.by_node[node] = self.by_node.get(node, 0) + 1
+        self.by_instruction[instruction] = self.by_instruction.get(instruction, 0) + 1
+        both = (instruction, node)
+        self.by_both[both] = self.by_both.get(both, 0) + 1
+
+    def count(self, instruction: Instruction | None, node: str | None) -> int:
+        if instruction is None and node is None:
+            return self.all
+        if instruction is None:
+            return self.by_node.get(node or "", 0)
+        if node is None:
+            return self.by_instruction.get(instruction, 0)
+        return self.by_both.get((instruction, node), 0)
+
+
+class RunHistory(History):
+    """What is in memory of one run, or of all runs of one thread."""
+
+    def __init__(self, records: Sequence[Record], count: Callable[[Instruction | None, str | None], int]) -> None:
+        self._entries = _supersteps(records)
+        self._count = count
+
+    @property
+    def entries(self) -> Sequence[Sequence[HistoryItem]]:
+        return self._entries
+
+    def count(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> int:
+        wanted = None if instruction is None else find_instruction(instruction)
+        return self._count(wanted, node)
+
+
+def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
+    """Group by graph and superstep; siblings in task order; what a subgraph did before the node that ran it."""
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.namespace, record.step), []).append(record)
+    inside: dict[str, list[tuple[str, int]]] = {}
+    roots: list[tuple[str, int]] = []
+    ids = {record.id for record in records}
+    for key in groups:
+        owner = key[0].rsplit(":", 1)[-1].split("|", 1)[0]
+        if key[0] and owner in ids:
+            inside.setdefault(owner, []).append(key)
+        else:
+            roots.append(key)
+    ordered: list[list[HistoryItem]] = []
+
+    def lay(key: tuple[str, int]) -> None:
+        group = sorted(groups[key], key=lambda record: task_order(record.path))
+        for record in group:
+            for nested in inside.pop(record.id, ()):
+                lay(nested)
+        ordered.append([HistoryItem(record) for record in group])
+
+    for key in roots:
+        lay(key)
+    return ordered
+
+
+def task_order(path: Any) -> str:
+    """A sort key that orders tasks of one superstep as LangGraph applies their writes."""
+    if isinstance(path, tuple | list):
+        return "~" + ", ".join(task_order(part) for part in path)  # pyright: ignore[reportUnknownVariableType]
+    return f"{path:010d}" if isinstance(path, int) else str(path)
+
+
+class CausalHistory(History):
+    """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
+
+    __slots__ = ("_lookup", "_own", "_past", "_supersteps")
+
+    def __init__(self, past: Past, own: HistoryItem, lookup: Callable[[str], Record | None]) -> None:
+        self._past = past
+        self._own = own
+        self._lookup = lookup
+        self._supersteps: list[tuple[HistoryItem, ...]] | None = None
+
+    def give_results(self, evaluations: Mapping[str, EvaluationResult]) -> None:
+        """From now on the node's own item shows these results."""
+        self._own = HistoryItem(self._own._record, view=True, evaluations=evaluations)  # pyright: ignore[reportPrivateUsage]
+        self._supersteps = None
+
+    @property
+    def past(self) -> Past:
+        """The facts and totals behind this view."""
+        return self._past
+
+    @property
+    def entries(self) -> Sequence[Sequence[HistoryItem]]:
+        return _CausalEntries(self)
+
+    def last(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> HistoryItem | None:
+        wanted = None if instruction is None else find_instruction(instruction)
+        if _matches(self._own, wanted, node):
+            return self._own
+        fact = self._past.last(instruction=wanted.qualified if wanted else None, node=node)
+        return None if fact is None else self._item(fact)
+
+    def count(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> int:
+        wanted = None if instruction is None else find_instruction(instruction)
+        own = 1 if _matches(self._own, wanted, node) else 0
+        if wanted is None:
+            return own + (self._past.seq if node is None else self._past.total("nodes", node))
+        if node is None:
+            return own + self._past.total("instructions", wanted.qualified)
+        # A node has one instruction, so its own total is the answer unless it is of another.
+        fact = self._past.last(instruction=wanted.qualified, node=node)
+        return own + (self._past.total("nodes", node) if fact is not None else 0)
+
+    def _item(self, fact: Fact) -> HistoryItem:
+        record = self._lookup(fact["id"])
+        if record is None or record.status == "running":
+            record = record_from(fact)
+        return HistoryItem(record, view=True, evaluations=evaluations_from(fact))
+
+    def materialize(self) -> list[tuple[HistoryItem, ...]]:
+        if self._supersteps is None:
+            grouped: list[tuple[tuple[str, int], list[HistoryItem]]] = []
+            for fact in self._past.facts():
+                key = (fact.get("ns", ""), fact["step"])
+                if not grouped or grouped[-1][0] != key:
+                    grouped.append((key, []))
+                grouped[-1][1].append(self._item(fact))
+            self._supersteps = [tuple(items) for _, items in grouped]
+            self._supersteps.append((self._own,))
+        return self._supersteps
+
+    @property
+    def own(self) -> HistoryItem:
+        return self._own
+
+    @property
+    def lookup(self) -> Callable[[str], Record | None]:
+        """Finds what is in memory of a committed node run."""
+        return self._lookup
+
+    def recent(self, count: int) -> list[set[Instruction | None]]:
+        """The instructions of the last `count` committed supersteps of this run, oldest first."""
+        steps: list[set[Instruction | None]] = []
+        key: tuple[str, int] | None = None
+        for fact in reversed(self._past.this_run()):
+            where = (fact.get("ns", ""), fact["step"])
+            if where != key:
+                if len(steps) == count:
+                    break
+                key = where
+                steps.append(set())
+            steps[-1].add(instruction_of(fact))
+        return steps[::-1]
+
+    def first_at(self, instruction: Instruction) -> int | None:
+        return self._past.first_at(instruction.qualified)
+
+    def last_at(self, instruction: Instruction) -> int | None:
+        return self._past.last_at(instruction.qualified)
+
+
+class _CausalEntries(Sequence[Sequence[HistoryItem]]):
+    """`entries` of a causal view. `[-1]`, which nearly everybody asks for, builds nothing."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, view: CausalHistory) -> None:
+        self._view = view
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence[HistoryItem]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sequence[HistoryItem]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if index == -1:
+            return (self._view.own,)
+        return self._view.materialize()[index]
+
+    def __len__(self) -> int:
+        return len(self._view.materialize())
+
+
+def record_from(fact: Fact) -> Record:
+    """What a fact still knows of a node run whose record is gone. Its states are empty."""
+    record = Record(
+        fact["id"],
+        fact["node"],
+        instruction_of(fact),
+        fact["step"],
+        fact.get("ns", ""),
+        fact["at"],
+    )
+    record.duration = fact.get("took", 0.0)
+    record.attempt = fact.get("attempt", 1)
+    record.status = fact.get("status", "completed")
+    why: Mapping[str, str] = fact.get("why", _NOTHING)
+    record.checks = {
+        name: Verdict(kind, why.get(name, "")) for name, kind in fact.get("checks", {}).items()
+    }
+    record.routes = dict(fact.get("routes", _NOTHING))
+    record.redirected_to = fact.get("to")
+    record.evaluations = evaluations_from(fact)
+    return record
+
+
+def instruction_of(fact: Fact) -> Instruction | None:
+    qualified = fact.get("in")
+    try:
+        return find_instruction(qualified) if qualified else None
+    except ValueError:  # of a core that this process does not have
+        return None
+
+
+def evaluations_from(fact: Fact) -> Mapping[str, EvaluationResult]:
+    return MappingProxyType(
+        {
+            name: EvaluationResult(score, passed, feedback)
+            for name, (score, passed, feedback) in fact.get("evals", {}).items()
+        }
+    )
+
+
+_MAX_FEEDBACK = 500
+
+
+def fact_from(record: Record, evaluations: Iterable[tuple[str, EvaluationResult]]) -> Fact:
+    """The fact of a finished node run. `evaluations` are those that were read, and no others."""
+    fact: Fact = {
+        "id": record.id,
+        "node": record.node,
+        "step": record.step,
+        "at": record.started,
+        "took": record.duration,
+    }
+    if record.instruction is not None:
+        fact["in"] = record.instruction.qualified
+    if record.namespace:
+        fact["ns"] = record.namespace
+    if record.status != "completed":
+        fact["status"] = record.status
+    if record.attempt != 1:
+        fact["attempt"] = record.attempt
+    if record.checks:
+        fact["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
+        if why := {name: v.reason[:_MAX_FEEDBACK] for name, v in record.checks.items() if v.reason}:
+            fact["why"] = why
+    if routes := {name: target for name, target in record.routes.items() if target is not None}:
+        fact["routes"] = routes
+    if record.redirected_to is not None:
+        fact["to"] = record.redirected_to
+    if record.redirected_by is not None:
+        fact["by"] = record.redirected_by
+    if read := {
+        name: [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
+        for name, result in evaluations
+    }:
+        fact["evals"] = read
+    return fact
+
+
+def _jsonable(value: Any, depth: int = 0) -> Any:
+    if value is None or type(value) in (bool, int, str):
+        return _clean(value) if isinstance(value, str) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth < 20:
+        if isinstance(value, Mapping):
+            return {_clean(str(k)): _jsonable(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_jsonable(part, depth + 1) for part in value]
+        if hasattr(value, "model_dump"):
+            try:
+                return _jsonable(value.model_dump(), depth + 1)
+            except Exception:
+                return f"<{type(value).__name__}>"
+    try:
+        return _clean(str(value))
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def _clean(text: str) -> str:
+    """Lone surrogates have no UTF-8 form; a JSON line must be writable to a file."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

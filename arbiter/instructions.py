@@ -1,0 +1,323 @@
+"""What kind of step a node is: eight cores, 32 instructions, and how to add a core of your own.
+
+    from arbiter.instructions import GENERATE, CognitiveCore, Instruction, find_instruction, means
+
+    CognitiveCore.GENERATE is GENERATE
+    find_instruction("GENERATE") is find_instruction("CognitiveCore.GENERATE") is GENERATE
+
+    class LegalCore(Instruction):
+        REVIEW = means("Checks a contract against the playbook.", unverified=True)
+        SIGN = means("Signs a contract in the company's name.", acts=True)
+
+    find_instruction("LegalCore.SIGN").acts
+
+A core exists as soon as its class statement has run: there is nothing to register. Its members are
+written in capitals; each one's value is its own name, so two with the same meaning stay two.
+
+Policies decide by two facts of an instruction. `unverified`: a model made its output, so nothing
+has confirmed it yet. `acts`: it has an effect outside of the agent (on systems, other agents or
+people), which going back to an earlier checkpoint does not undo. Both are about the kind of step,
+not about one node of it, and both are False unless the core says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, EnumType
+from typing import Any
+
+from arbiter.errors import RegistrationError, UnknownInstructionError, closest, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    text: str
+    unverified: bool
+    acts: bool
+    name: str = ""
+
+
+def means(meaning: str, *, unverified: bool = False, acts: bool = False) -> _Meaning:
+    """What an instruction means, in one line; the right-hand side of a member of a core."""
+    return _Meaning(meaning, unverified, acts)
+
+
+class _CoreType(EnumType):
+    """Tells each declaration the name that it is assigned to, which Enum keeps from `__new__`."""
+
+    def __new__(metacls, name: str, bases: tuple[type, ...], members: Any, **options: Any) -> Any:
+        if name in _BUILT_IN_CORES and members.get("__module__") != __name__:
+            # Packs and configurations say "CognitiveCore.GENERATE", and must go on meaning ours.
+            raise RegistrationError(f"{name} is a core of arbiter.instructions. Rename yours.")
+        for member, declared in members.items():
+            if isinstance(declared, _Meaning):
+                if not member.isupper():
+                    raise RegistrationError(
+                        f"{name}.{member}: instructions are written in capitals. "
+                        f"Write {member.upper()}."
+                    )
+                # Past Enum's own dict, which refuses to see a name a second time.
+                dict.__setitem__(members, member, replace(declared, name=member))
+        return super().__new__(metacls, name, bases, members, **options)
+
+
+_BUILT_IN_CORES = frozenset(
+    f"{kind}Core"
+    for kind in (
+        "Cognitive",
+        "Memory",
+        "Execution",
+        "Normative",
+        "Metacognitive",
+        "Adaptive",
+        "Social",
+        "Affective",
+    )
+)
+
+
+class Instruction(Enum, metaclass=_CoreType):
+    """The base of every core. `value` is the name in capitals, `meaning` says it in one line."""
+
+    _value_: str
+    meaning: str
+    unverified: bool
+    acts: bool
+
+    def __new__(cls, declared: _Meaning) -> Instruction:
+        if not isinstance(declared, _Meaning):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RegistrationError(
+                f'{cls.__name__}: expected members such as NAME = means("What it does."), '
+                f"got {declared!r}"
+            )
+        member = object.__new__(cls)
+        member._value_ = declared.name
+        member.meaning = declared.text
+        member.unverified = declared.unverified
+        member.acts = declared.acts
+        return member
+
+    @property
+    def core(self) -> str:
+        """The name of its class, "CognitiveCore"."""
+        return type(self).__name__
+
+    @property
+    def qualified(self) -> str:
+        """The text that stays clear if another core has the word too: "CognitiveCore.GENERATE"."""
+        return f"{self.core}.{self._value_}"
+
+    def __str__(self) -> str:
+        return self._value_
+
+    def __repr__(self) -> str:
+        return self.qualified
+
+
+class CognitiveCore(Instruction):
+    """Thinking."""
+
+    GENERATE = means("Calls a model to write, reason or decide.", unverified=True)
+    DECOMPOSE = means("Breaks a task down into smaller ones.", unverified=True)
+    REFLECT = means("Criticises an earlier output and says how to better it.", unverified=True)
+
+
+class MemoryCore(Instruction):
+    """Keeping the context, and what outlives it."""
+
+    LOAD = means("Fetches knowledge or memories from where they are kept.")
+    STORE = means("Writes to the agent's own long-term memory.")
+    COMPRESS = means("Shortens the context, for example to a summary.", unverified=True)
+    FILTER = means("Picks what stays in the context, by rule, and changes none of it.")
+    STRUCTURE = means("Turns free text into structured data.", unverified=True)
+    RENDER = means("Turns structured data into readable text.", unverified=True)
+
+
+class ExecutionCore(Instruction):
+    """Doing."""
+
+    TOOL_CALL = means("Calls a tool, an interface or other code.", acts=True)
+    # Writing a tool changes nothing outside; calling what was written is a TOOL_CALL.
+    TOOL_BUILD = means("Writes the code of a new tool.", unverified=True)
+    DELEGATE = means("Hands a task to another agent, takes its answer.", unverified=True, acts=True)
+    # Not unverified: it passes on what earlier steps made, and those say how far it can be trusted.
+    RESPOND = means("Gives the user the final answer.", acts=True)
+
+
+class NormativeCore(Instruction):
+    """Keeping to the rules."""
+
+    VERIFY = means("Checks facts or form against something other than a model's opinion.")
+    CONSTRAIN = means("Holds content or conduct to a rule, by blocking, limiting or redacting.")
+    FALLBACK = means("Recovers in a prepared way after a step failed.")
+    INTERRUPT = means("Pauses to ask a human.")
+
+
+class MetacognitiveCore(Instruction):
+    """Watching itself."""
+
+    PREDICT_SUCCESS = means("Estimates how likely the plan is to succeed.", unverified=True)
+    EVALUATE_PROGRESS = means("Judges whether the work gets nearer to its goal.", unverified=True)
+    MONITOR_RESOURCES = means("Measures tokens, money, time or calls against their limits.")
+
+
+class AdaptiveCore(Instruction):
+    """Learning."""
+
+    UPDATE_KNOWLEDGE = means("Works new information into what is held to be true.", unverified=True)
+    REFINE_SKILL = means("Betters a prompt, procedure or tool from experience.", unverified=True)
+    LEARN_PREFERENCE = means("Infers what the user prefers from what they did.", unverified=True)
+    FORMULATE_EXPERIMENT = means("Designs a trial that would settle a question.", unverified=True)
+
+
+class SocialCore(Instruction):
+    """Working with other agents."""
+
+    COMMUNICATE = means("Sends a message to another agent.", unverified=True, acts=True)
+    NEGOTIATE = means("Trades offers with others towards an agreement.", unverified=True, acts=True)
+    PROPOSE_VOTE = means("Puts a question to a group to be decided.", unverified=True, acts=True)
+    FORM_COALITION = means("Gathers agents around a common goal.", unverified=True, acts=True)
+
+
+class AffectiveCore(Instruction):
+    """Understanding the user."""
+
+    INFER_INTENT = means("Concludes what the user wants beyond what was said.", unverified=True)
+    MODEL_USER_STATE = means("Estimates the user's mood, knowledge and attention.", unverified=True)
+    ADAPT_RESPONSE = means("Changes tone, length or style to suit the user.", unverified=True)
+    MANAGE_TRUST = means("Shows limits and mends mistakes to keep trust deserved.", unverified=True)
+
+
+GENERATE = CognitiveCore.GENERATE
+DECOMPOSE = CognitiveCore.DECOMPOSE
+REFLECT = CognitiveCore.REFLECT
+LOAD = MemoryCore.LOAD
+STORE = MemoryCore.STORE
+COMPRESS = MemoryCore.COMPRESS
+FILTER = MemoryCore.FILTER
+STRUCTURE = MemoryCore.STRUCTURE
+RENDER = MemoryCore.RENDER
+TOOL_CALL = ExecutionCore.TOOL_CALL
+TOOL_BUILD = ExecutionCore.TOOL_BUILD
+DELEGATE = ExecutionCore.DELEGATE
+RESPOND = ExecutionCore.RESPOND
+VERIFY = NormativeCore.VERIFY
+CONSTRAIN = NormativeCore.CONSTRAIN
+FALLBACK = NormativeCore.FALLBACK
+INTERRUPT = NormativeCore.INTERRUPT
+PREDICT_SUCCESS = MetacognitiveCore.PREDICT_SUCCESS
+EVALUATE_PROGRESS = MetacognitiveCore.EVALUATE_PROGRESS
+MONITOR_RESOURCES = MetacognitiveCore.MONITOR_RESOURCES
+UPDATE_KNOWLEDGE = AdaptiveCore.UPDATE_KNOWLEDGE
+REFINE_SKILL = AdaptiveCore.REFINE_SKILL
+LEARN_PREFERENCE = AdaptiveCore.LEARN_PREFERENCE
+FORMULATE_EXPERIMENT = AdaptiveCore.FORMULATE_EXPERIMENT
+COMMUNICATE = SocialCore.COMMUNICATE
+NEGOTIATE = SocialCore.NEGOTIATE
+PROPOSE_VOTE = SocialCore.PROPOSE_VOTE
+FORM_COALITION = SocialCore.FORM_COALITION
+INFER_INTENT = AffectiveCore.INFER_INTENT
+MODEL_USER_STATE = AffectiveCore.MODEL_USER_STATE
+ADAPT_RESPONSE = AffectiveCore.ADAPT_RESPONSE
+MANAGE_TRUST = AffectiveCore.MANAGE_TRUST
+
+
+def known_instructions() -> tuple[Instruction, ...]:
+    """Every instruction there is now: the built-in ones, then cores in order of definition."""
+    # A notebook cell that is run again defines its core again; the last definition is meant.
+    cores = {(core.__module__, core.__qualname__): core for core in _subclasses(Instruction)}
+    return tuple(member for core in cores.values() for member in core)
+
+
+def _subclasses(core: type[Instruction]) -> Iterator[type[Instruction]]:
+    for subclass in core.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def find_instruction(text_or_instruction: object) -> Instruction:
+    """The one that a text names, "GENERATE" or "CognitiveCore.GENERATE". A member gives itself.
+
+    Raises `UnknownInstructionError` for a name that no core has, or a plain one that several have.
+    """
+    if isinstance(text_or_instruction, Instruction):
+        return text_or_instruction
+    if not isinstance(text_or_instruction, str):
+        raise UnknownInstructionError(
+            f"expected an instruction or its name, got {text_or_instruction!r}.",
+            name=repr(text_or_instruction),
+        )
+    text = text_or_instruction
+    known = known_instructions()
+    found = [member for member in known if text in (member.value, member.qualified)]
+    if len(found) == 1:
+        return found[0]
+    raise UnknownInstructionError(_ambiguity(text, found) or _absence(text, known), name=text)
+
+
+def _ambiguity(text: str, found: list[Instruction]) -> str:
+    if not found:
+        return ""
+    names = sorted({member.qualified for member in found})
+    if len(names) == len(found):
+        return f"{text!r} is an instruction of several cores. Write one of: {', '.join(names)}."
+    modules = ", ".join(sorted(type(member).__module__ for member in found))
+    return f"{text!r} is defined by cores of the same name, in {modules}. Pass the member itself."
+
+
+def _absence(text: str, known: tuple[Instruction, ...]) -> str:
+    # The word says more than the core: 'MemoryCore.GENERATE' means GENERATE, not LOAD.
+    word = closest(text.rpartition(".")[2], [member.value for member in known])
+    meant = [member for member in known if member.value == word]
+    hint = nearest(text, [member.qualified if "." in text else member.value for member in meant])
+    hint = hint or " The built-in ones are listed in arbiter.instructions."
+    return f"expected the name of an instruction, got {text!r}.{hint}"
+
+
+__all__ = [
+    "ADAPT_RESPONSE",
+    "COMMUNICATE",
+    "COMPRESS",
+    "CONSTRAIN",
+    "DECOMPOSE",
+    "DELEGATE",
+    "EVALUATE_PROGRESS",
+    "FALLBACK",
+    "FILTER",
+    "FORMULATE_EXPERIMENT",
+    "FORM_COALITION",
+    "GENERATE",
+    "INFER_INTENT",
+    "INTERRUPT",
+    "LEARN_PREFERENCE",
+    "LOAD",
+    "MANAGE_TRUST",
+    "MODEL_USER_STATE",
+    "MONITOR_RESOURCES",
+    "NEGOTIATE",
+    "PREDICT_SUCCESS",
+    "PROPOSE_VOTE",
+    "REFINE_SKILL",
+    "REFLECT",
+    "RENDER",
+    "RESPOND",
+    "STORE",
+    "STRUCTURE",
+    "TOOL_BUILD",
+    "TOOL_CALL",
+    "UPDATE_KNOWLEDGE",
+    "VERIFY",
+    "AdaptiveCore",
+    "AffectiveCore",
+    "CognitiveCore",
+    "ExecutionCore",
+    "Instruction",
+    "MemoryCore",
+    "MetacognitiveCore",
+    "NormativeCore",
+    "SocialCore",
+    "find_instruction",
+    "known_instructions",
+    "means",
+]

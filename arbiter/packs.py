@@ -1,0 +1,449 @@
+"""Packs: rules as YAML. Where the shipped ones are, how a file becomes objects, and binding packs.
+
+Reading is stricter than YAML: a file must be small, shallow and free of alias bombs and of keys
+that come twice, and a pydantic model refuses what it does not know. Every value remembers its line,
+and what is wrong in any file of a folder is reported at once, as one `PackError`.
+
+A *binding pack* says which node of a well-known graph is which instruction. It is meant for graphs
+whose nodes the user did not name, such as LangChain's `create_agent`, so it must never speak about
+a graph that merely uses the same names. Its fingerprint is therefore what the graph says of itself
+(metadata) or where the code of its nodes is defined, and node names alone are refused as one.
+
+This module knows nothing of LangGraph: whoever governs a graph describes it in a `GraphFacts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails
+
+from arbiter.errors import (
+    ConfigurationError,
+    PackError,
+    PackMistake,
+    UnknownInstructionError,
+    nearest,
+)
+from arbiter.instructions import Instruction, find_instruction
+
+Kind = Literal["instructions", "policies", "evaluators"]
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 20
+MAX_VALUES = 20_000
+
+Place = tuple[str | int, ...]
+
+
+def pack_folder(kind: Kind) -> Traversable:
+    """The packs that ship with Arbiter: the folder installed with it, else that of its checkout."""
+    installed = files("arbiter").joinpath("packs").joinpath(kind)
+    if installed.is_dir():
+        return installed
+    checkout = Path(__file__).resolve().parent.parent
+    # Without the guard, a broken install would take any folder called "policies" in site-packages.
+    if (checkout / "pyproject.toml").is_file() and (checkout / kind).is_dir():
+        return checkout / kind
+    raise ConfigurationError(
+        f"the {kind} packs that ship with Arbiter are missing from this installation. "
+        "Install arbiteros again."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file as plain data. `lines` has the line of every value; with a key, that of the key.
+
+    `mistakes` are those that YAML itself lets pass.
+    """
+
+    file: str
+    data: Any
+    lines: Mapping[Place, int]
+    mistakes: Sequence[PackMistake]
+
+    def line(self, place: Place) -> int:
+        """The line of what is at `place`, or of the nearest thing around it."""
+        while place not in self.lines:
+            place = place[:-1]
+        return self.lines[place]
+
+    def mistake(self, place: Place, message: str) -> PackMistake:
+        return PackMistake(self.file, self.line(place), _path(place), message)
+
+
+class _UnreadableError(Exception):
+    """The file cannot be read at all, so nothing else can be said about it."""
+
+    def __init__(self, line: int, message: str) -> None:
+        self.line = line
+        self.message = message
+
+
+class _Loader(yaml.SafeLoader):
+    """Stops at the first level that is too deep; yaml alone would go on until the stack ends."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            # The stubs of yaml leave this method open.
+            event = cast(Any, self.peek_event())  # type: ignore[no-untyped-call]
+            raise _UnreadableError(int(event.start_mark.line) + 1, _too_deep())
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _too_deep() -> str:
+    return f"expected at most {MAX_DEPTH} levels of nesting, got more"
+
+
+@dataclass(slots=True)
+class _Reader:
+    file: str
+    loader: _Loader
+    lines: dict[Place, int] = field(default_factory=dict[Place, int])
+    mistakes: list[PackMistake] = field(default_factory=list[PackMistake])
+    values: int = 0
+
+    def read(self, node: yaml.Node, place: Place = ()) -> Any:
+        # An alias is the same node again; only here, where it is expanded, does its size count.
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise _UnreadableError(_line(node), f"expected at most {MAX_VALUES} values, got more")
+        if len(place) > MAX_DEPTH:
+            raise _UnreadableError(_line(node), _too_deep())
+        self.lines.setdefault(place, _line(node))
+        if node.tag == "tag:yaml.org,2002:map" and isinstance(node, yaml.MappingNode):
+            return self.read_mapping(node, place)
+        if node.tag == "tag:yaml.org,2002:seq" and isinstance(node, yaml.SequenceNode):
+            return [self.read(item, (*place, i)) for i, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return self.read_scalar(node, place)
+        return self.mistake(node, place, f"expected plain YAML, got the tag {node.tag!r}")
+
+    def read_mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            if key_node.tag != "tag:yaml.org,2002:str" or not isinstance(key, str):
+                got = _short(key) if isinstance(key, str) else f"a {key_node.id}"
+                self.mistake(key_node, place, f"expected a text as key, got {got}")
+            elif key in mapping:
+                again = f"expected once, got again after line {self.lines[(*place, key)]}"
+                self.mistake(key_node, (*place, key), again)
+            else:
+                self.lines[(*place, key)] = _line(key_node)
+                mapping[key] = self.read(value_node, (*place, key))
+        return mapping
+
+    def read_scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
+        try:
+            return self.loader.construct_object(node)
+        except (yaml.YAMLError, ValueError, LookupError, AttributeError):
+            # Beside its own errors, yaml lets these out: for 2024-99-99, or for `!!bool maybe`.
+            return self.mistake(node, place, f"expected plain YAML, got {_short(node.value)}")
+
+    def mistake(self, node: yaml.Node, place: Place, message: str) -> None:
+        self.mistakes.append(PackMistake(self.file, _line(node), _path(place), message))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _path(place: Iterable[str | int]) -> str:
+    """`("checkers", 2, "max_calls")` as `checkers[2].max_calls`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return "".join(steps).removeprefix(".")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _read_document(file: Traversable, name: str) -> Document:
+    try:
+        return _parse(file, name)
+    except _UnreadableError as error:
+        raise PackError.at(name, error.line, error.message) from None
+
+
+def _parse(file: Traversable, name: str) -> Document:
+    with file.open("rb") as stream:
+        raw = stream.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise _UnreadableError(1, f"expected at most {MAX_BYTES} bytes, got more")
+    try:
+        loader = _Loader(raw.decode("utf-8-sig"))
+        root = loader.get_single_node()
+    except UnicodeDecodeError as error:
+        raise _UnreadableError(
+            raw.count(b"\n", 0, error.start) + 1, "expected UTF-8 text"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise _UnreadableError(line, f"expected YAML; {problem}") from None
+    except yaml.YAMLError:  # a character that YAML does not allow; yaml tells no line
+        raise _UnreadableError(1, "expected YAML, got a file with control characters") from None
+    if root is None:
+        raise _UnreadableError(1, "expected a mapping, got an empty file")
+    reader = _Reader(name, loader)
+    return Document(name, reader.read(root), reader.lines, reader.mistakes)
+
+
+class PackModel(BaseModel):
+    """The base of what a pack may hold: unknown keys are mistakes, and `"3"` is not a number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+_Model = TypeVar("_Model", bound=PackModel)
+_T = TypeVar("_T")
+
+# pydantic says these in words of Python, or twice as long.
+_EXPECTED = {
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "list_type": "a list",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "too_short": "at least one",
+    "string_too_short": "a text that is not empty",
+}
+
+
+def load_packs(
+    folder: Traversable, model: type[_Model], convert: Callable[[Document, _Model], _T]
+) -> tuple[_T, ...]:
+    """Each `.yaml` file of `folder`, by name, read as `model` and made into what `convert` returns.
+
+    What `convert` finds wrong it raises as a `PackError` too. Raises one with the mistakes of all
+    files.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(f"expected a folder of packs, got {str(folder)!r}.")
+    packs: list[_T] = []
+    mistakes: list[PackMistake] = []
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if not file.name.endswith((".yaml", ".yml")) or file.name.startswith("."):
+            continue
+        try:
+            document = _read_document(file, f"{folder.name}/{file.name}".removeprefix("/"))
+            packs.append(convert(document, _validate(document, model)))
+        except PackError as error:
+            mistakes.extend(error.mistakes)
+    if mistakes:
+        raise PackError(mistakes)
+    return tuple(packs)
+
+
+def _validate(document: Document, model: type[_Model]) -> _Model:
+    mistakes = list(document.mistakes)
+    # What could not be read is None by now; saying that it should not be would be a second mistake.
+    reported = {mistake.path for mistake in mistakes}
+    try:
+        pack = model.model_validate(document.data)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            mistake = document.mistake(details["loc"], _message(model, details))
+            if mistake.path not in reported:
+                mistakes.append(mistake)
+    else:
+        if not mistakes:
+            return pack
+    raise PackError(sorted(mistakes, key=lambda mistake: mistake.line))
+
+
+def _message(model: type[PackModel], details: ErrorDetails) -> str:
+    kind, place, got = details["type"], details["loc"], details["input"]
+    if kind == "missing":
+        return "expected a value, got nothing"
+    if kind == "extra_forbidden":
+        keys = sorted(_keys_at(model, place[:-1]))
+        hint = nearest(str(place[-1]), keys)
+        return f"expected one of {', '.join(keys)}, got {str(place[-1])!r}.{hint}"
+    if kind == "value_error":
+        return details["msg"].removeprefix("Value error, ")
+    expected = _EXPECTED.get(kind) or details["msg"].removeprefix("Input should be ")
+    return f"expected {expected}, got {_short(got)}"
+
+
+def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str]:
+    kind: Any = model
+    for step in place:
+        fields = getattr(kind, "model_fields", None)
+        kind = fields[step].annotation if fields else get_args(kind)[-1]
+    keys: Iterable[str] = kind.model_fields
+    return keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFacts:
+    """What a binding pack may know of a graph.
+
+    `nodes` maps each node's name to where its code is defined, as `code_of` tells it; `metadata` is
+    that of the compiled graph's own config.
+    """
+
+    nodes: Mapping[str, str]
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def code_of(runnable: object) -> str:
+    """Where the code that a runnable or function executes is defined, as module and qualified name.
+
+    A runnable around a function (LangGraph wraps each node's) tells that function:
+    "langchain.agents.factory.create_agent.<locals>.model_node". Any other object tells its class.
+    """
+    code = runnable
+    for _ in range(4):  # a wrapper of a partial of a function; and a mock has a `func` without end
+        inner = getattr(code, "func", None) or getattr(code, "afunc", None)
+        if not callable(inner):
+            break
+        code = inner
+    defined: Any = code if hasattr(code, "__qualname__") else type(code)
+    return f"{defined.__module__}.{defined.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """How a graph is recognised: `metadata` that is equal, `nodes` whose code fits a pattern."""
+
+    metadata: Mapping[str, str]
+    nodes: Mapping[str, str]
+
+    def fits(self, facts: GraphFacts) -> bool:
+        return all(
+            facts.metadata.get(key) == value for key, value in self.metadata.items()
+        ) and all(_fits(facts.nodes.get(node, ""), code) for node, code in self.nodes.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingPack:
+    """Which node is which instruction, in graphs that fit one of `match`.
+
+    `bindings` are pairs of a node's name (or a pattern with `*` and `?`) and its instruction; the
+    first that fits a node holds. `file` is where the pack was read.
+    """
+
+    name: str
+    description: str
+    file: str
+    match: tuple[Fingerprint, ...]
+    bindings: tuple[tuple[str, Instruction], ...]
+
+    def fits(self, facts: GraphFacts) -> bool:
+        return any(fingerprint.fits(facts) for fingerprint in self.match)
+
+    def instruction_of(self, node: str) -> Instruction | None:
+        fitting = (instruction for name, instruction in self.bindings if _fits(node, name))
+        return next(fitting, None)
+
+    def instructions_of(self, nodes: Iterable[str]) -> dict[str, Instruction]:
+        """The nodes that the pack knows, with their instructions; the shape that `govern` takes."""
+        found = ((node, self.instruction_of(node)) for node in nodes)
+        return {node: instruction for node, instruction in found if instruction is not None}
+
+
+def _fits(name: str, pattern: str) -> bool:
+    # Brackets are no wildcards: a middleware's node is "PIIMiddleware[email].before_model".
+    return name == pattern or fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def load_bindings(folder: Traversable) -> tuple[BindingPack, ...]:
+    """The binding packs of a folder, by file name. Two of one name are a mistake."""
+    seen: dict[str, str] = {}
+
+    def convert(document: Document, pack: _BindingFile) -> BindingPack:
+        if (other := seen.setdefault(pack.name, document.file)) != document.file:
+            message = f"expected a name of its own, got {pack.name!r}, which {other} has"
+            raise PackError([document.mistake(("name",), message)])
+        return BindingPack(
+            name=pack.name,
+            description=pack.description,
+            file=document.file,
+            match=tuple(Fingerprint(match.metadata, match.nodes) for match in pack.match),
+            bindings=tuple((binding.node, binding.instruction) for binding in pack.instructions),
+        )
+
+    return load_packs(folder, _BindingFile, convert)
+
+
+@cache
+def shipped_bindings() -> tuple[BindingPack, ...]:
+    """The binding packs that ship with Arbiter, read when they are first asked for."""
+    return load_bindings(pack_folder("instructions"))
+
+
+def binding_for(
+    facts: GraphFacts, packs: Iterable[BindingPack] | None = None
+) -> BindingPack | None:
+    """The first of `packs` (those that ship with Arbiter) whose fingerprint fits, or None."""
+    candidates = shipped_bindings() if packs is None else packs
+    return next((pack for pack in candidates if pack.fits(facts)), None)
+
+
+_DEFINED_SOMEWHERE = re.compile(r"[A-Za-z_]\w*\.")
+
+
+def _instruction(value: object) -> Instruction:
+    try:
+        return find_instruction(value)
+    except UnknownInstructionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _code(value: object) -> str:
+    if not isinstance(value, str) or not _DEFINED_SOMEWHERE.match(value):
+        raise ValueError(
+            "expected where the node's code is defined, such as 'langchain.agents.factory.*', "
+            f"got {_short(value)}. A node's name alone is no fingerprint."
+        )
+    return value
+
+
+def _fingerprint(match: _FingerprintEntry) -> _FingerprintEntry:
+    if not match.metadata and not match.nodes:
+        raise ValueError("expected metadata or nodes, got neither. It would fit every graph.")
+    return match
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _FingerprintEntry(PackModel):
+    metadata: dict[str, str] = {}
+    nodes: dict[str, Annotated[str, PlainValidator(_code)]] = {}
+
+
+class _BindingEntry(PackModel):
+    node: _Text
+    instruction: Annotated[Instruction, PlainValidator(_instruction)]
+
+
+class _BindingFile(PackModel):
+    version: Literal[1]
+    name: _Text
+    description: _Text
+    match: Annotated[
+        list[Annotated[_FingerprintEntry, AfterValidator(_fingerprint)]], Field(min_length=1)
+    ]
+    instructions: Annotated[list[_BindingEntry], Field(min_length=1)]

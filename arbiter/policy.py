@@ -1,0 +1,108 @@
+"""What may happen: the two policy contracts, `PolicyChecker` before a node and `PolicyRouter` after it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import Any
+
+from arbiter.contracts import Contract
+from arbiter.errors import ConfigurationError
+from arbiter.history import History
+from arbiter.instructions import Instruction
+from arbiter.verdicts import Verdict
+
+Answer = Verdict | bool | tuple[bool, str]
+
+
+class PolicyChecker(Contract):
+    """Decides before a node runs whether it may.
+
+    `on_deny` says what a denial does: `"raise"` raises `PolicyViolationError` and leaves the checkpoint as it
+    was; `"redirect:<node>"` runs that node instead of the normal successors; `"end"` takes no edge; `"audit"`
+    records the denial and lets the node run. A checker that raises, hangs past its `deadline` (seconds) or
+    answers nonsense has denied.
+    """
+
+    kind = "checker"
+    method = "check_before"
+    on_deny: str = "raise"
+
+    def __init__(
+        self,
+        name: str,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        on_deny: str = "raise",
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes, deadline)
+        self.on_deny = on_deny
+
+    def check_before(self, history: History) -> Answer | Awaitable[Answer]:
+        """May the node of `history.entries[-1][-1]` run? A `Verdict`, a bool, or `(bool, reason)`."""
+        raise NotImplementedError
+
+    @property
+    def redirect_targets(self) -> tuple[str, ...]:
+        _, found, node = self.on_deny.partition("redirect:")
+        return (node,) if found else ()
+
+    def validate(self) -> None:
+        super().validate()
+        on_deny: object = self.on_deny
+        if on_deny in ("raise", "end", "audit"):
+            return
+        if not isinstance(on_deny, str) or not on_deny.startswith("redirect:") or on_deny == "redirect:":
+            raise ConfigurationError(
+                f"checker {self.name!r}: on_deny is {on_deny!r}; "
+                "expected 'raise', 'redirect:<node>', 'end' or 'audit'."
+            )
+
+
+class PolicyRouter(Contract):
+    """Decides after a node ran whether the run goes somewhere else than the edges say.
+
+    `max_redirects` caps how often this router redirects in one run of a thread; then the normal edges are
+    taken and the item says so. With `on_error=True` the router is asked when the node has failed for good,
+    after LangGraph's own retries (`history.entries[-1][-1].error` says how), and not otherwise.
+    `targets` names the nodes that it may answer, as far as known, so that they are checked early;
+    `needs` names the evaluators whose results it reads.
+    """
+
+    kind = "router"
+    method = "route_after"
+    max_redirects: int = 3
+    on_error: bool = False
+    targets: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        max_redirects: int = 3,
+        on_error: bool = False,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes, deadline)
+        self.max_redirects = max_redirects
+        self.on_error = on_error
+
+    def route_after(
+        self, history: History, current_output: Any
+    ) -> str | None | Awaitable[str | None]:
+        """The name of the node to run next instead of the normal successors, or `None`."""
+        raise NotImplementedError
+
+    @property
+    def redirect_targets(self) -> tuple[str, ...]:
+        return tuple(self.targets)
+
+    def validate(self) -> None:
+        super().validate()
+        cap: object = self.max_redirects
+        if isinstance(cap, bool) or not isinstance(cap, int) or cap < 0:
+            raise ConfigurationError(
+                f"router {self.name!r}: max_redirects is {cap!r}; expected a whole number from 0."
+            )

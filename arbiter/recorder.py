@@ -1,0 +1,266 @@
+"""The history in memory: records by thread and by run, bounded.
+
+A *run* is one input to a graph and all that follows from it, interrupts and resumes included. Which run a
+node belongs to is read from the ledger value (`facts.py`), which LangGraph restores with the checkpoint, so
+a resume continues the run that it resumes, in this process or another, and a fork has its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from itertools import count
+from typing import Any
+
+from arbiter.facts import Past, Value
+from arbiter.history import Record, RunHistory, Totals, record_from
+from arbiter.instructions import Instruction
+
+KEEP_THREADS = 1000
+
+
+class Run:
+    """The records of one run, oldest first."""
+
+    __slots__ = ("called", "epoch", "log", "records", "totals")
+
+    def __init__(self, log: ThreadLog, epoch: int) -> None:
+        self.called: Value = {}
+        """What governed functions did in this run, where there is no graph to keep it."""
+        self.log = log
+        self.epoch = epoch
+        self.records: deque[Record] = deque()
+        self.totals = Totals()
+
+    def history(self) -> RunHistory:
+        with self.log.lock:
+            return RunHistory(list(self.records), self.totals.count)
+
+
+class ThreadLog:
+    """The runs of one thread. Holds at most `keep` records; totals stay exact."""
+
+    __slots__ = ("by_id", "keep", "lock", "runs", "size", "thread_id", "totals")
+
+    def __init__(self, thread_id: str | None, keep: int | None) -> None:
+        self.thread_id = thread_id
+        self.keep = keep
+        self.lock = threading.Lock()
+        self.runs: deque[Run] = deque()
+        self.by_id: dict[str, Record] = {}
+        self.size = 0
+        self.totals = Totals()
+
+    def find(self, id: str) -> Record | None:
+        return self.by_id.get(id)
+
+    def add(self, run: Run, record: Record) -> None:
+        with self.lock:
+            self._add(run, record)
+            self.totals.add(record)
+
+    def _add(self, run: Run, record: Record) -> None:
+        run.records.append(record)
+        run.totals.add(record)
+        self.by_id[record.id] = record
+        self.size += 1
+        if self.keep is not None and self.size > self.keep:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        while not self.runs[0].records:
+            self.runs.popleft()
+        oldest = self.runs[0].records.popleft()
+        if self.by_id.get(oldest.id) is oldest:
+            del self.by_id[oldest.id]
+        self.size -= 1
+
+    def new_run(self, epoch: int, past: Past) -> Run:
+        """A run that begins with what is committed of it."""
+        with self.lock:
+            run = Run(self, epoch)
+            self.runs.append(run)
+            for fact in past.this_run():
+                known = self.by_id.get(fact["id"])
+                record = known if known is not None else record_from(fact)
+                if known is None:
+                    self.totals.add(record)
+                self._add(run, record)
+            return run
+
+    def history(self) -> RunHistory:
+        """All runs of the thread; of a fork, what it shares with its origin is shown once."""
+        with self.lock:
+            unique = {id(record): record for run in self.runs for record in run.records}
+            return RunHistory(list(unique.values()), self.totals.count)
+
+
+class Loop:
+    """One execution of a graph by LangGraph, from `invoke` to its return. Knows its run from the first node on."""
+
+    __slots__ = ("_lock", "fallback", "recorder", "run")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.run: Run | None = None
+        self._lock = threading.Lock()
+        before = _current.get().get(recorder.uid)
+        self.fallback: Run | None = None if before is None else before.run or before.fallback
+        _current.set({**_current.get(), recorder.uid: self})
+
+    def bind(
+        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str
+    ) -> Run:
+        """The run of this execution. `saved`: a checkpointer keeps the thread; `resumed`: LangGraph says so."""
+        if self.run is not None:
+            return self.run
+        with self._lock:
+            if self.run is None:
+                self.run = self.recorder.run_for(
+                    thread_id, past, saved=saved, resumed=resumed, step=step, task=task
+                )
+                self.fallback = None
+        return self.run
+
+    def join(self, run: Run) -> Run:
+        """This execution is part of `run`: a subgraph of one of its nodes."""
+        self.run, self.fallback = run, None
+        return run
+
+
+_current: ContextVar[Mapping[int, Loop]] = ContextVar("arbiter_loops", default={})
+"""The newest execution that began in this context, by recorder."""
+_uids = count(1)
+
+
+class Recorder:
+    """All histories of one `ArbiterOS`."""
+
+    def __init__(self, keep: int | None, clock: Callable[[], float] = time.time) -> None:
+        self.uid = next(_uids)
+        self.keep = keep
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._threads: OrderedDict[str, ThreadLog] = OrderedDict()
+        self._functional: OrderedDict[tuple[str | None, str], Run] = OrderedDict()
+        self._latest: Run | None = None
+
+    def log_of(self, thread_id: str | None) -> ThreadLog:
+        if thread_id is None:
+            return ThreadLog(None, self.keep)
+        with self._lock:
+            log = self._threads.get(thread_id)
+            if log is None:
+                log = self._threads[thread_id] = ThreadLog(thread_id, self.keep)
+                if len(self._threads) > KEEP_THREADS:
+                    self._threads.popitem(last=False)
+            else:
+                self._threads.move_to_end(thread_id)
+            return log
+
+    def run_for(
+        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str
+    ) -> Run:
+        log = self.log_of(thread_id)
+        run = log.runs[-1] if log.runs else None
+        epoch: int = past.value.get("run", 0)
+        continues = (
+            run is not None
+            and saved
+            and (run.epoch == epoch if epoch else resumed)
+            and not _diverged(run.records, past.value, step, task)
+        )
+        if run is None or not continues:
+            run = log.new_run(epoch, past)
+        self._latest = run
+        return run
+
+    def plain_run(self) -> Run:
+        """The run of governed functions that are called in this context without a graph."""
+        loop = _current.get().get(self.uid)
+        if loop is None:
+            loop = Loop(self)
+        if loop.run is None or loop.run.epoch != PLAIN:
+            if loop.run is not None:
+                loop = Loop(self)
+            log = self.log_of(None)
+            loop.join(log.new_run(PLAIN, Past({})))
+        assert loop.run is not None
+        self._latest = loop.run
+        return loop.run
+
+    def functional_run(self, thread_id: str | None, root: str) -> Run:
+        """The run of governed functions inside LangGraph's functional API; `root` names the entrypoint's task."""
+        with self._lock:
+            run = self._functional.get((thread_id, root))
+        if run is None:
+            run = self.log_of(thread_id).new_run(PLAIN, Past({}))
+            with self._lock:
+                run = self._functional.setdefault((thread_id, root), run)
+                if len(self._functional) > KEEP_THREADS:
+                    self._functional.popitem(last=False)
+        self._latest = run
+        return run
+
+    def current(self) -> RunHistory:
+        """The history of the run of the current context, else of the latest."""
+        loop = _current.get().get(self.uid)
+        run = None if loop is None else loop.run or loop.fallback
+        run = run or self._latest
+        return RunHistory([], Totals().count) if run is None else run.history()
+
+    def of_thread(self, thread_id: str) -> RunHistory:
+        with self._lock:
+            log = self._threads.get(thread_id)
+        return RunHistory([], Totals().count) if log is None else log.history()
+
+    def thread_ids(self) -> list[str]:
+        with self._lock:
+            return list(self._threads)
+
+
+PLAIN = -1
+_LOOK_BACK = 200
+
+
+def _diverged(records: Iterable[Record], value: Value, step: int, task: str) -> bool:
+    """Whether this execution goes on from an earlier point than where the run got to: a fork."""
+    committed = {fact["id"] for fact in value.get("facts", ())}
+    recent = list(records)[-_LOOK_BACK:]
+    return any(
+        record.status == "completed"
+        and not record.namespace
+        and (record.id == task or (record.step < step and record.id not in committed))
+        for record in recent
+    )
+
+
+def begin(
+    log: ThreadLog,
+    run: Run,
+    id: str,
+    node: str,
+    instruction: Instruction | None,
+    step: int,
+    namespace: str,
+    started: float,
+    path: Any,
+) -> Record:
+    """The record of a node run that starts now: a new one, or one more attempt of the same task."""
+    record = log.by_id.get(id)
+    if record is not None and record.status != "completed":
+        record.attempt += 1
+        record.status = "running"
+        record.error = None
+        record.redirected_to = None
+        record.started = started
+        if not any(known is record for known in reversed(run.records)):
+            with log.lock:
+                log._add(run, record)  # pyright: ignore[reportPrivateUsage]
+        return record
+    record = Record(id, node, instruction, step, namespace, started, path)
+    log.add(run, record)
+    return record

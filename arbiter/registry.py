@@ -1,0 +1,160 @@
+"""What is registered on an `ArbiterOS`, and which of it applies to a node."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from arbiter.advice import Advisor, CorrectionGate
+from arbiter.calls import Pace
+from arbiter.contracts import Contract
+from arbiter.errors import RegistrationError
+from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluations import Lane
+from arbiter.instructions import Instruction
+from arbiter.policy import PolicyChecker, PolicyRouter
+from arbiter.verdicts import ALLOW, Verdict
+
+C = TypeVar("C", bound=Contract)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat(Generic[C]):
+    """A registered contract, with how quick it has been."""
+
+    contract: C
+    pace: Pace
+    takes_output: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.contract.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What applies to one node, in the order of registration."""
+
+    checkers: tuple[Seat[PolicyChecker], ...] = ()
+    advisors: tuple[Seat[Advisor], ...] = ()
+    gate: Seat[CorrectionGate] | None = None
+    lanes: tuple[Lane, ...] = ()
+    routers: tuple[Seat[PolicyRouter], ...] = ()
+    error_routers: tuple[Seat[PolicyRouter], ...] = ()
+    all_allowed: MappingProxyType[str, Verdict] = field(default_factory=lambda: MappingProxyType({}))
+    no_routes: MappingProxyType[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    only_async: Contract | None = None
+    """A contract that only an async run can call, if there is one."""
+
+
+class Registry:
+    """Contracts in the order in which they were added. `version` grows with each."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._lock = threading.Lock()
+        self.checkers: list[Seat[PolicyChecker]] = []
+        self.routers: list[Seat[PolicyRouter]] = []
+        self.evaluators: list[Lane] = []
+        self.advisors: list[Seat[Advisor]] = []
+        self.gates: list[Seat[CorrectionGate]] = []
+
+    @property
+    def empty(self) -> bool:
+        return self.version == 0
+
+    def add(self, contract: Contract) -> None:
+        with self._lock:
+            self._refuse_duplicate(contract)
+            pace = Pace(contract.blocking)
+            match contract:
+                case PolicyChecker():
+                    self.checkers.append(Seat(contract, pace))
+                case PolicyRouter():
+                    self.routers.append(Seat(contract, pace, accepts_output(contract)))
+                case NodeEvaluator():
+                    self.evaluators.append(Lane(contract))
+                case Advisor():
+                    self.advisors.append(Seat(contract, pace))
+                case CorrectionGate():
+                    self.gates.append(Seat(contract, pace))
+                case _:
+                    raise RegistrationError(f"{contract!r} is none of the contracts.")
+            self.version += 1
+
+    def _refuse_duplicate(self, contract: Contract) -> None:
+        # Checkers and routers are both policies: one name must say which policy denied or redirected.
+        taken: Sequence[Contract]
+        if isinstance(contract, PolicyChecker | PolicyRouter):
+            taken = [*(s.contract for s in self.checkers), *(s.contract for s in self.routers)]
+        elif isinstance(contract, NodeEvaluator):
+            taken = [lane.evaluator for lane in self.evaluators]
+        elif isinstance(contract, Advisor):
+            taken = [s.contract for s in self.advisors]
+        else:
+            taken = [s.contract for s in self.gates]
+        for other in taken:
+            if other.name == contract.name:
+                raise RegistrationError(
+                    f"a {other.kind} named {contract.name!r} is registered already "
+                    f"({type(other).__name__}). Give this {type(contract).__name__} another name."
+                )
+
+    def plan(self, node: str, instruction: Instruction | None, reachable: frozenset[str]) -> Plan:
+        """What applies to that node. `reachable` are the nodes of its graph: a policy that redirects
+        elsewhere belongs to another graph."""
+        with self._lock:
+            checkers = tuple(_applying(self.checkers, node, instruction, reachable))
+            routers = tuple(_applying(self.routers, node, instruction, reachable))
+            gates = tuple(_applying(self.gates, node, instruction, reachable))
+            plain = tuple(seat for seat in routers if not seat.contract.on_error)
+            if len(gates) > 1:
+                names = ", ".join(repr(seat.name) for seat in gates)
+                raise RegistrationError(
+                    f"node {node!r} has {len(gates)} correction gates ({names}); it can have one. "
+                    "Narrow their target_instructions or target_nodes."
+                )
+            advisors = tuple(_applying(self.advisors, node, instruction, reachable))
+            called: list[Contract] = [
+                seat.contract for group in (checkers, advisors, gates, routers) for seat in group
+            ]
+            return Plan(
+                checkers=checkers,
+                advisors=advisors,
+                gate=gates[0] if gates else None,
+                lanes=tuple(
+                    lane for lane in self.evaluators if lane.evaluator.applies_to(node, instruction)
+                ),
+                routers=plain,
+                error_routers=tuple(seat for seat in routers if seat.contract.on_error),
+                all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
+                no_routes=MappingProxyType({seat.name: None for seat in plain}),
+                only_async=next((contract for contract in called if contract.is_async), None),
+            )
+
+
+def _applying(
+    seats: Sequence[Seat[C]], node: str, instruction: Instruction | None, reachable: frozenset[str]
+) -> list[Seat[C]]:
+    return [
+        seat
+        for seat in seats
+        if seat.contract.applies_to(node, instruction)
+        # A router to a node of another graph belongs there. A checker always applies: where its
+        # redirect leads nowhere, its denial raises.
+        and (seat.contract.kind == "checker" or reachable.issuperset(seat.contract.redirect_targets))
+    ]
+
+
+def accepts_output(router: PolicyRouter) -> bool:
+    """Whether `route_after` takes the output too, or is of the older form with the history alone."""
+    try:
+        parameters = inspect.signature(router.route_after).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) >= 2 or any(p.kind == p.VAR_POSITIONAL for p in parameters)

@@ -1,0 +1,81 @@
+"""Built-in policy routers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from arbiter.history import History
+from arbiter.instructions import Instruction
+from arbiter.policy import PolicyRouter
+
+
+class MetricThresholdPolicyRouter(PolicyRouter):
+    """Goes to `target` when the number at `key` of the node's output is below `threshold`.
+
+    A key that is absent or no number is absent, and not low: the normal edges are taken.
+    """
+
+    blocking = False
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        threshold: float,
+        target: str,
+        *,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        max_redirects: int = 3,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes, max_redirects)
+        self.key = key
+        self.threshold = threshold
+        self.target = target
+        self.targets = (target,)
+
+    def route_after(self, history: History, current_output: Any) -> str | None:
+        value = number_at(history.entries[-1][-1].output_state, self.key)
+        return self.target if value is not None and value < self.threshold else None
+
+
+class EvaluationRouter(PolicyRouter):
+    """Goes to `target` when that evaluator judged the node's output and it did not pass.
+
+    An evaluation that failed is no judgement: the normal edges are taken.
+    """
+
+    blocking = False
+
+    def __init__(
+        self,
+        name: str,
+        evaluator: str,
+        target: str,
+        *,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        max_redirects: int = 3,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes, max_redirects)
+        self.evaluator = evaluator
+        self.target = target
+        self.targets = (target,)
+        self.needs = (evaluator,)
+
+    def route_after(self, history: History, current_output: Any) -> str | None:
+        result = history.entries[-1][-1].evaluation_results.get(self.evaluator)
+        return self.target if result is not None and not result.passed else None
+
+
+def number_at(state: Mapping[str, Any], key: str) -> float | None:
+    """The number at `key`, or None if there is none. NaN is none; True is not 1."""
+    value = state.get(key)
+    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str | bytes):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if number != number else number

@@ -1,0 +1,271 @@
+"""States as data: one dict shape for every node input and output, read-only views, snapshots, digests.
+
+LangGraph lets a node take and return almost anything. Contracts and the history see one shape, a dict;
+the node and LangGraph keep the object itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Literal, NoReturn, SupportsIndex, overload
+
+from langgraph.types import Command
+from pydantic import BaseModel
+
+Snapshot = Literal["shallow", "deep", "digest"]
+ROOT = "__root__"
+
+
+def as_state(value: object) -> dict[str, Any]:
+    """`value` as a new dict: the shape in which contracts and the history see it.
+
+    Dicts, pydantic models and dataclasses give their fields; `None` gives `{}`; a `Command` gives its
+    update; a list of commands and updates gives all updates in order; a list of messages, which LangGraph
+    writes to the root, and anything else give `{"__root__": value}`. Nothing is copied below the top.
+    """
+    if type(value) is dict:
+        return dict(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return {**value}
+    if isinstance(value, Command):
+        return _update_of(value)
+    if isinstance(value, BaseModel):
+        # `__dict__` and not `model_dump`: same objects as the node sees, no conversion, extras included.
+        return {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
+    if isinstance(value, list | tuple) and any(isinstance(part, Command) for part in value):
+        merged: dict[str, Any] = {}
+        for part in value:  # pyright: ignore[reportUnknownVariableType]
+            merged.update(as_state(part))  # pyright: ignore[reportUnknownArgumentType]
+        return merged
+    return {ROOT: value}
+
+
+def _update_of(command: Command[Any]) -> dict[str, Any]:
+    update: object = command.update
+    if isinstance(update, list | tuple):
+        try:
+            return dict(update)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        except (TypeError, ValueError):
+            return {ROOT: update}
+    return as_state(update)
+
+
+def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
+    """`value`, a node's input, with some fields replaced: a new object of the same kind.
+
+    A pydantic model is validated again. A value without fields is replaced by `changes["__root__"]`.
+    """
+    if isinstance(value, Mapping):
+        return {**value, **changes}
+    if isinstance(value, BaseModel):
+        return type(value).model_validate({**as_state(value), **changes})
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{**as_state(value), **changes})
+    if ROOT in changes:
+        return changes[ROOT]
+    raise TypeError(f"a {type(value).__name__} has no fields to set")
+
+
+def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
+    """What the history keeps of a node's input or output."""
+    if how == "shallow":
+        return as_state(value)
+    if how == "deep":
+        return {key: _deepcopy(part) for key, part in as_state(value).items()}
+    return {key: digest(part) for key, part in as_state(value).items()}
+
+
+def digest(value: object) -> str:
+    """A short stable name for `value`: equal values, also in another process, give equal digests."""
+    text = json.dumps(_plain(value, 0), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+_MAX_DEPTH = 40
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """`value` as JSON-able data that keeps types apart. No `repr`: that may hold an address."""
+    if value is None or isinstance(value, bool | int | str) and not isinstance(value, Enum):
+        return value
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if depth > _MAX_DEPTH:
+        return [kind, "..."]
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    if isinstance(value, bytes | bytearray):
+        return ["bytes", hashlib.sha256(value).hexdigest()]
+    if isinstance(value, Enum):
+        return [kind, value.name]
+    if isinstance(value, Mapping):
+        items = [(_plain(k, depth + 1), _plain(v, depth + 1)) for k, v in value.items()]
+        return ["map", sorted(items, key=lambda item: json.dumps(item[0], sort_keys=True))]
+    if isinstance(value, list | tuple):
+        return [_plain(part, depth + 1) for part in value]
+    if isinstance(value, set | frozenset):
+        parts = (_plain(part, depth + 1) for part in value)
+        return ["set", sorted(parts, key=lambda part: json.dumps(part, sort_keys=True))]
+    if isinstance(value, BaseModel) or is_dataclass(value):
+        return [kind, _plain(as_state(value), depth + 1)]
+    if hasattr(value, "isoformat"):
+        return [kind, value.isoformat()]
+    state = getattr(value, "__dict__", None)
+    if isinstance(state, dict) and not callable(value):
+        return [kind, _plain(state, depth + 1)]
+    if type(value).__repr__ is object.__repr__ or callable(value):
+        return [kind]
+    return [kind, str(value)]
+
+
+# Read-only views ----------------------------------------------------------------------------------
+
+
+def freeze(value: Any) -> Any:
+    """A read-only view of `value`, for code that must not change it.
+
+    Dicts and lists raise on every change, at every depth; scalars pass; other objects are copied when
+    they are reached, so that a change stays with whoever made it. Work is done on access only.
+    """
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, FrozenDict | FrozenList | Enum | type):
+        return value
+    if isinstance(value, dict):
+        return FrozenDict(value)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, list):
+        return FrozenList(value)  # pyright: ignore[reportUnknownArgumentType]
+    if kind is tuple:
+        return tuple([freeze(part) for part in value])
+    if isinstance(value, set | frozenset):
+        return frozenset(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return _deepcopy(value)
+
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+def _deepcopy(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        # Locks, sockets, generators: they cannot be copied, and nobody can put them in a checkpoint.
+        return value
+
+
+def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
+    raise TypeError(
+        "this view is read-only: a checker, advisor, evaluator or router cannot change the state or "
+        "the history. Copy it first, for example with dict(...) or list(...)."
+    )
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that cannot be changed and hands out frozen values. Equal to a dict with the same items."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> Any:
+        return freeze(super().__getitem__(key))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return freeze(super().__getitem__(key)) if key in self else default
+
+    def values(self) -> Any:
+        return [freeze(value) for value in super().values()]
+
+    def items(self) -> Any:
+        return [(key, freeze(value)) for key, value in super().items()]
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.items())
+
+    def __copy__(self) -> dict[str, Any]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return {key: copy.deepcopy(value, memo) for key, value in super().items()}
+
+    def __or__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
+        return self.copy() | other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(super().items()),)
+
+    __setitem__ = __delitem__ = __ior__ = _read_only  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _read_only  # type: ignore[assignment]
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed and hands out frozen elements."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        found = super().__getitem__(index)
+        return FrozenList(found) if isinstance(index, slice) else freeze(found)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(freeze, super().__iter__())
+
+    def __reversed__(self) -> Iterator[Any]:
+        return map(freeze, super().__reversed__())
+
+    def copy(self) -> list[Any]:
+        return list(iter(self))
+
+    def __add__(self, other: Iterable[Any]) -> list[Any]:  # type: ignore[override]
+        return self.copy() + list(other)
+
+    def __copy__(self) -> list[Any]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return [copy.deepcopy(value, memo) for value in super().__iter__()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(super().__iter__()),)
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _read_only  # type: ignore[assignment]
+    append = extend = insert = pop = remove = clear = sort = reverse = _read_only  # type: ignore[assignment]
+
+
+# Transient input ----------------------------------------------------------------------------------
+
+
+def without(value: Any, is_transient: Callable[[Any], bool]) -> Any:
+    """A node's output without messages that were only lent to it for one call.
+
+    Looks at the lists of the top level (`{"messages": [...]}`, a `Command`'s update, a bare list), where a
+    chat node returns what it was given. Returns `value` itself when there is nothing to take out.
+    """
+    if isinstance(value, list):
+        kept = [part for part in value if not is_transient(part)]  # pyright: ignore[reportUnknownVariableType]
+        return kept if len(kept) != len(value) else value  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, dict):
+        changed = {
+            key: without(part, is_transient)
+            for key, part in value.items()  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(part, list)
+        }
+        if all(changed[key] is value[key] for key in changed):
+            return value  # pyright: ignore[reportUnknownVariableType]
+        return {**value, **changed}
+    if isinstance(value, Command) and isinstance(value.update, dict):
+        update = without(value.update, is_transient)
+        if update is not value.update:
+            return Command(
+                graph=value.graph, update=update, resume=value.resume, goto=value.goto
+            )
+    return value

@@ -1,0 +1,131 @@
+"""What the contracts answer: a `Verdict` before a node, an `EvaluationResult` after it, a `Correction` of a draft.
+
+Plain values; nothing in here knows about LangGraph, the history or who asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a policy checker decided about one node run. True in a boolean context only if it allows.
+
+    `payload` is extra JSON-able data of an `ask`, shown to the human with the reason.
+    """
+
+    kind: Literal["allow", "deny", "ask"]
+    reason: str = ""
+    payload: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+    @staticmethod
+    def allow() -> Verdict:
+        return ALLOW
+
+    @staticmethod
+    def deny(reason: str) -> Verdict:
+        return Verdict("deny", reason)
+
+    @staticmethod
+    def ask(reason: str, **payload: Any) -> Verdict:
+        return Verdict("ask", reason, payload)
+
+    def __bool__(self) -> bool:
+        return self.kind == "allow"
+
+
+ALLOW = Verdict("allow")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """How good one node run was. `score` is a finite number, by convention 0.0 to 1.0."""
+
+    score: float
+    passed: bool
+    feedback: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a correction gate decided about one draft of a node's output.
+
+    `commit` takes the draft, or `output` in its place (for example an earlier, better draft);
+    `retry` calls the node again with `feedback` as transient input; `give_up` fails the node.
+    """
+
+    kind: Literal["commit", "retry", "give_up"]
+    feedback: str = ""
+    output: Any = None
+    replaces: bool = False
+
+    @staticmethod
+    def commit(*output: Any) -> Correction:
+        """Take the draft; with one argument, take that value in the draft's place."""
+        if len(output) > 1:
+            raise TypeError(f"Correction.commit() takes at most one output, got {len(output)}")
+        return Correction("commit", output=output[0] if output else None, replaces=bool(output))
+
+    @staticmethod
+    def retry(feedback: str) -> Correction:
+        return Correction("retry", feedback)
+
+    @staticmethod
+    def give_up(reason: str) -> Correction:
+        return Correction("give_up", reason)
+
+
+def as_verdict(answer: object) -> Verdict:
+    """Read what `check_before` returned: a `Verdict`, a bool, or `(bool, reason)`.
+
+    Anything else is a denial that says what was returned: nonsense never allows.
+    """
+    if isinstance(answer, Verdict):
+        if answer.kind not in ("allow", "deny", "ask"):
+            return Verdict.deny(f"the checker returned a Verdict of unknown kind {answer.kind!r}")
+        return answer
+    match answer:
+        case True:
+            return ALLOW
+        case False:
+            return Verdict.deny("the checker returned False")
+        case (bool() as allowed, str() as reason):
+            return ALLOW if allowed else Verdict.deny(reason)
+        case _:
+            return Verdict.deny(
+                f"the checker returned {_short(answer)}; expected a Verdict, a bool or (bool, reason)"
+            )
+
+
+def evaluation_fault(answer: object) -> str | None:
+    """Why `answer` is no valid evaluation result, or `None` if it is one."""
+    if not isinstance(answer, EvaluationResult):
+        return f"returned {_short(answer)}; expected an EvaluationResult"
+    score: object = answer.score
+    if isinstance(score, bool) or not _is_number(score) or not math.isfinite(float(score)):  # type: ignore[arg-type]
+        return f"returned the score {_short(score)}; expected a finite number"
+    passed: object = answer.passed
+    if type(passed) is not bool:
+        return f"returned passed={_short(passed)}; expected True or False"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, str | bytes)
+
+
+def _short(value: object) -> str:
+    """`repr`, bounded and safe for an error message."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,926 @@
+"""Weaving the lifecycle into a compiled LangGraph graph.
+
+The one module that touches LangGraph's inner parts; `tests/test_langgraph_contract.py` holds exactly those
+against the oldest and the newest supported release.
+
+A governed graph is a copy in which each node's cached `PregelNode.node`, which is what a task runs, is built by
+LangGraph from a wrapper and gated writers. `bound` and `writers` stay what they were, so everything that looks at
+the graph sees the original. One hidden channel, `LedgerChannel`, carries the facts through checkpoints.
+See docs/design/weaving.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_READ,
+    CONFIG_KEY_RESUMING,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_STREAM,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    INTERRUPT,
+    NS_SEP,
+    RESUME,
+)
+from langgraph._internal._config import recast_checkpoint_ns
+from langgraph._internal._runnable import RunnableSeq
+from langgraph._internal._typing import MISSING
+from langgraph.channels.base import BaseChannel
+from langgraph.constants import END, START
+from langgraph.errors import ParentCommand
+from langgraph.pregel import Pregel
+from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
+from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
+from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
+from langgraph.pregel.protocol import StreamProtocol
+from langgraph.types import Command, RetryPolicy, interrupt
+
+from arbiter.core import Core
+from arbiter.drivers import Final, adrive, adrive_stream, drive
+from arbiter.errors import EvaluationError, SyncDriverError
+from arbiter.evaluations import running_lanes
+from arbiter.facts import NESTED_RUN, NO_PAST, RUN, Fact, Past, Value, fold
+from arbiter.history import CausalHistory, HistoryItem, Record, task_order
+from arbiter.instructions import Instruction
+from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Schemas
+from arbiter.recorder import Loop, Run, begin
+from arbiter.registry import Plan
+from arbiter.states import snapshot
+
+LEDGER = "__arbiter_ledger"
+_STASH = "__arbiter_fact"
+_BRANCH_TO = "branch:to:{}"
+_STAMP = "__arbiter_answer__"
+
+
+
+# The hidden channel -------------------------------------------------------------------------------
+
+
+class LedgerChannel(BaseChannel[Any, Fact, Value]):
+    """Holds the ledger value of a graph. Its `get` gives the channel itself: value and execution.
+
+    LangGraph makes one instance for each execution of the graph, so the instance also stands for that
+    execution (`loop`).
+    """
+
+    __slots__ = ("core", "loop", "original", "value")
+
+    def __init__(self, core: Core, original: Pregel[Any, Any, Any, Any], key: str = LEDGER) -> None:
+        super().__init__(dict, key)
+        self.core = core
+        self.original = original
+        self.value: Value = {}
+        self.loop: Loop | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LedgerChannel) and other.core is self.core
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def ValueType(self) -> Any:
+        return dict
+
+    @property
+    def UpdateType(self) -> Any:
+        return dict
+
+    def _with(self, value: Value, loop: Loop | None) -> LedgerChannel:
+        new = LedgerChannel(self.core, self.original, self.key)
+        new.value, new.loop = value, loop
+        return new
+
+    def copy(self) -> LedgerChannel:
+        return self._with(self.value, self.loop)
+
+    def from_checkpoint(self, checkpoint: Value | Any) -> LedgerChannel:
+        value: Value = {} if checkpoint is MISSING else checkpoint
+        return self._with(value, Loop(self.core.recorder))
+
+    def checkpoint(self) -> Value | Any:
+        return self.value or MISSING
+
+    def get(self) -> Any:
+        return self
+
+    def is_available(self) -> bool:
+        return True
+
+    def update(self, values: Sequence[Fact]) -> bool:
+        if not values:
+            return False
+        self.value = fold(self.value, values, self.core.facts)
+        return True
+
+
+# What a node's body runs in -----------------------------------------------------------------------
+
+
+class Opened:
+    """A governed node whose body is running: what graphs and functions that it calls belong to."""
+
+    __slots__ = ("_inner", "_lock", "config", "core", "past", "run")
+
+    def __init__(self, core: Core, run: Run, past: Past, config: RunnableConfig | None) -> None:
+        self.core = core
+        self.run = run
+        self.past = past
+        self.config = config
+        self._lock = threading.Lock()
+        self._inner: dict[str, tuple[int, Value, dict[str, Fact]]] = {}
+
+    def report(self, namespace: str, step: int, value: Value, order: str, fact: Fact) -> None:
+        """A node of a graph inside the body has finished: its graph's value before, and its fact."""
+        with self._lock:
+            known = self._inner.get(namespace)
+            if known is None or known[0] != step:
+                known = self._inner[namespace] = (step, value, {})
+            known[2][order] = fact
+
+    def adopt(self, namespace: str, value: Value) -> None:
+        """What a graph or functions inside the body have come to, as far as anybody knows."""
+        with self._lock:
+            self._inner[namespace] = (-1, value, {})
+
+    def inner(self) -> Value | None:
+        """What all graphs and functions inside the body have come to."""
+        with self._lock:
+            parts = [self._inner[name] for name in sorted(self._inner, key=lambda n: (len(n), n))]
+        if not parts:
+            return None
+        keep = self.core.facts
+        values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
+        return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
+
+    def called(self, facts: Sequence[Fact]) -> Past:
+        """Note what governed functions in the body did; the past of the next one."""
+        with self._lock:
+            _, value, _ = self._inner.get(_FUNCTIONS, (-1, {}, {}))
+            if facts:
+                value = fold(value, facts, self.core.facts)
+                self._inner[_FUNCTIONS] = (-1, value, {})
+        return Past(value, self.past)
+
+
+_FUNCTIONS = "()"
+opened: ContextVar[Opened | None] = ContextVar("arbiter_opened", default=None)
+
+
+@contextmanager
+def opening(this: Opened) -> Iterator[None]:
+    token = opened.set(this)
+    try:
+        yield
+    finally:
+        try:
+            opened.reset(token)
+        except ValueError:  # an async generator may be closed in another context
+            opened.set(None)
+
+
+class Redirect:
+    """Passes through a node's writers in place of its output when the run goes elsewhere."""
+
+    __slots__ = ("output", "target")
+
+    def __init__(self, output: Any, target: str) -> None:
+        self.output = output
+        self.target = target
+
+
+class _Stash:
+    """A fact on its way from the wrapper to the first writer, which commits it with the node's update."""
+
+    __slots__ = ("fact", "record")
+
+    def __init__(self, fact: Fact, record: Record) -> None:
+        self.fact = fact
+        self.record = record
+
+
+# Writers ------------------------------------------------------------------------------------------
+
+
+class GatedWrite(ChannelWrite):
+    """A node's channel write. On a redirect the first one writes the state update and the new target,
+    and every later one writes nothing."""
+
+    def __init__(self, write: ChannelWrite, *, first: bool, last: bool) -> None:
+        super().__init__(write.writes, tags=write.tags)
+        self.first = first
+        self.last = last
+
+    def _write(self, input: Any, config: RunnableConfig) -> Any:
+        stash: _Stash | None = config[CONF].pop(_STASH, None) if self.first else None
+        if type(input) is not Redirect and stash is None:
+            return super()._write(input, config)
+        try:
+            writes = self._redirected(input) if type(input) is Redirect else self._usual(input)
+            if stash is not None:
+                writes.append(ChannelWriteEntry(LEDGER, stash.fact))
+            if writes:
+                self.do_write(config, writes)
+        except ParentCommand:
+            raise
+        except Exception as exc:
+            if stash is not None:
+                stash.record.status = "failed"
+                stash.record.error = f"{type(exc).__name__}: {exc}"
+            raise
+        return input.output if type(input) is Redirect and self.last else input
+
+    async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
+        return self._write(input, config)
+
+    def _usual(self, output: Any) -> list[Any]:
+        return [_with_value(entry, output) for entry in self.writes]
+
+    def _redirected(self, redirect: Redirect) -> list[Any]:
+        if not self.first:
+            return []
+        writes = [_with_value(self.writes[0], _for_this_graph(redirect.output))]
+        if redirect.target != END:
+            writes.append(ChannelWriteEntry(_BRANCH_TO.format(redirect.target), None))
+        return writes
+
+
+def _with_value(entry: Any, value: Any) -> Any:
+    """`entry` with the value that passes through, unless it has one of its own."""
+    own = getattr(entry, "value", MISSING)
+    # LangGraph marks an open entry with a private object; it is the default of both entry classes.
+    return entry._replace(value=value) if own is _PASSTHROUGH else entry
+
+
+_PASSTHROUGH = ChannelWriteEntry._field_defaults["value"]
+
+
+def _for_this_graph(output: Any) -> Any:
+    """A command's update without its goto; also that of a command to the parent, which is not reached now."""
+    if isinstance(output, Command):
+        return replace(output, graph=None, goto=())
+    if isinstance(output, list | tuple):
+        return [_for_this_graph(part) for part in output]  # pyright: ignore[reportUnknownVariableType]
+    return output
+
+
+class GatedBranch(Runnable[Any, Any]):
+    """A conditional edge that is not asked on a redirect."""
+
+    def __init__(self, branch: Runnable[Any, Any], *, last: bool) -> None:
+        self.branch = branch
+        self.last = last
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if type(input) is Redirect:
+            return input.output if self.last else input
+        return self.branch.invoke(input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if type(input) is Redirect:
+            return input.output if self.last else input
+        return await self.branch.ainvoke(input, config, **kwargs)
+
+
+class StartWrite(ChannelWrite):
+    """The write of a graph's input: also tells the ledger that a run begins."""
+
+    def __init__(self, write: ChannelWrite, core: Core) -> None:
+        super().__init__(write.writes, tags=write.tags)
+        self.core = core
+
+    def _write(self, input: Any, config: RunnableConfig) -> Any:
+        output = super()._write(input, config)
+        if not self.core.registry.empty:
+            parent = opened.get()
+            nested = parent is not None and parent.core is self.core
+            config[CONF][CONFIG_KEY_SEND]([(LEDGER, NESTED_RUN if nested else RUN)])
+        return output
+
+    async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
+        return self._write(input, config)
+
+
+class Passthrough(Runnable[Any, Any]):
+    """Stands where a later step of a sequence stood, so that the steps after it keep their numbers in traces."""
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return input
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return input
+
+
+class LcelSteps:
+    """The steps of a node that is an LCEL sequence, run as LangGraph runs them: flattened into the node's own.
+
+    LangGraph gives each step a child of the node's callbacks with the tag `seq:step:N`; only the first step
+    runs with the node's config as the ambient one.
+    """
+
+    def __init__(self, steps: Sequence[Runnable[Any, Any]]) -> None:
+        self.steps = steps
+
+    def _configs(self, config: RunnableConfig) -> list[RunnableConfig]:
+        return [config, *(_step_config(config, n) for n in range(2, len(self.steps) + 1))]
+
+    def invoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
+        configs = self._configs(config)
+        value = self.steps[0].invoke(input, configs[0], **kwargs)
+        with _ambient_of_parent():
+            for step, step_config in zip(self.steps[1:], configs[1:], strict=True):
+                value = step.invoke(value, step_config)
+        return value
+
+    async def ainvoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
+        configs = self._configs(config)
+        value = await self.steps[0].ainvoke(input, configs[0], **kwargs)
+        with _ambient_of_parent():
+            for step, step_config in zip(self.steps[1:], configs[1:], strict=True):
+                value = await step.ainvoke(value, step_config)
+        return value
+
+    async def astream(self, input: Any, config: RunnableConfig, **kwargs: Any) -> AsyncIterator[Any]:
+        configs = self._configs(config)
+        stream = self.steps[0].astream(input, configs[0], **kwargs)
+        for step, step_config in zip(self.steps[1:], configs[1:], strict=True):
+            stream = step.atransform(stream, step_config)
+        async for chunk in stream:
+            yield chunk
+
+
+def _step_config(config: RunnableConfig, number: int) -> RunnableConfig:
+    callbacks = config.get("callbacks")
+    if not isinstance(callbacks, BaseCallbackManager):
+        return config
+    manager = callbacks.copy()
+    manager.remove_tags(["seq:step:1"])
+    manager.add_tags([f"seq:step:{number}"], inherit=False)
+    return {**config, "callbacks": manager}
+
+
+@contextmanager
+def _ambient_of_parent() -> Iterator[None]:
+    this = opened.get()
+    before = _ambient_before.get()
+    token = var_child_runnable_config.set(before if this is not None else None)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+_ambient_before: ContextVar[RunnableConfig | None] = ContextVar("arbiter_ambient", default=None)
+
+
+# The wrapper --------------------------------------------------------------------------------------
+
+Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
+
+
+class GovernedNode(Runnable[Any, Any]):
+    """A node's body inside the lifecycle."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        name: str,
+        body: Body,
+        instruction: Instruction | None,
+        schemas: Schemas | None,
+        targets: frozenset[str],
+        retry: Sequence[RetryPolicy],
+        commits: bool,
+        is_subgraph: bool,
+    ) -> None:
+        self.name = name
+        self.core = core
+        self.body = body
+        self.instruction = instruction
+        self.schemas = schemas
+        self.targets = targets
+        self.retry = retry
+        self.commits = commits
+        """Whether a gated writer follows that commits the fact."""
+        self.is_subgraph = is_subgraph
+        self._plan = (-1, Plan())
+
+    def plan(self) -> Plan:
+        version = self.core.registry.version
+        known, plan = self._plan
+        if known != version:
+            plan = self.core.registry.plan(self.name, self.instruction, self.targets)
+            self._plan = (version, plan)
+        return plan
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        visit = Visit(self, input, config or {}, kwargs)
+        if (contract := visit.node_run.plan.only_async) is not None:
+            raise SyncDriverError(node=self.name, source=f"{contract.kind} {contract.name!r}")
+        try:
+            output = drive(visit.node_run, visit)
+        except ParentCommand as exc:
+            visit.handed_over(exc)
+            raise
+        return visit.finish(output)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        visit = Visit(self, input, config or {}, kwargs)
+        try:
+            output = await adrive(visit.node_run, visit)
+        except ParentCommand as exc:
+            visit.handed_over(exc)
+            raise
+        return visit.finish(output)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        visit = Visit(self, input, config or {}, kwargs)
+        streamed = False
+        try:
+            async for chunk in adrive_stream(visit.node_run, visit):
+                if type(chunk) is Final:
+                    output = visit.finish(chunk.output)
+                    if not streamed or type(output) is Redirect or visit.changed(output):
+                        yield output
+                else:
+                    streamed = True
+                    visit.streamed.append(chunk) if len(visit.streamed) < 2 else None
+                    yield chunk
+        except ParentCommand as exc:
+            visit.handed_over(exc)
+            raise
+
+
+class Visit:
+    """One attempt of one task at a governed node: what the lifecycle and its driver need from LangGraph."""
+
+    __slots__ = (
+        "_held",
+        "_kwargs",
+        "config",
+        "core",
+        "ledger",
+        "node",
+        "node_run",
+        "open",
+        "parent",
+        "record",
+        "streamed",
+    )
+
+    def __init__(
+        self, node: GovernedNode, input: Any, config: RunnableConfig, kwargs: Mapping[str, Any]
+    ) -> None:
+        self.node = node
+        self.config = config
+        self.core = core = node.core
+        self._kwargs = kwargs
+        self._held: list[Callable[[], None]] = []
+        self.streamed: list[Any] = []
+        for lane in running_lanes():
+            if any(lane is own for own in core.registry.evaluators):
+                raise EvaluationError(
+                    f"evaluator {lane.name!r} ran node {node.name!r}, which its own ArbiterOS governs; "
+                    "an evaluator judges a run and starts none.",
+                    evaluator=lane.name,
+                    node=node.name,
+                )
+        conf = config[CONF]
+        metadata: Mapping[str, Any] = config.get("metadata") or {}
+        self.ledger: LedgerChannel = conf[CONFIG_KEY_READ](LEDGER)
+        loop = cast(Loop, self.ledger.loop)
+        task, step = conf[CONFIG_KEY_TASK_ID], metadata["langgraph_step"]
+        parent = opened.get()
+        self.parent = parent if parent is not None and parent.core is core else None
+        value = self.ledger.value
+        if self.parent is not None:
+            past = Past(value, self.parent.past)
+            run = loop.run or loop.join(self.parent.run)
+        else:
+            past = Past(value) if value else NO_PAST
+            thread_id = conf.get(CONFIG_KEY_THREAD_ID)
+            run = loop.run or loop.bind(
+                None if thread_id is None else str(thread_id),
+                past,
+                saved=bool(conf.get(CONFIG_KEY_CHECKPOINTER)),
+                resumed=bool(conf.get(CONFIG_KEY_RESUMING)),
+                step=step,
+                task=task,
+            )
+        settings = core.settings
+        namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
+        self.record = begin(
+            run.log,
+            run,
+            task,
+            node.name,
+            node.instruction,
+            step,
+            namespace.rpartition(NS_SEP)[0],
+            settings.clock(),
+            metadata.get("langgraph_path", ()),
+        )
+        self.record.input = snapshot(input, settings.snapshot)
+        self.open = Opened(core, run, past, config)
+        view = CausalHistory(past, HistoryItem(self.record, view=True), run.log.find)
+        self.node_run = NodeRun(
+            self.record,
+            node.plan(),
+            view,
+            input,
+            settings,
+            node.targets,
+            node.schemas,
+            self.is_final,
+            self.is_own,
+            self.release,
+            self.inner,
+        )
+
+    # The lifecycle asks
+
+    def is_final(self, error: BaseException) -> bool:
+        runtime = self.config[CONF].get(CONFIG_KEY_RUNTIME)
+        info = getattr(runtime, "execution_info", None)
+        attempt = 1 if info is None else info.node_attempt
+        for policy in self.node.retry:
+            if _should_retry_on(policy, cast(Exception, error)):
+                return attempt >= policy.max_attempts
+        return True
+
+    def is_own(self, command: Command[Any]) -> bool:
+        # The comparison with which LangGraph decides whose a ParentCommand is.
+        namespace: str = self.config[CONF][CONFIG_KEY_CHECKPOINT_NS]
+        return command.graph in (namespace, recast_checkpoint_ns(namespace), self.node.name)
+
+    def inner(self) -> Value | None:
+        return self.open.inner()
+
+    def release(self) -> None:
+        for emit in self._held:
+            emit()
+        self._held = []
+
+    # The driver asks
+
+    def body(self, input: Any, held: bool) -> Any:
+        with opening(self.open), self._ambient(held) as config:
+            output = self.node.body.invoke(input, config, **self._kwargs)
+        if self.node.is_subgraph and (saver := self._unseen()) is not None:
+            self._adopt(saver.get_tuple(self._own_config()))
+        return output
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        with opening(self.open), self._ambient(held) as config:
+            output = await self.node.body.ainvoke(input, config, **self._kwargs)
+        if self.node.is_subgraph and (saver := self._unseen()) is not None:
+            self._adopt(await saver.aget_tuple(self._own_config()))
+        return output
+
+    async def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+        with opening(self.open), self._ambient(held) as config:
+            async for chunk in self.node.body.astream(input, config, **self._kwargs):
+                yield chunk
+
+    def ask(self, op: Ask) -> Any:
+        answer = self._answer(op)
+        if answer is not _FRESH:
+            return answer
+        saver = self._saver()
+        saved = None if saver is None else saver.get_tuple(self._graph_config())
+        return self._settle(op, saved)
+
+    async def aask(self, op: Ask) -> Any:
+        answer = self._answer(op)
+        if answer is not _FRESH:
+            return answer
+        saver = self._saver()
+        saved = None if saver is None else await saver.aget_tuple(self._graph_config())
+        return self._settle(op, saved)
+
+    # Afterwards
+
+    def finish(self, output: Any) -> Any:
+        """Hand output and fact to the writers."""
+        run = self.node_run
+        if not self.core.registry.empty:
+            fact = run.fact()
+            if self.node.commits:
+                self.config[CONF][_STASH] = _Stash(fact, self.record)
+            else:
+                self.config[CONF][CONFIG_KEY_SEND]([(LEDGER, fact)])
+            self._report(fact)
+        return output if run.redirect is None else Redirect(output, run.redirect)
+
+    def handed_over(self, exc: ParentCommand) -> None:
+        """A command came up from a subgraph and LangGraph will run the original writers with it."""
+        if self.core.registry.empty:
+            return
+        fact = self.node_run.fact()
+        if self.is_own(exc.args[0]):
+            self.config[CONF][CONFIG_KEY_SEND]([(LEDGER, fact)])
+        self._report(fact)
+
+    def changed(self, output: Any) -> bool:
+        return bool(self.node_run.lent)
+
+    def _report(self, fact: Fact) -> None:
+        if self.parent is not None:
+            order = task_order(self.record.path) + self.record.id
+            self.parent.report(
+                self.record.namespace, self.record.step, self.ledger.value, order, fact
+            )
+
+    # Inside
+
+    @contextmanager
+    def _ambient(self, held: bool) -> Iterator[RunnableConfig]:
+        config = self._holding() if held else self.config
+        if not held and type(self.node.body) is not LcelSteps:
+            yield config
+            return
+        before = _ambient_before.set(None if self.parent is None else self.parent.config)
+        token = var_child_runnable_config.set(config)
+        try:
+            yield config
+        finally:
+            try:
+                var_child_runnable_config.reset(token)
+                _ambient_before.reset(before)
+            except ValueError:  # an async generator may be closed in another context
+                pass
+
+    def _holding(self) -> RunnableConfig:
+        """The config for a draft: what it streams waits until the draft is taken."""
+        self._held = held = []
+        conf = self.config[CONF]
+        patch: dict[str, Any] = {}
+        if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
+            write = runtime.stream_writer
+            patch[CONFIG_KEY_RUNTIME] = runtime.override(
+                stream_writer=lambda chunk: held.append(lambda: write(chunk))
+            )
+        if (stream := conf.get(CONFIG_KEY_STREAM)) is not None:
+            patch[CONFIG_KEY_STREAM] = StreamProtocol(
+                lambda chunk: held.append(lambda: stream(chunk)), stream.modes
+            )
+        tags = [*(self.config.get("tags") or ()), "nostream"]
+        return {**self.config, "tags": tags, CONF: {**conf, **patch}}
+
+    def _unseen(self) -> Any:
+        """The checkpointer, if the subgraph may have finished before this process saw any of it."""
+        if self.core.registry.empty or not self.config[CONF].get(CONFIG_KEY_RESUMING):
+            return None
+        return None if self.open.inner() is not None else self._saver()
+
+    def _adopt(self, saved: Any) -> None:
+        value = None if saved is None else saved.checkpoint["channel_values"].get(LEDGER)
+        if value:
+            self.open.adopt(self.config[CONF][CONFIG_KEY_CHECKPOINT_NS], value)
+
+    def _saver(self) -> Any:
+        saver = self.config[CONF].get(CONFIG_KEY_CHECKPOINTER)
+        return saver if hasattr(saver, "get_tuple") else None
+
+    def _own_config(self) -> RunnableConfig:
+        conf = self.config[CONF]
+        return {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
+                CONFIG_KEY_CHECKPOINT_NS: conf[CONFIG_KEY_CHECKPOINT_NS],
+            }
+        }
+
+    def _graph_config(self) -> RunnableConfig:
+        conf = self.config[CONF]
+        info = conf[CONFIG_KEY_RUNTIME].execution_info
+        return {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
+                CONFIG_KEY_CHECKPOINT_NS: self.record.namespace,
+                "checkpoint_id": info.checkpoint_id,
+            }
+        }
+
+    def _answer(self, op: Ask) -> Any:
+        """Interrupt, or take what LangGraph has for this question. `_FRESH`: it came just now."""
+        token = var_child_runnable_config.set(self.config)
+        try:
+            answer = interrupt({**op.payload, "question": op.number})
+        finally:
+            var_child_runnable_config.reset(token)
+        if isinstance(answer, dict) and _STAMP in answer:
+            return answer["answer"] if answer[_STAMP] == op.key else NO_ANSWER
+        return _FRESH
+
+    def _settle(self, op: Ask, saved: Any) -> Any:
+        """Whether the fresh answer was given to this very question; noted, so that it stays settled.
+
+        LangGraph hands a resume value to whatever asks first. Between question and answer the state may have
+        been changed (`update_state`, `Command(resume=..., update=...)`): then nobody was shown this input.
+        """
+        conf = self.config[CONF]
+        pad = conf[CONFIG_KEY_SCRATCHPAD]
+        answer = pad.resume[op.number]
+        shown = [
+            question
+            for task, channel, value in (saved.pending_writes or () if saved else ())
+            if task == self.record.id and channel == INTERRUPT
+            for question in (value if isinstance(value, list | tuple) else [value])
+        ]
+        asked = any(
+            isinstance(question.value, dict)
+            and question.value.get("digest") == op.key
+            and question.value.get("question") == op.number
+            for question in shown
+        )
+        pad.resume[op.number] = {_STAMP: op.key if asked else "", "answer": answer}
+        conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume[: op.number + 1]))])
+        return answer if asked else NO_ANSWER
+
+
+_FRESH = object()
+
+
+def ask_human(op: Ask) -> Any:
+    """Interrupt from a governed function. Inside a LangGraph task that pauses; elsewhere nobody can answer."""
+    return interrupt({**op.payload, "question": op.number})
+
+
+# The graph ----------------------------------------------------------------------------------------
+
+
+class NodeRule:
+    """What govern() found out about one node: its instruction and schemas."""
+
+    __slots__ = ("instruction", "schemas")
+
+    def __init__(self, instruction: Instruction | None, schemas: Schemas | None) -> None:
+        self.instruction = instruction
+        self.schemas = schemas
+
+
+Rules = Callable[[tuple[str, ...], str, PregelNode, Pregel[Any, Any, Any, Any]], NodeRule]
+"""(path of parent nodes, node name, node, graph) → its rule."""
+
+
+def ledger_of(graph: object) -> LedgerChannel | None:
+    """The hidden channel of a governed graph."""
+    if not isinstance(graph, Pregel):
+        return None
+    channel = graph.channels.get(LEDGER)
+    return channel if isinstance(channel, LedgerChannel) else None
+
+
+def governed_nodes(graph: Pregel[Any, Any, Any, Any]) -> dict[str, PregelNode]:
+    """The nodes that have a body."""
+    return {name: node for name, node in graph.nodes.items() if node.bound is not DEFAULT_BOUND}
+
+
+def targets_of(graph: Pregel[Any, Any, Any, Any]) -> frozenset[str]:
+    """Where a redirect can lead: nodes that edges can lead to, and END."""
+    names = {name for name in graph.nodes if _BRANCH_TO.format(name) in graph.channels}
+    return frozenset({*names, END}) if names else frozenset()
+
+
+def subgraph_of(node: PregelNode) -> Pregel[Any, Any, Any, Any] | None:
+    """The graph that is the node's body, or a step of it."""
+    for part in _parts(node.bound):
+        if isinstance(part, Pregel):
+            return part
+    return None
+
+
+def _parts(bound: Any) -> list[Any]:
+    if isinstance(bound, RunnableSequence | RunnableSeq):
+        return [inner for step in bound.steps for inner in _parts(step)]
+    if isinstance(bound, RunnableBindingBase):
+        return _parts(bound.bound)
+    return [bound]
+
+
+def weave(
+    graph: Pregel[Any, Any, Any, Any],
+    core: Core,
+    rules: Rules,
+    path: tuple[str, ...] = (),
+) -> Pregel[Any, Any, Any, Any]:
+    """A governed copy of `graph`. The original stays as it is."""
+    targets = targets_of(graph)
+    nodes: dict[str, PregelNode] = {}
+    for name, node in graph.nodes.items():
+        woven = copy.copy(node)
+        woven.__dict__.pop("node", None)
+        if node.bound is DEFAULT_BOUND:
+            writers = node.flat_writers
+            if name == START and len(writers) == 1 and type(writers[0]) is ChannelWrite:
+                woven.__dict__["node"] = StartWrite(writers[0], core)
+        else:
+            rule = rules(path, name, node, graph)
+            woven.__dict__["node"] = _woven(graph, name, node, rule, core, rules, path, targets)
+            if node.cache_policy is not None:
+                woven.cache_policy = _own_cache(node.cache_policy, core)
+        nodes[name] = woven
+    governed = copy.copy(graph)
+    governed.nodes = nodes
+    governed.channels = {**graph.channels, LEDGER: LedgerChannel(core, graph)}
+    # Without a list of its own a graph streams all channels; the hidden one is not among them.
+    governed.stream_channels = graph.stream_channels_asis
+    return governed
+
+
+def _woven(
+    graph: Pregel[Any, Any, Any, Any],
+    name: str,
+    node: PregelNode,
+    rule: NodeRule,
+    core: Core,
+    rules: Rules,
+    path: tuple[str, ...],
+    targets: frozenset[str],
+) -> Runnable[Any, Any] | None:
+    writers = node.flat_writers
+    gated: list[Runnable[Any, Any]] = []
+    for index, writer in enumerate(writers):
+        last = index == len(writers) - 1
+        if isinstance(writer, ChannelWrite):
+            gated.append(GatedWrite(writer, first=index == 0, last=last))
+        else:
+            gated.append(GatedBranch(writer, last=last))
+    body: Any = _woven_body(node.bound, core, rules, (*path, name))
+    steps: list[Runnable[Any, Any]] = []
+    if isinstance(body, RunnableSequence | RunnableSeq):
+        flat = _flat(body)
+        steps = [Passthrough() for _ in flat[1:]]
+        body = LcelSteps(flat)
+    wrapper = GovernedNode(
+        core,
+        name=name,
+        body=body,
+        instruction=rule.instruction,
+        schemas=rule.schemas,
+        targets=targets,
+        retry=node.retry_policy or graph.retry_policy or (),
+        commits=bool(gated) and isinstance(gated[0], GatedWrite),
+        is_subgraph=subgraph_of(node) is not None,
+    )
+    return node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
+
+
+def _flat(sequence: Any) -> list[Runnable[Any, Any]]:
+    """The steps of a sequence, as LangGraph flattens them: one level."""
+    flat: list[Runnable[Any, Any]] = []
+    for step in sequence.steps:
+        flat.append(step)
+    return flat
+
+
+def _woven_body(bound: Any, core: Core, rules: Rules, path: tuple[str, ...]) -> Any:
+    """The body with the graphs in it governed."""
+    if isinstance(bound, Pregel):
+        return bound if ledger_of(bound) is not None else weave(bound, core, rules, path)
+    if not any(isinstance(part, Pregel) for part in _parts(bound)):
+        return bound
+    if isinstance(bound, RunnableSequence):
+        steps = [_woven_body(step, core, rules, path) for step in bound.steps]
+        return RunnableSequence(*steps, name=bound.name)
+    if isinstance(bound, RunnableSeq):
+        woven = copy.copy(bound)
+        woven.steps = [_woven_body(step, core, rules, path) for step in bound.steps]
+        return woven
+    if isinstance(bound, RunnableBindingBase):
+        return bound.model_copy(update={"bound": _woven_body(bound.bound, core, rules, path)})
+    return bound
+
+
+def _own_cache(policy: Any, core: Core) -> Any:
+    """A node cache shared with an ungoverned graph, or with other rules, would pass results on unchecked."""
+    key_of = policy.key_func
+
+    def key(*args: Any, **kwargs: Any) -> str | bytes:
+        found = key_of(*args, **kwargs)
+        names = ",".join(seat.name for seat in core.registry.checkers)
+        mark = f"arbiter:{names}:"
+        return mark + found if isinstance(found, str) else mark.encode() + found
+
+    return replace(policy, key_func=key)
