@@ -54,6 +54,7 @@ def start(
     Not a pool: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
     """
     future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # from here on a waiter that gives up cannot cancel it
     context = copy_context() if context is None else context
 
     def run() -> None:
@@ -75,7 +76,6 @@ def within(seconds: float | None, future: Future[Any]) -> Any:
     except FutureTimeout:
         if future.done():
             raise
-        future.cancel()
         raise TimeoutError(f"no answer within {seconds:g} s") from None
 
 

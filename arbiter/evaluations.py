@@ -19,6 +19,8 @@ from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
+from langchain_core.runnables.config import var_child_runnable_config
+
 from arbiter.calls import LOOP, Pace, as_coroutine, start, within
 from arbiter.evaluation import NodeEvaluator
 from arbiter.history import History
@@ -63,11 +65,14 @@ class Lane:
         if not self.lock.acquire(timeout=-1 if deadline is None else deadline):
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
         token = _running.set((*stack, (self, key)))
+        # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
+        ambient = var_child_runnable_config.set(None)
         try:
             if self.name not in results:  # whoever came first has put it there
                 assert view is not None
                 results[self.name] = self._outcome(view, deadline)
         finally:
+            var_child_runnable_config.reset(ambient)
             _running.reset(token)
             self.lock.release()
         return results[self.name]
@@ -86,7 +91,6 @@ class Lane:
         if self.evaluator.is_async or deadline is None or self.pace.inline:
             answer = self._timed(view)
         else:
-            # A clean context: nothing of the graph's run (callbacks, streams) reaches an evaluator.
             context = Context()
             context.run(_running.set, _running.get())
             answer = within(deadline, start(lambda: self._timed(view), context=context))

@@ -24,7 +24,7 @@ import math
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.style import Style
@@ -48,6 +48,7 @@ _VALUE_LINES = 40  # of one input or output
 _PROSE_LINES = 12  # of one reason, feedback or error
 _CHARS = 500  # of a string that is a field of the state itself
 _NESTED_CHARS = 200  # of a string further inside
+_CELLS = 1000  # of one of these: escapes are wider than what they stand for
 _KEYS = 20  # of one mapping
 _HEAD, _TAIL = 7, 3  # of one sequence: the first and the last
 _DEPTH = 8  # of containers in containers
@@ -419,7 +420,7 @@ def _described(value: Any, chars: int) -> _Bare | _Words:
     if _type(value).__repr__ is object.__repr__:
         return _Bare(f"<{name} object>")
     if not _is_small(value):
-        size = f" of {len(value):,} items" if _has_length(value) else ""
+        size = f" of {len(value):,} items" if isinstance(value, Sized) else ""
         return _Bare(f"<{name} object{size}>")
     return _text(_ADDRESS.sub("", repr(value)), chars, f"!{name}")
 
@@ -438,7 +439,7 @@ def _is_small(value: Any) -> bool:
         seen.add(id(part))
         if isinstance(part, int):
             left -= int.bit_length(part) // 8
-        elif _has_length(part):
+        elif isinstance(part, Sized):
             left -= len(part)
         left -= 1
         if left < 0:
@@ -451,13 +452,9 @@ def _type(value: object) -> Any:
     return type(value)
 
 
-def _has_length(value: object) -> bool:
-    return hasattr(_type(value), "__len__")
-
-
 def _type_name(value: object) -> str:
     try:
-        return re.sub(r"[^A-Za-z0-9_.]", "_", type(value).__name__)[:40]
+        return re.sub(r"[^A-Za-z0-9_.]", "_", type(value).__name__)[:24]
     except Exception:  # a metaclass may answer anything
         return "object"
 
@@ -518,6 +515,16 @@ class _Yaml:
             case _Branch():
                 yield from self._branch(shape, lead, indent, (*path, id(value)))
 
+    def fields(self, state: Any, column: int) -> Iterator[Iterator[_Line]]:
+        """The lines of each field of a state; none if it is empty."""
+        match _shape(state):
+            case _Branch([], _, _, _, _) | _Bare("null"):
+                pass
+            case _Branch(_, _, "", _, _) as shape:
+                yield from self._children(shape, " " * column, column, (id(state),))
+            case _:
+                yield self.lines(state, " " * column, column)
+
     def note(self, text: str, column: int) -> _Line:
         return ((" " * column, ""), (f"# {self._ink.ellipsis} ({text})", _NOTE))
 
@@ -537,15 +544,20 @@ class _Yaml:
             start = " " * inner
             if head := _after(lead, shape.tag).rstrip():
                 yield ((head, _KEY),)
-        unit = "keys" if shape.keyed else "items"
+        yield from chain.from_iterable(self._children(shape, start, inner, path))
+
+    def _children(
+        self, shape: _Branch, start: str, column: int, path: tuple[int, ...]
+    ) -> Iterator[Iterator[_Line]]:
+        fold = self.note(f"+{shape.dropped:,} {'keys' if shape.keyed else 'items'}", column)
         for number, (key, child) in enumerate(shape.children):
             if shape.dropped and number == shape.gap:
-                yield self.note(f"+{shape.dropped:,} {unit}", inner)
-            mark = f"{self._key(key, inner)}:" if shape.keyed else "-"
-            yield from self.lines(child, start + mark, inner, path)
-            start = " " * inner
+                yield iter([fold])
+            mark = f"{self._key(key, column)}:" if shape.keyed else "-"
+            yield self.lines(child, start + mark, column, path)
+            start = " " * column
         if shape.dropped and shape.gap == len(shape.children):
-            yield self.note(f"+{shape.dropped:,} {unit}", inner)
+            yield iter([fold])
 
     def _closed(self, shape: _Branch, lead: str, indent: int) -> Iterator[_Line]:
         """An empty container, or one that is too deep inside of others to be opened."""
@@ -564,7 +576,7 @@ class _Yaml:
             match _shape(child, self._page_width):
                 case _Bare(text):
                     texts.append(text)
-                case _Words(text, 0, _, "") if self._is_plain(text) and "," not in text:
+                case _Words(text, 0, _, "") if self._is_plain(text) and not set(",?") & set(text):
                     texts.append(text)
                 case _:
                     return None
@@ -573,7 +585,7 @@ class _Yaml:
         return ((start, _KEY), (row, "")) if fits else None
 
     def _key(self, key: Any, column: int) -> str:
-        room = max(8, min(40, self._page_width - column - 20))
+        room = max(8, min(40, self._page_width - column - 30))  # and a tag beside it
         shape = _shape(key, room)
         if isinstance(shape, _Branch):
             shape = _described(key, room)
@@ -589,9 +601,12 @@ class _Yaml:
         return f'{tag}"{"".join(atoms)}"'
 
     def _words(self, shape: _Words, lead: str, indent: int) -> Iterator[_Line]:
-        note = f"+{shape.dropped:,} {shape.unit}" if shape.dropped else ""
+        text, dropped = shape.text, shape.dropped
+        while _width(self._ink.atoms(text)) > _CELLS:
+            dropped += len(text) - len(text) // 2
+            text = text[: len(text) // 2]
+        note = f"+{dropped:,} {shape.unit}" if dropped else ""
         lead = _after(lead, shape.tag)
-        text = shape.text
         room = self._page_width - indent - 2
         if self._is_plain(text) and all(cell_len(word) <= room for word in text.split(" ")):
             yield from self._flow([self._ink.atoms(text)], lead, indent, note)
@@ -672,6 +687,17 @@ def _after(lead: str, tag: str) -> str:
     return f"{start}{tag} " if tag else start
 
 
+def _cropped(line: _Line, cells: int) -> _Line:
+    """`line`, without what is over the edge. On narrow pages keys and tags far inside can be."""
+    if sum(cell_len(text) for text, _ in line) <= cells:
+        return line
+    spans: list[tuple[str, str]] = []
+    for text, style in line:
+        spans.append((set_cell_size(text, min(cells, cell_len(text))), style))
+        cells -= cell_len(spans[-1][0])
+    return tuple(spans)
+
+
 # --- The page: boxes, items and their sections ---
 
 
@@ -687,6 +713,9 @@ class _Page:
         self._yaml = _Yaml(ink, self._width)
 
     def lines(self, history: History, title: str | None) -> Iterator[_Line]:
+        return (_cropped(line, self._width) for line in self._lines(history, title))
+
+    def _lines(self, history: History, title: str | None) -> Iterator[_Line]:
         if title is not None:
             yield ((self._ink.rule(self._ink.line(title, self._width - 8)), _HEADING),)
         empty = True
@@ -714,7 +743,7 @@ class _Page:
             facts.append(f"in {self._ink.line(item.namespace, 120)}")
         lead = f"  {number} {self._ink.line(kind, min(40, self._width - 24))}"
         style = _STATUS.get(item.status, "")
-        yield from self._prose(dot.join(facts), lead + dot, style, hang=8, lead_style=_HEADING)
+        yield from self._prose(lead + dot, dot.join(facts), "", (_HEADING, style), hang=8)
         for heading, lines in self._sections(item):
             first = next(lines, None)
             if first is not None:
@@ -722,7 +751,7 @@ class _Page:
                 yield first
                 yield from lines
         if item.error:
-            yield from self._prose(item.error, "    Error: ", _BAD, hang=10, lead_style=_HEADING)
+            yield from self._prose("    Error: ", "", item.error, (_HEADING, _BAD), hang=10)
 
     def _sections(self, item: HistoryItem) -> Iterator[tuple[str, Iterator[_Line]]]:
         yield "Input", self._value(item.input_state)
@@ -734,12 +763,15 @@ class _Page:
         yield "Contract errors", self._capped(self._failures(item.errors), _SECTION_LINES)
 
     def _value(self, state: Any) -> Iterator[_Line]:
-        shape = _shape(state)
-        if shape == _Bare("null") or (isinstance(shape, _Branch) and not shape.children):
-            return
-        yield from self._capped(self._yaml.lines(state, " " * 6, 6), self._value_lines)
+        """The fields of `state`. When there is not room for all, the long ones are cut, not the last."""
+        limit = self._value_lines
+        fields = [list(islice(lines, limit + 1)) for lines in self._yaml.fields(state, 6)]
+        most = _share([len(lines) for lines in fields], limit)
+        shown = (self._capped(iter(lines), most) for lines in fields)
+        return self._capped(chain.from_iterable(shown), limit)
 
     def _capped(self, lines: Iterator[_Line], limit: int) -> Iterator[_Line]:
+        """At most `limit` lines, and one more that says if there were more."""
         yield from islice(lines, limit)
         if next(lines, None) is not None:
             yield self._yaml.note(f"cut after {limit:,} lines", 6)
@@ -749,11 +781,11 @@ class _Page:
         for name, verdict in self._pairs(item.check_policy_results):
             mark, style = marks.get(verdict.kind, ("?", _UNSURE))
             reason = "" if verdict.kind == "allow" else _plain_text(verdict.reason)
-            yield from self._entry(mark, f"{name}: {reason}" if reason else name, style)
+            yield from self._entry(mark, f"{name}: " if reason else name, reason, style)
 
     def _corrections(self, item: HistoryItem) -> Iterator[_Line]:
         for correction in item.corrections:
-            yield from self._entry("-", _plain_text(correction), _UNSURE)
+            yield from self._entry("-", "", _plain_text(correction), _UNSURE)
 
     def _routes(self, item: HistoryItem) -> Iterator[_Line]:
         taken = item.redirected_to
@@ -763,22 +795,23 @@ class _Page:
             if (name, target) != answers[0]:
                 fate = " (overruled)"
             text = f"{name}: {self._name(_plain_text(target))}{fate}"
-            yield from self._entry(self._ink.route, text, _NOTE if fate else _KEY)
+            yield from self._entry(self._ink.route, text, "", _NOTE if fate else _KEY)
         if taken is not None:
-            yield from self._entry(self._ink.route, f"redirected to {self._name(taken)}", _KEY)
+            text = f"redirected to {self._name(taken)}"
+            yield from self._entry(self._ink.route, text, "", _KEY)
 
     def _evaluations(self, item: HistoryItem) -> Iterator[_Line]:
         for name, result in self._pairs(item.evaluation_results):
             mark, style = (self._ink.tick, _GOOD) if result.passed else (self._ink.cross, _BAD)
             feedback = _plain_text(result.feedback)
-            text = f"{name}: score={_score(result.score)}" + (f" - {feedback}" if feedback else "")
-            yield from self._entry(mark, text, style)
+            head = f"{name}: score={_score(result.score)}" + (" - " if feedback else "")
+            yield from self._entry(mark, head, feedback, style)
         # After the results: only when all evaluators are done is it known which of them failed.
         yield from self._failures(item.evaluation_errors)
 
     def _failures(self, errors: Mapping[str, str]) -> Iterator[_Line]:
         for name, error in self._pairs(errors):
-            yield from self._entry("!", f"{name}: {_plain_text(error)}", _BAD)
+            yield from self._entry("!", f"{name}: ", _plain_text(error), _BAD)
 
     def _pairs(self, results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for name, result in results.items():
@@ -787,15 +820,17 @@ class _Page:
     def _name(self, name: str) -> str:
         return self._ink.line(name, 60)
 
-    def _entry(self, mark: str, text: str, style: str) -> Iterator[_Line]:
-        return self._prose(text, f"      {mark} ", "", hang=10, lead_style=style)
+    def _entry(self, mark: str, head: str, text: str, style: str) -> Iterator[_Line]:
+        return self._prose(f"      {mark} ", head, text, (style, ""), hang=10)
 
     def _prose(
-        self, text: str, lead: str, style: str, *, hang: int, lead_style: str
+        self, lead: str, head: str, text: str, styles: tuple[str, str], *, hang: int
     ) -> Iterator[_Line]:
-        """`text` after `lead`, its further lines from the column `hang` on."""
+        """`lead` and, in another style, `head` and `text`. Further lines start at `hang`."""
         if (dropped := len(text) - _CHARS) > 0:
             text = f"{text[:_CHARS]}{self._ink.ellipsis} (+{dropped:,} chars)"
+        text = head + text
+        lead_style, style = styles
         first, room = self._width - cell_len(lead), self._width - hang
         lines: list[str] = []
         for line in text.rstrip().split("\n"):
@@ -831,3 +866,16 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes:,} min {rest:02d} s"
+
+
+def _share(sizes: Sequence[int], total: int) -> int:
+    """The most lines that each may have, so that all together have no more than `total`."""
+    most = total
+    for place, size in enumerate(sorted(sizes)):
+        most = max(1, total // (len(sizes) - place) - 1)  # one goes to the line that says it was cut
+        if size > most:
+            break
+        total -= size
+    else:
+        return max(sizes, default=total)
+    return most

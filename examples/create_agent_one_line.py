@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from langchain.agents import create_agent
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType]
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -82,9 +82,10 @@ class NobodyAlone(PolicyChecker):
         self.least = least
 
     def check_before(self, history: History) -> Verdict:
-        numbers = history.entries[-1][-1].input_state["tool_call"]["args"]["numbers"]
-        if len(numbers) < self.least:
-            return Verdict.deny(f"a mean over {len(numbers)} of at least {self.least} people")
+        # The agent sends its tools a bare list of calls; what has no name is called `__root__`.
+        for call in history.entries[-1][-1].input_state["__root__"]:
+            if (people := len(call["args"]["numbers"])) < self.least:
+                return Verdict.deny(f"an average over {people}, where {self.least} is the least")
         return Verdict.allow()
 
 

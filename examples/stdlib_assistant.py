@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import gc
 import importlib
 import inspect
 import math
@@ -31,15 +32,16 @@ import sqlite3
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypedDict, cast
+from typing import Any, Protocol, Self, TypedDict, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from rich.console import Console
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -49,7 +51,6 @@ from arbiter import (
     EvaluationResult,
     EvaluationRouter,
     History,
-    HistoryItem,
     NodeEvaluator,
     PolicyChecker,
     PolicyViolationError,
@@ -185,6 +186,18 @@ def signature_of(member: object) -> str:
     return re.sub(r"\((self|cls)?(, )?/?(, )?", "(", parameters, count=1)
 
 
+@contextlib.contextmanager
+def cycles_uncollected() -> Generator[None]:
+    """Syntax trees are many objects without cycles; looking for some takes a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class Library:
     """The documentation of the installed standard library, searchable."""
 
@@ -207,14 +220,15 @@ class Library:
     @classmethod
     def installed(cls) -> Self:
         documents: dict[str, Document] = {}
-        for document in (*parsed_documents(), *imported_documents()):
-            documents.setdefault(document.name, document)
+        with cycles_uncollected():
+            for document in (*parsed_documents(), *imported_documents()):
+                documents.setdefault(document.name, document)
         return cls(documents)
 
     def close(self) -> None:
         self._index.close()
 
-    def search(self, query: str, limit: int = 8) -> list[str]:
+    def search(self, query: str, limit: int = 6) -> list[str]:
         """Names of the documents that fit `query` (FTS5 syntax), best first.
 
         A name counts six times as much as the body and the first paragraph three times; of two
@@ -371,8 +385,11 @@ def quoted(words: str) -> str:
 # --- The graph: ordinary LangGraph, which knows nothing of Arbiter --------------------------------
 
 
-class State(TypedDict, total=False):
+class Question(TypedDict):
     question: str
+
+
+class State(Question):
     terms: dict[str, float]  # the question's words and how telling each is
     query: str  # in the syntax of FTS5
     rewrites: int
@@ -385,13 +402,42 @@ class State(TypedDict, total=False):
     reply: str
 
 
-Assistant = CompiledStateGraph[State, None, State, State]
+# Each node is shown the part of the state that it works on, and the history shows no more.
 
 
-class Node(Protocol):
+class Search(Question, total=False):
+    query: str
+    documents: list[str]
+
+
+class Found(Question):
+    terms: dict[str, float]
+    documents: list[str]
+
+
+class Draft(TypedDict):
+    terms: dict[str, float]
+    answer: str
+    sources: list[str]
+
+
+class Rejected(Draft, total=False):
+    rewrites: int
+
+
+class Verified(TypedDict):
+    answer: str
+
+
+Assistant = Pregel[State, None, Question, State]
+Update = dict[str, Any]
+Part = TypeVar("Part", contravariant=True)
+
+
+class Node(Protocol[Part]):
     """What LangGraph calls: it wants the parameter to be called `state`."""
 
-    def __call__(self, state: State) -> State: ...
+    def __call__(self, state: Part) -> Update: ...
 
 
 INSTRUCTIONS = {
@@ -406,7 +452,7 @@ INSTRUCTIONS = {
 def build_graph(library: Library, model: BaseChatModel | None = None) -> Assistant:
     """The assistant, ungoverned: nothing leads to `reflect`, and `respond` always speaks."""
     answer = extractive(library) if model is None else generative(library, model)
-    graph = StateGraph(State)
+    graph = StateGraph(State, input_schema=Question)
     graph.add_node("retrieve", retriever(library))
     graph.add_node("answer", answer)
     graph.add_node("verify", verifier(library))
@@ -421,11 +467,11 @@ def build_graph(library: Library, model: BaseChatModel | None = None) -> Assista
     return graph.compile(name="stdlib_assistant")
 
 
-def retriever(library: Library) -> Node:
-    def retrieve(state: State) -> State:
+def retriever(library: Library) -> Node[Search]:
+    def retrieve(state: Search) -> Update:
         if "query" in state:
-            found = library.search(state["query"])
-            return {"documents": list(dict.fromkeys([*found, *state["documents"]]))[:12]}
+            found = dict.fromkeys([*library.search(state["query"]), *state.get("documents", [])])
+            return {"documents": list(found)[:8]}
         terms = {term: library.weight(term) for term in terms_of(state["question"])}
         query = any_of(terms)
         return {"terms": terms, "query": query, "documents": library.search(query)}
@@ -433,8 +479,8 @@ def retriever(library: Library) -> Node:
     return retrieve
 
 
-def extractive(library: Library) -> Node:
-    def answer(state: State) -> State:
+def extractive(library: Library) -> Node[Found]:
+    def answer(state: Found) -> Update:
         """Quotes the document that speaks of most of the question, without any model.
 
         What a document is called counts a little more than what it says.
@@ -476,8 +522,8 @@ The documentation does not say.
 Question: {question}"""
 
 
-def generative(library: Library, model: BaseChatModel) -> Node:
-    def answer(state: State) -> State:
+def generative(library: Library, model: BaseChatModel) -> Node[Found]:
+    def answer(state: Found) -> Update:
         """Asks the model, and finds out which documents it quoted."""
         documents = [library.documents[name] for name in state["documents"]]
         prompt = PROMPT.format(
@@ -501,8 +547,8 @@ def holds(document: Document, answer: str) -> list[bool]:
     return [plain(sentence) in text for sentence in sentences_of(answer)]
 
 
-def verifier(library: Library) -> Node:
-    def verify(state: State) -> State:
+def verifier(library: Library) -> Node[Draft]:
+    def verify(state: Draft) -> Update:
         """Looks every sentence up again, and whether the sources speak of what was asked at all."""
         sources = [library.documents[name] for name in state["sources"]]
         unsupported = [
@@ -516,11 +562,11 @@ def verifier(library: Library) -> Node:
     return verify
 
 
-def respond(state: State) -> State:
+def respond(state: Verified) -> Update:
     return {"reply": state["answer"]}
 
 
-def reflect(state: State) -> State:
+def reflect(state: Rejected) -> Update:
     """Rewrites the query around the terms of which the draft does not speak."""
     rewrites = state.get("rewrites", 0) + 1
     draft = " ".join([*state["sources"], state["answer"]])
@@ -665,30 +711,26 @@ def ask(arbiter_os: ArbiterOS, assistant: Assistant, question: str) -> Outcome:
 def show(outcome: Outcome, console: Console) -> None:
     console.print()
     console.rule(Text(outcome.question, "bold"))
-    console.print()
-    for item in outcome.history.items():
-        if line := told(item):
-            console.print(line)
-    console.print()
+    console.print(Padding(decisions(outcome.history), (1, 2)))
     console.print(answer_panel(outcome.state) if outcome.state else refusal_panel(outcome))
     console.print()
     outcome.history.pprint(console)
 
 
-def told(item: HistoryItem) -> Text | None:
-    """One line on what `item` decided, if it decided anything."""
-    line = Text(f"  {item.node:<9}")
-    if item.instruction is REFLECT:
-        return line.append(f"asks again for {item.output_state['query']}")
-    for name, result in item.evaluation_results.items():
-        line.append("✓ " if result.passed else "✗ ", "green" if result.passed else "red")
-        line.append(f"{name} {result.score:.2f}: {result.feedback}")
+def decisions(history: History) -> Table:
+    """What was decided on the way, one row a decision."""
+    table = Table.grid(padding=(0, 2))
+    for item in history.items():
+        if item.instruction is REFLECT:
+            table.add_row(item.node, "asks", Text(item.output_state["query"]))
+        for name, result in item.evaluation_results.items():
+            verdict = Text("passes", "green") if result.passed else Text("fails", "red")
+            table.add_row(item.node, verdict, Text(f"{name} {result.score:.2f}: {result.feedback}"))
         if item.redirected_to:
-            line.append(f"; sent to {item.redirected_to}", "yellow")
-        elif item.instruction is GENERATE and not result.passed:
-            line.append(f"; sent back {MAX_REWRITES} times already, so it goes on", "yellow")
-        return line
-    return None
+            table.add_row(item.node, "goes to", Text(item.redirected_to, "yellow"))
+        for policy, remark in item.errors.items():
+            table.add_row(item.node, "stays", Text(f"{policy}: {remark}", "yellow"))
+    return table
 
 
 def answer_panel(state: State) -> Panel:
@@ -697,10 +739,10 @@ def answer_panel(state: State) -> Panel:
 
 def answer_text(state: State) -> Text:
     text = Text()
-    if signature := state.get("signature"):
+    if signature := state["signature"]:
         text.append(f"{signature}\n", "bold")
-    text.append(state.get("reply", ""))
-    return text.append(f"\n[{', '.join(state.get('sources', []))}]", "dim")
+    text.append(state["reply"])
+    return text.append(f"\n[{', '.join(state['sources'])}]", "dim")
 
 
 def brief(outcome: Outcome) -> Text:
@@ -758,7 +800,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         questions = options.questions or QUESTIONS
         if options.quiet:
             for question in questions:
-                console.print(brief(ask(arbiter_os, assistant, question)))
+                console.print(brief(ask(arbiter_os, assistant, question)), soft_wrap=True)
             return 0
         console.print(
             f"Indexed {len(library.documents):,} docstrings of Python"

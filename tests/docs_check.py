@@ -4,6 +4,7 @@ Run by `make docs`, or with the pages to run: `python tests/docs_check.py docs/p
 
 The blocks of a page run in order, as one program in an empty working folder; `await` may stand at
 the top level, as in a notebook. A block right after `<!-- not run: the reason -->` is left out.
+What a line says that it prints, `print(x)  # 3`, it has to print.
 """
 
 import ast
@@ -13,18 +14,20 @@ import io
 import re
 import sys
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import dedent
 from types import CodeType, ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
 FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)")
 NOT_RUN = re.compile(r"^\s*<!--\s*not run:\s*(?P<reason>\S.*?)\s*-->\s*$")
+SAID = re.compile(r"^\s*print\(.*\)  # (?P<said>\S.*?)\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,8 @@ def closing_line(lines: Sequence[str], at: int, fence: str) -> int:
 
 def run(page: Path) -> list[Block]:
     """Run a page in a fresh `__main__` and an empty folder; its blocks. Raises `PageError`."""
-    found = list(blocks(page.read_text(encoding="utf-8")))
+    text = page.read_text(encoding="utf-8")
+    found = list(blocks(text))
     printed = io.StringIO()
     with (
         TemporaryDirectory() as folder,
@@ -105,6 +109,7 @@ def run(page: Path) -> list[Block]:
         redirect_stderr(printed),
         asyncio.Runner() as runner,
     ):
+        vars(module)["print"] = held_print(text.splitlines())
         for block in found:
             if block.not_run is None:
                 try:
@@ -120,6 +125,22 @@ def run_block(code: CodeType, module: ModuleType, runner: asyncio.Runner) -> Non
     result = eval(code, module.__dict__)
     if inspect.iscoroutine(result):
         runner.run(result)
+
+
+def held_print(lines: Sequence[str]) -> Callable[..., None]:
+    """A `print` that fails when its line of the page says that it prints something else."""
+
+    def checked(*values: object, **options: Any) -> None:
+        print(*values, **options)
+        frame = inspect.currentframe()
+        assert frame is not None
+        assert frame.f_back is not None
+        said = SAID.match(lines[frame.f_back.f_lineno - 1])
+        got = " ".join(map(str, values))
+        if said and got != said["said"]:
+            raise AssertionError(f"the page says that this prints {said['said']!r}, not {got!r}")
+
+    return checked
 
 
 @contextmanager

@@ -1,0 +1,904 @@
+"""What governing costs: bare LangGraph beside governed, in one process. `make bench`.
+
+Three contestants run the same graph: *bare* is LangGraph alone, *nothing* is governed with nothing registered,
+*policies* is governed with 3 checkers, 1 router and 2 evaluators. They take turns (the order rotates), so that
+what else the machine does meets all of them, and each round gives one ratio to the bare sample beside it. Reported
+are the median of those ratios, their quartiles, and the same for a second bare contestant: what a ratio of two
+equal things looks like on this machine at this time.
+
+Garbage is collected before each sample and not within it. Evaluations nobody waits for run in the background: what
+one sample left is drained before the next begins. The rows "in a row" do not drain: there the background work of
+a run falls into the runs after it, and its CPU is paid by whoever runs then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import gc
+import json
+import operator
+import os
+import platform
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, cast
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Send
+from rich.console import Console
+from rich.table import Table
+
+from arbiter import (
+    ArbiterOS,
+    EvaluationResult,
+    History,
+    NodeEvaluator,
+    PolicyChecker,
+    PolicyRouter,
+    Verdict,
+)
+from arbiter.drivers import drive
+from arbiter.facts import NO_PAST
+from arbiter.history import CausalHistory, HistoryItem
+from arbiter.instructions import GENERATE
+from arbiter.lifecycle import NodeRun, Settings
+from arbiter.recorder import Recorder, begin
+from arbiter.registry import Plan, Registry
+from arbiter.states import snapshot
+from arbiter.weaving import GovernedNode
+
+Graph = CompiledStateGraph[Any, Any, Any, Any]
+BARE, AGAIN, NOTHING, POLICIES = "bare", "bare again", "nothing", "policies"
+
+
+# The policies: ordinary subclasses, cheap ones ----------------------------------------------------
+
+
+class Allowed(PolicyChecker):
+    def check_before(self, history: History) -> bool:
+        return history.entries[-1][-1].node != "forbidden"
+
+
+class Shaped(PolicyChecker):
+    def check_before(self, history: History) -> tuple[bool, str]:
+        return "value" in history.entries[-1][-1].input_state, "the input has no value"
+
+
+class Budget(PolicyChecker):
+    def check_before(self, history: History) -> Verdict:
+        if history.count(GENERATE) > 10_000_000:
+            return Verdict.deny("the budget is spent")
+        return Verdict.allow()
+
+
+class Quality(NodeEvaluator):
+    def evaluate(self, history: History) -> EvaluationResult:
+        score = 1.0 if history.entries[-1][-1].output_state else 0.0
+        return EvaluationResult(score, score > 0.5)
+
+
+class Speed(NodeEvaluator):
+    def evaluate(self, history: History) -> EvaluationResult:
+        took = history.entries[-1][-1].duration
+        return EvaluationResult(1.0 / (1.0 + took), took < 60.0)
+
+
+class Slow(NodeEvaluator):
+    def evaluate(self, history: History) -> EvaluationResult:
+        time.sleep(1.0)
+        return EvaluationResult(1.0, True)
+
+
+class Reflect(PolicyRouter):
+    """Reads one of the two evaluations; nobody reads the other."""
+
+    def route_after(self, history: History, current_output: Any) -> str | None:
+        passed = history.entries[-1][-1].evaluation_results["quality"].passed
+        return None if passed else "reflect"
+
+
+def with_policies(keep: int | None = 1000) -> ArbiterOS:
+    arbiter_os = ArbiterOS(keep=keep)
+    arbiter_os.add_policy_checker(Allowed("allowed"))
+    arbiter_os.add_policy_checker(Shaped("shaped"))
+    arbiter_os.add_policy_checker(Budget("budget"))
+    arbiter_os.add_policy_router(Reflect("reflect"))
+    arbiter_os.add_evaluator(Quality("quality"))
+    arbiter_os.add_evaluator(Speed("speed"))
+    return arbiter_os
+
+
+def governed(arbiter_os: ArbiterOS, graph: Graph) -> Graph:
+    nodes = [name for name in graph.nodes if name != START]
+    return arbiter_os.govern(graph, instructions=dict.fromkeys(nodes, GENERATE))
+
+
+# The graphs ---------------------------------------------------------------------------------------
+
+
+class Number(TypedDict):
+    value: int
+
+
+class Fan(TypedDict):
+    value: int
+    done: Annotated[list[int], operator.add]
+
+
+class Large(TypedDict):
+    value: int
+    blob: str
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+def increment(state: Number) -> dict[str, Any]:
+    return {"value": state["value"] + 1}
+
+
+async def aincrement(state: Number) -> dict[str, Any]:
+    return {"value": state["value"] + 1}
+
+
+def answer(state: Large) -> dict[str, Any]:
+    return {"value": state["value"] + 1, "messages": [AIMessage("An answer.")]}
+
+
+def chain(length: int, body: Callable[[Any], Any], state: type[Any] = Number) -> Graph:
+    builder = StateGraph(state)
+    before = START
+    for number in range(length):
+        builder.add_node(f"n{number}", body)
+        builder.add_edge(before, f"n{number}")
+        before = f"n{number}"
+    return builder.compile()
+
+
+def fan_out(width: int, *, is_async: bool) -> Graph:
+    def branch(state: Fan) -> dict[str, Any]:
+        return {"done": [state["value"]]}
+
+    async def abranch(state: Fan) -> dict[str, Any]:
+        return {"done": [state["value"]]}
+
+    def spread(_: Fan) -> list[Send]:
+        return [Send("branch", {"value": number}) for number in range(width)]
+
+    builder = StateGraph(Fan)
+    builder.add_node("branch", abranch if is_async else branch)
+    builder.add_conditional_edges(START, spread, ["branch"])
+    return builder.compile()
+
+
+def loop(steps: int, on_step: Callable[[int], object]) -> Graph:
+    """One node that runs `steps` times. The state stays the same object, so none of it is ours to pay for."""
+    done = 0
+    update = {"value": 0}
+
+    def body(_: Number) -> dict[str, Any]:
+        nonlocal done
+        done += 1
+        on_step(done)
+        return update
+
+    def again(_: Number) -> str:
+        return END if done % steps == 0 else "step"
+
+    builder = StateGraph(Number)
+    builder.add_node("step", body)
+    builder.add_edge(START, "step")
+    builder.add_conditional_edges("step", again, ["step", END])
+    return builder.compile()
+
+
+# Measuring ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """What is timed, and what is done after it untimed."""
+
+    run: Callable[[], object]
+    settle: Callable[[], object] = lambda: None
+    prepare: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median, and how far it can be trusted."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        if len(values) < 2:
+            return Spread(values[0], values[0], values[0], len(values))
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return Spread(median, low, high, len(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One number of the table. `limit` None: nothing was promised."""
+
+    value: Spread
+    unit: str
+    limit: float | None = None
+    cpu: Spread | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        return None if self.limit is None else self.value.median <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    case: str
+    cells: Mapping[str, Cell]
+    note: str = ""
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def take(contestant: Contestant) -> Sample:
+    contestant.prepare()
+    with no_garbage():
+        wall, cpu = time.perf_counter(), time.process_time()
+        contestant.run()
+        sample = Sample(time.perf_counter() - wall, time.process_time() - cpu)
+    contestant.settle()
+    return sample
+
+
+def compete(
+    contestants: Mapping[str, Contestant], seconds: float, *, warm: int = 4
+) -> list[dict[str, Sample]]:
+    """Rounds in which each contestant runs once, in an order that rotates, for about `seconds`."""
+    for contestant in contestants.values():
+        for _ in range(warm):
+            take(contestant)
+    gc.collect()
+    gc.freeze()  # what is there already need not be looked through before every sample
+    names = list(contestants)
+    rounds: list[dict[str, Sample]] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(rounds) < 4:
+        turn = len(rounds) % len(names)
+        order = names[turn:] + names[:turn]
+        if len(rounds) // len(names) % 2:
+            order.reverse()
+        rounds.append({name: take(contestants[name]) for name in order})
+    gc.unfreeze()
+    return rounds
+
+
+def ratios(
+    rounds: Sequence[Mapping[str, Sample]],
+    limits: Mapping[str, float | None],
+    base: str = BARE,
+) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {}
+    for name in rounds[0]:
+        if name == base:
+            continue
+        cells[name] = Cell(
+            value=Spread.of([r[name].wall / r[base].wall for r in rounds]),
+            cpu=Spread.of([r[name].cpu / r[base].cpu for r in rounds]),
+            unit="×",
+            limit=limits.get(name),
+        )
+    return cells
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long each part may take. A full run takes about three and a half minutes."""
+
+    seconds: float
+    steps: int
+    loops: int
+    long_run: int
+    tight: int
+
+
+FULL = Effort(seconds=11.0, steps=5_000, loops=4, long_run=50_000, tight=1_000)
+QUICK = Effort(seconds=0.8, steps=500, loops=2, long_run=3_000, tight=200)
+
+
+# The cases ----------------------------------------------------------------------------------------
+
+
+class _Host:
+    """Where a node runs when there is no LangGraph."""
+
+    config: RunnableConfig | None = None
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def body(self, input: Any, held: bool) -> Any:
+        return self.function(input)
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    def astream_body(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    def ask(self, op: Any) -> Any:
+        raise NotImplementedError
+
+    async def aask(self, op: Any) -> Any:
+        raise NotImplementedError
+
+
+def lifecycle_alone(effort: Effort) -> Iterator[Row]:
+    """The lifecycle and its sync driver around a trivial body, and the whole wrapper as LangGraph calls it."""
+    n = effort.tight
+    times: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], object]) -> Callable[[], None]:
+        # This thread's CPU: what the background does meanwhile is in the rows of whole graphs.
+        def run() -> None:
+            begun = time.thread_time()
+            work()
+            times[name] = time.thread_time() - begun
+
+        return run
+
+    def contest(
+        works: Mapping[str, Contestant], base: Mapping[str, str], label: str, note: str
+    ) -> Row:
+        rounds: list[dict[str, float]] = []
+
+        def settled(name: str, settle: Callable[[], object]) -> Callable[[], None]:
+            def after() -> None:
+                settle()
+                if name == last:
+                    rounds.append(dict(times))
+
+            return after
+
+        last = list(works)[-1]
+        compete(
+            {
+                name: Contestant(
+                    prepare=c.prepare, run=timed(name, c.run), settle=settled(name, c.settle)
+                )
+                for name, c in works.items()
+            },
+            effort.seconds / 2,
+        )
+        rounds = rounds[4:]  # the warm-up
+        cells = {}
+        for name, limit in ((BARE, None), ("stamped", None), (NOTHING, 5.0), (POLICIES, 15.0)):
+            below = base.get(name)
+            values = [(r[name] - (r[below] if below else 0.0)) / n * 1e6 for r in rounds]
+            cells[name] = Cell(value=Spread.of(values), unit="µs", limit=limit)
+        return Row(case=label, cells=cells, note=note)
+
+    state = {"value": 1}
+    update = {"value": 2}
+    log: list[Any] = []
+
+    def closure(_: Any) -> dict[str, Any]:
+        return update
+
+    def bare() -> None:
+        for _ in range(n):
+            closure(state)
+
+    def stamped() -> None:
+        for _ in range(n):
+            begun = time.perf_counter()
+            output = closure(state)
+            log.append((time.time(), dict(state), dict(output), time.perf_counter() - begun))
+
+    host = _Host(closure)
+    targets = frozenset({"step", "reflect", END})
+
+    def driven(arbiter_os: ArbiterOS, plan: Callable[[], Plan], settings: Settings) -> Contestant:
+        recorder = Recorder(1000)
+        run = recorder.run_for("t", NO_PAST, saved=False, resumed=False, step=0, task="")
+        ids = iter(range(10**9))
+
+        def work() -> None:
+            applying = plan()
+            for _ in range(n):
+                record = begin(
+                    run.log, run, str(next(ids)), "step", GENERATE, 1, "", settings.clock(), ()
+                )
+                record.input = snapshot(state, "shallow")
+                view = CausalHistory(NO_PAST, HistoryItem(record, view=True), run.log.find)
+                node_run = NodeRun(record, applying, view, state, settings, targets)
+                drive(node_run, host)
+
+        return Contestant(run=work, settle=arbiter_os.drain)
+
+    empty, full = ArbiterOS(), with_policies()
+
+    def parts(arbiter_os: ArbiterOS) -> tuple[Registry, Settings]:
+        node = _governed_node(arbiter_os)
+        return node.core.registry, node.core.settings
+
+    contestants = {
+        BARE: Contestant(run=bare),
+        "stamped": Contestant(run=stamped, settle=log.clear),
+    }
+    for name, arbiter_os in ((NOTHING, empty), (POLICIES, full)):
+        registry, settings = parts(arbiter_os)
+        contestants[name] = driven(
+            arbiter_os, lambda r=registry: r.plan("step", GENERATE, targets), settings
+        )
+    yield contest(
+        contestants,
+        {NOTHING: BARE, POLICIES: BARE},
+        "lifecycle alone, added per step",
+        "record, view, driver; thread CPU",
+    )
+
+    # The wrapper as LangGraph calls it, beside the node's own Runnable.
+    inner, config = _step_of(None)
+    configs = _with_task_ids(config, n)
+
+    def bare_node() -> None:
+        for each in configs:
+            inner.invoke(state, each)
+
+    def stamped_node() -> None:
+        for each in configs:
+            begun = time.perf_counter()
+            output = inner.invoke(state, each)
+            log.append((time.time(), dict(state), dict(output), time.perf_counter() - begun))
+
+    def wrapped(arbiter_os: ArbiterOS) -> Contestant:
+        node, config = _step_of(arbiter_os)
+        fresh: list[RunnableConfig] = []
+
+        def prepare() -> None:
+            fresh[:] = _with_task_ids(config, n)
+
+        def work() -> None:
+            for each in fresh:
+                node.invoke(state, each)
+
+        return Contestant(run=work, settle=arbiter_os.drain, prepare=prepare)
+
+    yield contest(
+        {
+            BARE: Contestant(run=bare_node),
+            "stamped": Contestant(run=stamped_node, settle=log.clear),
+            NOTHING: wrapped(ArbiterOS()),
+            POLICIES: wrapped(with_policies()),
+        },
+        {NOTHING: BARE, POLICIES: BARE},
+        "whole wrapper, added per step",
+        "GovernedNode.invoke beside the node's own; thread CPU",
+    )
+
+
+_tasks = iter(range(10**9))
+
+
+def _with_task_ids(config: RunnableConfig, count: int) -> list[RunnableConfig]:
+    conf = config.get("configurable", {})
+    return [
+        cast(
+            RunnableConfig,
+            {**config, "configurable": {**conf, "__pregel_task_id": str(next(_tasks))}},
+        )
+        for _ in range(count)
+    ]
+
+
+def _governed_node(arbiter_os: ArbiterOS) -> GovernedNode:
+    node = governed(arbiter_os, chain(1, increment)).nodes["n0"].node
+    return cast(GovernedNode, cast(Any, node).steps[0])
+
+
+def _step_of(arbiter_os: ArbiterOS | None) -> tuple[Any, RunnableConfig]:
+    """What a task of a one-node graph runs first, with the config that LangGraph gives it."""
+    caught: list[RunnableConfig] = []
+
+    def catch(state: Number, config: RunnableConfig) -> dict[str, Any]:
+        caught.append(config)
+        return {"value": 2}
+
+    def body(state: Number) -> dict[str, Any]:
+        return {"value": 2}
+
+    found: list[Any] = []
+    for function in (catch, body):
+        graph = chain(1, function)
+        if arbiter_os is not None:
+            graph = governed(arbiter_os, graph)
+        graph.invoke({"value": 0})
+        found.append(cast(Any, graph.nodes["n0"].node).steps[0])
+    config = caught[0]
+    conf = {**config.get("configurable", {}), "__pregel_send": lambda _: None}
+    return found[1], cast(RunnableConfig, {**config, "configurable": conf})
+
+
+LIMITS = {NOTHING: 1.03, POLICIES: 1.10}
+
+
+def _contest(
+    effort: Effort,
+    graph: Graph,
+    state: Mapping[str, Any],
+    *,
+    limits: Mapping[str, float],
+    label: str,
+    is_async: bool = False,
+    times: int = 1,
+    in_a_row: bool = False,
+) -> Iterator[Row]:
+    """The contestants on one graph; `times` invocations a sample."""
+    with asyncio.Runner() as runner:
+        event_loop = runner.get_loop()
+
+        def contestant(app: Graph, count: int, arbiter_os: ArbiterOS | None = None) -> Contestant:
+            config: RunnableConfig = {"recursion_limit": 1_000}
+
+            def run() -> None:
+                for _ in range(count):
+                    app.invoke(state, config)
+
+            async def arun() -> None:
+                for _ in range(count):
+                    await app.ainvoke(state, config)
+
+            return Contestant(
+                run=(lambda: event_loop.run_until_complete(arun())) if is_async else run,
+                settle=(lambda: None) if arbiter_os is None else arbiter_os.drain,
+            )
+
+        def contestants(count: int, *, again: bool) -> dict[str, Contestant]:
+            nothing, policies = ArbiterOS(), with_policies()
+            return {
+                BARE: contestant(graph, count),
+                **({AGAIN: contestant(graph, count)} if again else {}),
+                NOTHING: contestant(governed(nothing, graph), count, nothing),
+                POLICIES: contestant(governed(policies, graph), count, policies),
+            }
+
+        rounds = compete(contestants(times, again=True), effort.seconds)
+        yield Row(case=label, cells=ratios(rounds, limits), note=_bare(rounds, times))
+        if in_a_row:
+            rounds = compete(contestants(times * 5, again=False), effort.seconds / 2, warm=2)
+            yield Row(
+                case=f"{label}, 5 in a row",
+                cells=ratios(rounds, {}),
+                note="not drained in between; its CPU includes the evaluations",
+            )
+
+
+def _bare(rounds: Sequence[Mapping[str, Sample]], times: int) -> str:
+    seconds = statistics.median(r[BARE].wall for r in rounds) / times
+    return f"bare {seconds * 1000:.1f} ms"
+
+
+def chain_of_100(effort: Effort) -> Iterator[Row]:
+    for is_async, name in ((False, "invoke"), (True, "ainvoke")):
+        yield from _contest(
+            effort,
+            chain(100, aincrement if is_async else increment),
+            {"value": 0},
+            limits=LIMITS,
+            label=f"chain of 100, {name}",
+            is_async=is_async,
+            in_a_row=True,
+        )
+
+
+def fan_out_of_32(effort: Effort) -> Iterator[Row]:
+    for is_async, name in ((False, "invoke"), (True, "ainvoke")):
+        yield from _contest(
+            effort,
+            fan_out(32, is_async=is_async),
+            {"value": 0, "done": []},
+            limits=LIMITS,
+            label=f"fan-out of 32, {name}",
+            is_async=is_async,
+            times=3,
+        )
+
+
+def large_state(effort: Effort) -> Iterator[Row]:
+    messages = [HumanMessage(f"message {number}", id=str(number)) for number in range(1_000)]
+    yield from _contest(
+        effort,
+        chain(10, answer, Large),
+        {"value": 0, "blob": "x" * 1_000_000, "messages": messages},
+        limits={NOTHING: 1.03, POLICIES: 1.05},
+        label="1 MB and 1,000 messages",
+    )
+
+
+def long_loop(effort: Effort) -> Iterator[Row]:
+    """The time of a step at the end of a long run, over that at its beginning."""
+    steps = effort.steps
+
+    def contestant(arbiter_os: ArbiterOS | None) -> tuple[Contestant, list[float]]:
+        stamps: list[float] = []
+        graph = loop(steps, lambda _: stamps.append(time.perf_counter()))
+        app = graph if arbiter_os is None else governed(arbiter_os, graph)
+
+        def settle() -> None:
+            if arbiter_os is not None:
+                arbiter_os.drain()
+
+        return Contestant(
+            run=lambda: app.invoke({"value": 0}, {"recursion_limit": steps + 10}),
+            prepare=stamps.clear,
+            settle=settle,
+        ), stamps
+
+    growth: dict[str, list[float]] = {BARE: [], NOTHING: [], POLICIES: []}
+    for turn in range(effort.loops):
+        names = list(growth)
+        for name in names[turn % 3 :] + names[: turn % 3]:
+            arbiter_os = {NOTHING: ArbiterOS, POLICIES: with_policies}.get(name, lambda: None)()
+            runner, stamps = contestant(arbiter_os)
+            gc.freeze()
+            take(runner)
+            gc.unfreeze()
+            # Medians of single steps: a pause of the machine in one tenth says nothing about growth.
+            took = [b - a for a, b in zip(stamps[20:], stamps[21:], strict=False)]
+            tenth = len(took) // 10
+            growth[name].append(statistics.median(took[-tenth:]) / statistics.median(took[:tenth]))
+    limits = {BARE: None, NOTHING: 1.1, POLICIES: 1.1}
+    yield Row(
+        case=f"loop of {steps:,}, last tenth / first",
+        cells={
+            name: Cell(value=Spread.of(values), unit="×", limit=limits[name])
+            for name, values in growth.items()
+        },
+        note=f"one node, {steps:,} steps of one run",
+    )
+
+
+def unrelated(effort: Effort) -> Iterator[Row]:
+    """An un-governed graph right after another graph ran bare, ran governed, ran governed with policies."""
+    mine, other = chain(50, increment), chain(20, increment)
+    nothing, policies = ArbiterOS(), with_policies()
+
+    def after(app: Graph, arbiter_os: ArbiterOS | None = None) -> Contestant:
+        def prepare() -> None:
+            app.invoke({"value": 0})
+            if arbiter_os is not None:
+                arbiter_os.drain()
+
+        return Contestant(
+            prepare=prepare, run=lambda: mine.invoke({"value": 0}, {"recursion_limit": 100})
+        )
+
+    rounds = compete(
+        {
+            BARE: after(other),
+            AGAIN: after(other),
+            NOTHING: after(governed(nothing, other), nothing),
+            POLICIES: after(governed(policies, other), policies),
+        },
+        effort.seconds,
+    )
+    yield Row(
+        case="unrelated graph, un-governed",
+        cells=ratios(rounds, {NOTHING: 1.01, POLICIES: 1.01}),
+        note="after a governed one ran, over after a bare one ran",
+    )
+
+
+def memory(effort: Effort) -> Iterator[Row]:
+    """What a step leaves behind: all kept (`keep=None`), and over a long run with `keep=`."""
+    cells: dict[str, Cell] = {}
+    for name in (BARE, NOTHING, POLICIES):
+        per_step = [_left_behind(name, None, 2_000)[1] for _ in range(1)]
+        limit = 1.5 if name == POLICIES else None
+        cells[name] = Cell(value=Spread.of(per_step), unit="KB", limit=limit)
+    yield Row(
+        case="memory per step, all kept",
+        cells=cells,
+        note="tracemalloc; the state is one shared object",
+    )
+    grown, _ = _left_behind(POLICIES, 1000, effort.long_run)
+    yield Row(
+        case=f"memory over {effort.long_run:,} steps, keep=1000",
+        cells={POLICIES: Cell(value=Spread.of([grown]), unit="KB", limit=64.0)},
+        note="growth of the whole process over the last three quarters of the run",
+    )
+
+
+def _left_behind(name: str, keep: int | None, steps: int) -> tuple[float, float]:
+    """KB that a run grew by, after its first quarter: in all, and per step."""
+    arbiter_os = {
+        NOTHING: lambda: ArbiterOS(keep=keep),
+        POLICIES: lambda: with_policies(keep),
+    }.get(name, lambda: None)()
+    points: dict[int, int] = {}
+    marks = {max(steps // 4, 1_500 if keep else 300), steps - 1}
+
+    def on_step(number: int) -> None:
+        if number in marks:
+            if arbiter_os is not None:
+                arbiter_os.drain()
+            gc.collect()
+            points[number] = tracemalloc.get_traced_memory()[0]
+
+    app = loop(steps, on_step)
+    if arbiter_os is not None:
+        app = governed(arbiter_os, app)
+    tracemalloc.start()
+    app.invoke({"value": 0}, {"recursion_limit": steps + 10})
+    tracemalloc.stop()
+    first, last = sorted(points)
+    grown = (points[last] - points[first]) / 1024
+    return grown, grown / (last - first)
+
+
+def slow_evaluator(effort: Effort) -> Iterator[Row]:
+    """`invoke` with an evaluator that takes a second and that nobody reads, over `invoke` without it."""
+    graph = chain(2, increment)
+    state = {"value": 0}
+    quick, slow = with_policies(), with_policies()
+    slow.add_evaluator(Slow("slow"))
+    without, beside = governed(quick, graph), governed(slow, graph)
+
+    def times(app: Graph) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(5):
+                app.invoke(state)
+
+        return run
+
+    # Not drained: that would take ten seconds a sample. It only sleeps.
+    rounds = compete(
+        {
+            "without": Contestant(run=times(without), settle=quick.drain),
+            "without again": Contestant(run=times(without), settle=quick.drain),
+            POLICIES: Contestant(run=times(beside), settle=lambda: time.sleep(0.005)),
+        },
+        effort.seconds,
+    )
+    cells = ratios(rounds, {POLICIES: 1.05}, base="without")
+    seconds = statistics.median(r[POLICIES].wall for r in rounds) / 5
+    yield Row(
+        case="1 s evaluator nobody reads, 2 nodes",
+        cells={AGAIN: cells["without again"], POLICIES: cells[POLICIES]},
+        note=f"over the same without it; invoke takes {seconds * 1000:.2f} ms",
+    )
+
+
+CASES: dict[str, Callable[[Effort], Iterator[Row]]] = {
+    "lifecycle": lifecycle_alone,
+    "chain": chain_of_100,
+    "fan-out": fan_out_of_32,
+    "loop": long_loop,
+    "large": large_state,
+    "unrelated": unrelated,
+    "memory": memory,
+    "slow-evaluator": slow_evaluator,
+}
+
+
+# Showing ------------------------------------------------------------------------------------------
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    table = Table(title="What governing costs", caption="median [quartiles] of pairwise ratios; cpu: all threads")
+    table.add_column("case")
+    for title in ("bare", "nothing registered", "3 checkers, 1 router, 2 evaluators"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        bare = [cell for name in (BARE, AGAIN) if (cell := row.cells.get(name))]
+        stamped = row.cells.get("stamped")
+        first = "\n".join(_text(cell) for cell in bare)
+        if stamped is not None:
+            first += f"\nstamped {_text(stamped)}"
+        table.add_row(
+            f"{row.case}\n[dim]{row.note}[/dim]" if row.note else row.case,
+            first,
+            *(_text(row.cells[name]) if name in row.cells else "" for name in (NOTHING, POLICIES)),
+            end_section=True,
+        )
+    console.print(table)
+    console.print(
+        "bare: the spread of two equal contestants, or the closure itself "
+        "('stamped': with clock and append)",
+        style="dim",
+    )
+
+
+def _text(cell: Cell) -> str:
+    def number(value: float) -> str:
+        return f"×{value:.3f}" if cell.unit == "×" else f"{value:.2f}"
+
+    spread = cell.value
+    unit = "" if cell.unit == "×" else f" {cell.unit}"
+    text = f"{number(spread.median)}{unit}"
+    if spread.count > 1:
+        text += f" [dim]\\[{number(spread.low).lstrip('×')}–{number(spread.high).lstrip('×')}][/dim]"
+    if cell.cpu is not None:
+        text += f"\n[dim]cpu {number(cell.cpu.median)}[/dim]"
+    if cell.holds is not None:
+        word = "[green]ok[/green]" if cell.holds else "[bold red]over[/bold red]"
+        text += f"\nlimit {number(cast(float, cell.limit))} {word}"
+    return text
+
+
+def as_json(rows: Sequence[Row], *, quick: bool, seconds: float) -> dict[str, Any]:
+    return {
+        "quick": quick,
+        "seconds": round(seconds, 1),
+        "python": platform.python_version(),
+        "langgraph": version("langgraph"),
+        "cpus": os.cpu_count(),
+        "rows": [
+            {
+                "case": row.case,
+                "note": row.note,
+                "cells": {
+                    name: {**dataclasses.asdict(cell), "holds": cell.holds}
+                    for name, cell in row.cells.items()
+                },
+            }
+            for row in rows
+        ],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What governing costs, against bare LangGraph.")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the numbers there")
+    parser.add_argument("--quick", action="store_true", help="half a minute, and much noise")
+    parser.add_argument(
+        "--only", metavar="CASE", action="append", choices=list(CASES), help="one of " + ", ".join(CASES)
+    )
+    options = parser.parse_args(arguments)
+    effort = QUICK if options.quick else FULL
+    # Progress goes to the terminal's other stream, so that what is printed can be piped.
+    progress = Console(stderr=True)
+    begun = time.perf_counter()
+    rows: list[Row] = []
+    for name in options.only or CASES:
+        for row in CASES[name](effort):
+            rows.append(row)
+            progress.print(f"{time.perf_counter() - begun:5.0f} s  {row.case}", style="dim", highlight=False)
+    show(rows, Console())
+    if options.json is not None:
+        found = as_json(rows, quick=options.quick, seconds=time.perf_counter() - begun)
+        options.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

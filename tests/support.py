@@ -1,0 +1,115 @@
+"""Small graphs, spies and contracts that several test files share."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+
+from arbiter import (
+    ArbiterOS,
+    EvaluationResult,
+    History,
+    NodeEvaluator,
+    PolicyChecker,
+    PolicyRouter,
+    Verdict,
+)
+
+MODES = pytest.mark.parametrize("mode", ["sync", "async"])
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], operator.add]
+    amount: int
+    score: float
+
+
+def run(app: Any, state: Any, config: Any = None, *, mode: str = "sync") -> Any:
+    """`invoke`, or `ainvoke` in an event loop of its own."""
+    if mode == "sync":
+        return app.invoke(state, config)
+    return asyncio.run(app.ainvoke(state, config))
+
+
+class Spy:
+    """A node that writes its name to the log and remembers what it was given."""
+
+    def __init__(self, name: str, **update: Any) -> None:
+        self.__name__ = name
+        self.update = update
+        self.calls: list[Any] = []
+
+    def __call__(self, state: Any) -> dict[str, Any]:
+        self.calls.append(state)
+        return {"log": [self.__name__], **self.update}
+
+
+def chain(*nodes: Any, checkpointer: Any = None, extra: Sequence[Any] = ()) -> Any:
+    """A compiled graph that runs `nodes` one after another; `extra` nodes are there, without edges to them."""
+    builder = StateGraph(State)
+    before = START
+    for node in nodes:
+        builder.add_node(node.__name__, node)
+        builder.add_edge(before, node.__name__)
+        before = node.__name__
+    for node in extra:
+        builder.add_node(node.__name__, node)
+    return builder.compile(checkpointer=checkpointer)
+
+
+class Check(PolicyChecker):
+    """A checker around a function of the history."""
+
+    def __init__(self, name: str, answer: Callable[[History], Any], **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.answer = answer
+
+    def check_before(self, history: History) -> Any:
+        return self.answer(history)
+
+
+class Route(PolicyRouter):
+    """A router around a function of the history and the output."""
+
+    def __init__(self, name: str, answer: Callable[[History, Any], Any], **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.answer = answer
+
+    def route_after(self, history: History, current_output: Any) -> Any:
+        return self.answer(history, current_output)
+
+
+class Judge(NodeEvaluator):
+    """An evaluator around a function of the history."""
+
+    def __init__(self, name: str, answer: Callable[[History], Any], **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.answer = answer
+
+    def evaluate(self, history: History) -> Any:
+        return self.answer(history)
+
+
+def good(_: History) -> EvaluationResult:
+    return EvaluationResult(1.0, True, "good")
+
+
+def bad(_: History) -> EvaluationResult:
+    return EvaluationResult(0.1, False, "bad")
+
+
+def allow(_: History) -> Verdict:
+    return Verdict.allow()
+
+
+def statuses(arbiter_os: ArbiterOS) -> list[tuple[str, str]]:
+    return [(item.node, item.status) for item in arbiter_os.history.items()]
+
+
+def thread(name: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": name}}
