@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast, overload
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph._internal._runnable import coerce_to_runnable
 from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime
 
@@ -27,7 +28,7 @@ from arbiter.govern import (
     Label,
     attach,
     check_contract,
-    check_targets,
+    check_registered,
     label_of,
     rules_for,
     schemas_of,
@@ -44,7 +45,7 @@ from arbiter.weaving import Rules, ledger_of, weave
 Graph = Pregel[Any, Any, Any, Any]
 Builder = StateGraph[Any, Any, Any, Any]
 T = TypeVar("T")
-C = TypeVar("C", bound=Contract)
+G = TypeVar("G", bound=Graph)
 
 
 class ArbiterOS:
@@ -116,7 +117,7 @@ class ArbiterOS:
         contract.validate()
         with self._lock:
             for original, rules in list(self._governed.values()):
-                check_contract(contract, original, rules)
+                check_contract(contract, self._core.registry, original, rules)
             self._core.registry.add(contract)
 
     def instruction(
@@ -145,11 +146,19 @@ class ArbiterOS:
     @overload
     def govern(
         self,
-        target: Graph | Builder,
+        target: Builder,
         instructions: Mapping[str, Instruction | str] | None = None,
         *,
         schemas: Mapping[str, Any] | None = None,
-    ) -> Graph: ...
+    ) -> CompiledStateGraph[Any, Any, Any, Any]: ...
+    @overload
+    def govern(
+        self,
+        target: G,
+        instructions: Mapping[str, Instruction | str] | None = None,
+        *,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> G: ...
     @overload
     def govern(
         self, target: T, *, instruction: Instruction | str | None = None, schemas: Any = None
@@ -195,7 +204,7 @@ class ArbiterOS:
             graph = ledger.original
         rules = rules_for(graph, instructions, schemas, strict=self._strict)
         with self._lock:
-            check_targets(self._core.registry, graph, rules)
+            check_registered(self._core.registry, graph, rules)
             governed = weave(graph, self._core, rules)
             self._governed[governed] = (graph, rules)
         return governed

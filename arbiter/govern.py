@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph.constants import END
@@ -12,6 +12,7 @@ from langgraph.pregel._read import PregelNode
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
+from arbiter.advice import CorrectionGate
 from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError
 from arbiter.instructions import Instruction, find_instruction
@@ -220,13 +221,18 @@ def _pack_of(graph: Graph) -> BindingPack | None:
 # Soundness ----------------------------------------------------------------------------------------
 
 
-def check_targets(registry: Registry, graph: Graph, rule: Rules) -> None:
-    """Every redirect that can happen leads to a node, and every named target node exists."""
-    for contract in _contracts(registry):
-        check_contract(contract, graph, rule)
+def check_registered(registry: Registry, graph: Graph, rule: Rules) -> None:
+    """Everything that is registered makes sense on this graph."""
+    for seat in (*registry.checkers, *registry.routers):
+        check_contract(seat.contract, registry, graph, rule)
+    _check_gates([seat.contract for seat in registry.gates], graph, rule)
 
 
-def check_contract(contract: Contract, graph: Graph, rule: Rules) -> None:
+def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: Rules) -> None:
+    """This contract, on top of what is registered, makes sense on this graph: its redirects lead to nodes,
+    and no node gets a second correction gate."""
+    if isinstance(contract, CorrectionGate):
+        _check_gates([*(seat.contract for seat in registry.gates), contract], graph, rule)
     applying: list[Graph] = []
     for path, level in levels(graph):
         for name, node in governed_nodes(level).items():
@@ -244,6 +250,16 @@ def check_contract(contract: Contract, graph: Graph, rule: Rules) -> None:
             )
 
 
-def _contracts(registry: Registry) -> Iterable[Contract]:
-    yield from (seat.contract for seat in registry.checkers)
-    yield from (seat.contract for seat in registry.routers)
+
+def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> None:
+    if len(gates) < 2:
+        return
+    for path, level in levels(graph):
+        for name, node in governed_nodes(level).items():
+            instruction = rule(path, name, node, level).instruction
+            names = [repr(gate.name) for gate in gates if gate.applies_to(name, instruction)]
+            if len(names) > 1:
+                raise RegistrationError(
+                    f"node {name!r} has {len(names)} correction gates ({', '.join(names)}); it can have one. "
+                    "Narrow their target_instructions or target_nodes."
+                )

@@ -43,6 +43,7 @@ class Record:
         "instruction",
         "namespace",
         "node",
+        "notes",
         "output",
         "path",
         "redirected_by",
@@ -68,25 +69,36 @@ class Record:
         self.instruction = instruction
         self.step = step
         self.namespace = namespace
-        self.started = started
         self.path = path
         self.attempt = 1
-        self.status = "running"
         self.input: Mapping[str, Any] = _NOTHING
+        self.reset(started)
+
+    def reset(self, started: float) -> None:
+        """What an attempt finds out; the next attempt begins without it."""
+        self.started = started
+        self.status = "running"
         self.output: Mapping[str, Any] = _NOTHING
         self.duration = 0.0
         self.checks: Mapping[str, Verdict] = _NOTHING
         self.routes: Mapping[str, str | None] = _NOTHING
         self.evaluations: Evaluations | Mapping[str, EvaluationResult] = _NOTHING
         self.errors: Mapping[str, str] = _NOTHING
+        self.notes: Mapping[str, str] = _NOTHING
         self.corrections: tuple[str, ...] = ()
         self.error: str | None = None
         self.redirected_to: str | None = None
         self.redirected_by: str | None = None
 
-    def note(self, what: str, problem: str) -> None:
-        """Say that a contract itself failed. Rare, so a new dict each time and none in the usual case."""
-        self.errors = {**self.errors, what: problem}
+    # Both are rare, so a new dict each time and none in the usual case.
+
+    def failed(self, contract: str, problem: str) -> None:
+        """Say that a contract itself failed."""
+        self.errors = {**self.errors, contract: problem}
+
+    def note(self, contract: str, remark: str) -> None:
+        """Say what a contract did not do although it was asked to."""
+        self.notes = {**self.notes, contract: remark}
 
 
 class HistoryItem:
@@ -95,7 +107,7 @@ class HistoryItem:
     `status` is `running`, `completed`, `denied`, `failed`, `interrupted` or `cancelled`. `attempt` counts
     retries and resumes of the same task, from 1. `duration` is in seconds, `timestamp` (aware, UTC) the start.
     `evaluation_results` is lazy: reading one name waits for that evaluator, iterating waits for all.
-    `errors` says which contract failed itself, and how; `error` is the node's own.
+    `errors` says which contract failed itself, and how; `notes` where a cap was reached; `error` is the node's own.
     """
 
     __slots__ = ("_evaluations", "_record", "_view")
@@ -182,6 +194,10 @@ class HistoryItem:
         return MappingProxyType(dict(self._record.errors))
 
     @property
+    def notes(self) -> Mapping[str, str]:
+        return MappingProxyType(dict(self._record.notes))
+
+    @property
     def corrections(self) -> Sequence[str]:
         return self._record.corrections
 
@@ -221,6 +237,7 @@ class HistoryItem:
             "corrections": list(self.corrections),
             "error": self.error,
             "errors": dict(self.errors),
+            "notes": dict(self.notes),
             "redirected_to": self.redirected_to,
         }
 

@@ -394,12 +394,12 @@ def _advise(run: NodeRun) -> Steps:
         if type(advice) is Raised:
             if not isinstance(advice.error, Exception):
                 continue
-            run.record.note(f"advisor {seat.name}", describe(advice.error))
+            run.record.failed(f"advisor {seat.name}", describe(advice.error))
             continue
         try:
             _lend(run, advice, f"arbiter-{run.record.id}-{number}")
         except Exception as exc:
-            run.record.note(f"advisor {seat.name}", describe(exc))
+            run.record.failed(f"advisor {seat.name}", describe(exc))
 
 
 def _lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None:
@@ -468,7 +468,7 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
                 if type(answer) is Raised
                 else f"returned a {type(answer).__name__}; expected a Correction"
             )
-            record.note(f"gate {seat.name}", f"{problem}; the draft was let through")
+            record.failed(f"gate {seat.name}", f"{problem}; the draft was let through")
             break
         if answer.kind == "commit":
             output = answer.output if answer.replaces else output
@@ -487,7 +487,7 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
         try:
             _lend(run, answer.feedback, f"arbiter-{record.id}-draft-{attempt}", feedback=True)
         except Exception as exc:
-            record.note(f"gate {seat.name}", f"the feedback could not be passed on: {describe(exc)}")
+            record.failed(f"gate {seat.name}", f"the feedback could not be passed on: {describe(exc)}")
     run.release()
     return output
 
@@ -513,15 +513,15 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
         routes[seat.name] = None
         if type(target) is Raised:
             if not isinstance(target.error, Exception) or isinstance(target.error, SyncDriverError):
-                record.note(f"router {seat.name}", describe(target.error))
+                record.failed(f"router {seat.name}", describe(target.error))
             else:
-                record.note(f"router {seat.name}", f"{describe(target.error)}; the normal edges were taken")
+                record.failed(f"router {seat.name}", f"{describe(target.error)}; the normal edges were taken")
         elif target is None:
             continue
         elif not isinstance(target, str) or target not in run.targets:
             names = ", ".join(sorted(run.targets - {END})) or "none"
             hint = nearest(target, run.targets) if isinstance(target, str) else ""
-            record.note(
+            record.failed(
                 f"router {seat.name}",
                 f"redirects to {target!r}, which is not a node of this graph. Nodes: {names}.{hint}",
             )

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any
 
-from arbiter.facts import Past, Value
+from arbiter.facts import Fact, Past, Value
 from arbiter.history import Record, RunHistory, Totals, record_from
 from arbiter.instructions import Instruction
 
@@ -91,6 +91,15 @@ class ThreadLog:
                 self._add(run, record)
             return run
 
+    def restore(self, run: Run, facts: Iterable[Fact]) -> None:
+        """Take in what another process has committed."""
+        with self.lock:
+            for fact in facts:
+                if fact["id"] not in self.by_id:
+                    record = record_from(fact)
+                    self.totals.add(record)
+                    self._add(run, record)
+
     def history(self) -> RunHistory:
         """All runs of the thread; of a fork, what it shares with its origin is shown once."""
         with self.lock:
@@ -125,9 +134,13 @@ class Loop:
                 self.fallback = None
         return self.run
 
-    def join(self, run: Run) -> Run:
-        """This execution is part of `run`: a subgraph of one of its nodes."""
-        self.run, self.fallback = run, None
+    def join(self, run: Run, past: Past | None = None) -> Run:
+        """This execution is part of `run`: a subgraph of one of its nodes. When it was begun by another
+        process, `past` has what it committed there."""
+        with self._lock:
+            if self.run is None and past is not None:
+                run.log.restore(run, past.value.get("facts", ()))
+            self.run, self.fallback = run, None
         return run
 
 
@@ -254,9 +267,7 @@ def begin(
     if record is not None and record.status != "completed":
         record.attempt += 1
         record.status = "running"
-        record.error = None
-        record.redirected_to = None
-        record.started = started
+        record.reset(started)
         if not any(known is record for known in reversed(run.records)):
             with log.lock:
                 log._add(run, record)  # pyright: ignore[reportPrivateUsage]

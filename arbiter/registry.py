@@ -112,12 +112,6 @@ class Registry:
             routers = tuple(_applying(self.routers, node, instruction, reachable))
             gates = tuple(_applying(self.gates, node, instruction, reachable))
             plain = tuple(seat for seat in routers if not seat.contract.on_error)
-            if len(gates) > 1:
-                names = ", ".join(repr(seat.name) for seat in gates)
-                raise RegistrationError(
-                    f"node {node!r} has {len(gates)} correction gates ({names}); it can have one. "
-                    "Narrow their target_instructions or target_nodes."
-                )
             advisors = tuple(_applying(self.advisors, node, instruction, reachable))
             called: list[Contract] = [
                 seat.contract for group in (checkers, advisors, gates, routers) for seat in group

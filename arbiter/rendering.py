@@ -869,13 +869,11 @@ def _duration(seconds: float) -> str:
 
 
 def _share(sizes: Sequence[int], total: int) -> int:
-    """The most lines that each may have, so that all together have no more than `total`."""
-    most = total
-    for place, size in enumerate(sorted(sizes)):
-        most = max(1, total // (len(sizes) - place) - 1)  # one goes to the line that says it was cut
-        if size > most:
-            break
-        total -= size
-    else:
-        return max(sizes, default=total)
-    return most
+    """The most lines that each may have, so that all together have about `total`."""
+    left = len(sizes)
+    for size in sorted(sizes):
+        fair = total // left
+        if size > fair:
+            return max(1, fair - 1)  # one more says that it was cut
+        total, left = total - size, left - 1
+    return max(sizes, default=0)

@@ -515,7 +515,7 @@ class Visit:
         value = self.ledger.value
         if self.parent is not None:
             past = Past(value, self.parent.past)
-            run = loop.run or loop.join(self.parent.run)
+            run = loop.run or loop.join(self.parent.run, past)
         else:
             past = Past(value) if value else NO_PAST
             thread_id = conf.get(CONFIG_KEY_THREAD_ID)

@@ -660,7 +660,7 @@ class VerifiedBeforeRespond(PolicyChecker):
 
     def check_before(self, history: History) -> Verdict:
         verified, drafted = history.last(instruction=VERIFY), history.last(instruction=GENERATE)
-        if verified is None or (drafted is not None and drafted.step > verified.step):
+        if verified is None or (drafted is not None and drafted.step >= verified.step):
             return Verdict.deny("the answer was not verified")
         result = verified.evaluation_results.get("grounded")
         if result is None:
@@ -698,7 +698,7 @@ class Outcome:
 
 
 def ask(arbiter_os: ArbiterOS, assistant: Assistant, question: str) -> Outcome:
-    """Runs a governed assistant."""
+    """Asks a governed assistant; a refusal is an outcome like any other."""
     state: State | None = None
     refusal: PolicyViolationError | None = None
     try:
@@ -753,17 +753,18 @@ def refusal_panel(outcome: Outcome) -> Panel:
     text = Text(str(outcome.refusal))
     draft = outcome.history.last(instruction=GENERATE)
     if draft is not None and (withheld := draft.output_state.get("answer")):
-        text.append(f"\n\nWithheld: {withheld}", "dim")
+        text.append(f"\n\nWithheld: {withheld!r}", "dim")
     return Panel(text, title="refused", border_style="red")
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
-    table = Table("question", "answer", "rewrites", title="What happened", show_lines=False)
+    table = Table("question", "answer", "rewrites", title="What happened")
     for outcome in outcomes:
         answer = Text(", ".join(outcome.state["sources"]) if outcome.state else "")
         if outcome.refusal:
             answer.append(f"refused by {outcome.refusal.policy}", "red")
-        table.add_row(outcome.question, answer, str(outcome.history.count(instruction=REFLECT)))
+        question = Text(outcome.question)
+        table.add_row(question, answer, str(outcome.history.count(instruction=REFLECT)))
     return table
 
 

@@ -132,22 +132,26 @@ def merge(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def largest(left: int, right: int) -> int:
+    return max(left, right)
+
+
 class TypedState(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
-    n: Annotated[int, max]
+    n: Annotated[int, largest]
     messages: Annotated[list[AnyMessage], add_messages]
 
 
 class ModelState(BaseModel):
     log: Annotated[list[str], operator.add] = []
-    n: Annotated[int, max] = 0
+    n: Annotated[int, largest] = 0
     messages: Annotated[list[AnyMessage], add_messages] = []
 
 
 @dataclass
 class DataState:
     log: Annotated[list[str], operator.add] = field(default_factory=list[str])
-    n: Annotated[int, max] = 0
+    n: Annotated[int, largest] = 0
     messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list[AnyMessage])
 
 

@@ -302,6 +302,12 @@ def test_questions_are_arguments_and_quiet_prints_only_the_answers(tmp_path: Pat
     assert refusal.startswith("policy 'verified_before_respond'")
 
 
+def test_a_question_is_printed_as_it_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    """What looks like rich's markup neither colours nor breaks the page."""
+    assert stdlib_assistant.main(["[/red] [bold]?"]) == 0
+    assert capsys.readouterr().out.count("[/red] [bold]?") >= 2
+
+
 def test_create_agent_is_governed_in_one_line(tmp_path: Path) -> None:
     printed = run("create_agent_one_line.py", folder=tmp_path)
     assert "answer: The average is 55000.0." in printed

@@ -105,12 +105,12 @@ def printed(of: History, encoding: str = "utf-8", **console: Any) -> str:
     """What a console writes to a file of that encoding."""
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
-    pprint_history(of, Console(file=file, **{"width": 80, **console}))
+    pprint_history(of, Console(file=file, width=80, **console))
     file.flush()
     return raw.getvalue().decode(encoding)
 
 
-TYPICAL = history(
+TYPICAL_STEPS: list[Item | list[Item]] = [
     Item(
         node="lookup",
         instruction=LOAD,
@@ -179,7 +179,8 @@ TYPICAL = history(
             "verify_first": Said("deny", "RESPOND needs a VERIFY that passed before it.")
         },
     ),
-)
+]
+TYPICAL = history(*TYPICAL_STEPS)
 
 
 # --- The shape ---
@@ -371,7 +372,7 @@ def test_a_file_gets_no_escape_codes() -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437", "shift_jis", "koi8-r"])
 def test_ascii_marks_where_the_encoding_lacks_ours(encoding: str) -> None:
     """Content that the encoding lacks is escaped; nothing fails to be written."""
-    text = printed(history(Item(input_state={"a": "日本 ✓ é"}), TYPICAL.entries[1][0]), encoding)
+    text = printed(history(Item(input_state={"a": "日本 ✓ é"}), *TYPICAL_STEPS), encoding)
     assert "+=== SuperStep 1 ===+" in text
     assert "ok confidence_check: score=0.90" in text
     assert "x consistency_check" in text
@@ -520,8 +521,8 @@ def test_messages_are_shown_as_role_and_content() -> None:
         SystemMessage("Be brief."),
         HumanMessage("Hi", name="ann"),
         AIMessage("Looking.", tool_calls=calls, invalid_tool_calls=invalid),
-        AIMessageChunk("part"),
-        ChatMessage("Yes", role="judge"),
+        AIMessageChunk(content="part"),
+        ChatMessage(content="Yes", role="judge"),
         ToolMessage("broken", tool_call_id="1", status="error"),
         RemoveMessage(id="m1"),
     ]
@@ -595,13 +596,26 @@ def test_deep_nesting_is_capped() -> None:
 
 def test_a_value_is_capped_in_lines() -> None:
     item = Item(input_state={f"k{n}": list("ab\n") * 3 for n in range(30)})
-    lines = history_text(history(item)).split("\n")
-    assert lines[-1] == "      # … (cut after 40 lines)"
-    assert len(lines) <= 3 + 40 + 1
+    assert history_text(history(item)).count("\n") <= 2 + 40 + 1
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as capture:
         console.print(render_history(history(item), max_value_lines=5))
-    assert len(capture.get().splitlines()) == 3 + 5 + 1
+    lines = capture.get().splitlines()
+    assert lines[-1] == "      # … (cut after 5 lines)"
+    assert len(lines) == 3 + 5 + 1
+
+
+def test_a_long_field_does_not_push_out_the_others() -> None:
+    """The lines of a value are shared: short fields are shown whole, and long ones cut."""
+    messages = [HumanMessage("word " * 100)] * 100
+    text = history_text(history(Item(input_state={"messages": messages, "a": 1, "b": "x\ny"})))
+    assert re.findall(r"^      (\w+|#.*)", text, re.MULTILINE) == [
+        "messages",
+        "# … (cut after 35 lines)",
+        "a",
+        "b",
+    ]
+    assert text.endswith("      b: |-\n        x\n        y")
 
 
 def test_many_evaluations_are_capped() -> None:

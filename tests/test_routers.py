@@ -119,7 +119,7 @@ def test_cap_holds_and_the_item_says_so(mode: str) -> None:
         last = arbiter_os.history.last(node="a")
         assert last is not None
         assert last.redirected_to is None
-        assert "max_redirects=2 reached" in last.errors["router again"]
+        assert "max_redirects=2 reached" in last.notes["router again"]
 
 
 @MODES

@@ -1,0 +1,282 @@
+"""Advice lives for one call; a correction gate lets no rejected draft be seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from pydantic import BaseModel
+
+from arbiter import (
+    Advisor,
+    ArbiterOS,
+    Correction,
+    CorrectionError,
+    CorrectionGate,
+    EvaluationResult,
+    EvaluationRouter,
+    EvaluatorGate,
+    FeedbackAdvisor,
+    History,
+    RegistrationError,
+)
+from tests.support import MODES, Judge, Route, Spy, bad, chain, run, thread
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    topic: str
+
+
+class Tell(Advisor):
+    def __init__(self, name: str, advice: Any, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.advice = advice
+
+    def advise(self, history: History, state: Mapping[str, Any]) -> Any:
+        return self.advice(history, state) if callable(self.advice) else self.advice
+
+
+class Review(CorrectionGate):
+    def __init__(self, name: str, answer: Any, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.answer = answer
+
+    def review(self, history: History, draft: Mapping[str, Any], attempt: int) -> Any:
+        return self.answer(history, draft, attempt)
+
+
+def chat(*bodies: Any, checkpointer: Any = None) -> Any:
+    builder = StateGraph(Chat)
+    before = START
+    for body in bodies:
+        builder.add_node(body.__name__, body)
+        builder.add_edge(before, body.__name__)
+        before = body.__name__
+    return builder.compile(checkpointer=checkpointer)
+
+
+@MODES
+def test_text_reaches_a_chat_node_for_one_call_only(mode: str) -> None:
+    """The advice is a message of the call; neither state nor checkpoint ever holds it."""
+    seen: list[list[Any]] = []
+
+    def speak(state: Chat) -> Any:
+        seen.append([(m.type, m.content) for m in state["messages"]])
+        # A node that hands back what it was given must not make the advice permanent.
+        return {"messages": [*state["messages"], AIMessage("hello", id="1")]}
+
+    def last(state: Chat) -> Any:
+        seen.append([(m.type, m.content) for m in state["messages"]])
+        return {}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("be_kind", "Be kind.", target_nodes=["speak"]))
+    app = arbiter_os.govern(chat(speak, last, checkpointer=InMemorySaver()))
+    start = [SystemMessage("You are a bot.", id="s"), HumanMessage("hi", id="h")]
+    output = run(app, {"messages": start}, thread("1"), mode=mode)
+    assert seen[0] == [
+        ("system", "You are a bot."),
+        ("system", "Be kind."),
+        ("human", "hi"),
+    ]
+    assert [m.content for m in output["messages"]] == ["You are a bot.", "hi", "hello"]
+    assert seen[1] == [("system", "You are a bot."), ("human", "hi"), ("ai", "hello")]
+    for snapshot in app.get_state_history(thread("1")):
+        assert "Be kind." not in str(snapshot.values)
+
+
+@MODES
+def test_text_and_mapping_reach_other_nodes_as_keys(mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("text", "hurry"))
+    arbiter_os.add_advisor(Tell("keys", {"amount": 7}))
+    output = run(arbiter_os.govern(chain(node)), {"log": [], "amount": 1}, mode=mode)
+    assert node.calls == [{"log": [], "amount": 7, "advice": "hurry"}]
+    assert output == {"log": ["node"], "amount": 1}
+
+
+def test_pydantic_state_gets_a_changed_copy() -> None:
+    class Model(BaseModel):
+        x: int = 0
+        y: int = 0
+
+    seen: list[Model] = []
+
+    def node(state: Model) -> Any:
+        seen.append(state)
+        return {"y": state.x}
+
+    builder = StateGraph(Model)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("keys", {"x": 5}))
+    assert arbiter_os.govern(builder).invoke({"x": 1}) == {"x": 1, "y": 5}
+    assert seen == [Model(x=5)]
+
+
+@MODES
+@pytest.mark.parametrize("advice", [lambda h, s: 1 / 0, 42, [HumanMessage("x")], lambda h, s: s.clear()])
+def test_failing_advisor_is_skipped_and_recorded(advice: Any, mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("broken", advice))
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["node"]}
+    assert node.calls == [{"log": []}]
+    assert "advisor broken" in arbiter_os.history.entries[-1][-1].errors
+
+
+@MODES
+def test_feedback_advisor_hands_on_what_was_found_wrong(mode: str) -> None:
+    draft = Spy("draft")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("quality", bad, target_nodes=["draft"]))
+    arbiter_os.add_policy_router(EvaluationRouter("again", "quality", "draft", max_redirects=1))
+    arbiter_os.add_advisor(FeedbackAdvisor("tell", "quality"))
+    run(arbiter_os.govern(chain(draft)), {"log": []}, mode=mode)
+    assert draft.calls == [{"log": []}, {"log": ["draft"], "advice": "quality: bad"}]
+
+
+@MODES
+def test_rejected_drafts_are_seen_nowhere(mode: str) -> None:
+    """Not in the state, not in a checkpoint, not in any stream; the feedback reaches the next call."""
+    model = GenericFakeChatModel(messages=iter([AIMessage("draft one"), AIMessage("draft two"), AIMessage("final")]))
+    inputs: list[list[str]] = []
+
+    def speak(state: Chat) -> Any:
+        inputs.append([str(m.content) for m in state["messages"]])
+        answer = model.invoke(state["messages"])
+        get_stream_writer()({"custom": answer.content})
+        return {"messages": [answer]}
+
+    def review(history: History, draft: Any, attempt: int) -> Correction:
+        text = draft["messages"][-1].content
+        assert history.entries[-1][-1].output_state["messages"][-1].content == text
+        return Correction.commit() if text == "final" else Correction.retry(f"no. {attempt}")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", review))
+    app = arbiter_os.govern(chat(speak, checkpointer=InMemorySaver()))
+    modes: Any = ["values", "updates", "messages", "custom", "debug", "tasks", "checkpoints"]
+    state = {"messages": [HumanMessage("hi")]}
+    if mode == "sync":
+        chunks = list(app.stream(state, thread("1"), stream_mode=modes))
+    else:
+
+        async def collect() -> list[Any]:
+            return [c async for c in app.astream(state, thread("1"), stream_mode=modes)]
+
+        chunks = asyncio.run(collect())
+    assert inputs == [["hi"], ["hi", "no. 1"], ["hi", "no. 2"]]
+    text = str(chunks)
+    assert "draft" not in text.replace("'draft'", "") and "no. 1" not in text
+    assert [c[1] for c in chunks if c[0] == "custom"] == [{"custom": "final"}]
+    assert [c[1][0].content for c in chunks if c[0] == "messages"][-1] == "final"
+    assert [m.content for m in app.get_state(thread("1")).values["messages"]] == ["hi", "final"]
+    item = arbiter_os.history.entries[-1][-1]
+    assert list(item.corrections) == ["no. 1", "no. 2"]
+
+
+@MODES
+def test_attempts_are_bounded(mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(
+        Review("gate", lambda h, d, a: Correction.retry("again"), max_attempts=3)
+    )
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["node"]}
+    assert len(node.calls) == 3
+    assert "max_attempts=3" in arbiter_os.history.entries[-1][-1].notes["gate gate"]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("answer", "kwargs", "calls"),
+    [
+        (lambda h, d, a: Correction.give_up("hopeless"), {}, 1),
+        (lambda h, d, a: Correction.retry("hopeless"), {"on_exhausted": "raise", "max_attempts": 2}, 2),
+    ],
+)
+def test_giving_up_fails_the_node(answer: Any, kwargs: Any, calls: int, mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer, **kwargs))
+    with pytest.raises(CorrectionError, match="hopeless"):
+        run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode)
+    assert len(node.calls) == calls
+    assert arbiter_os.history.entries[-1][-1].status == "failed"
+
+
+@MODES
+@pytest.mark.parametrize("answer", [lambda h, d, a: 1 / 0, lambda h, d, a: None, lambda h, d, a: d.clear()])
+def test_failing_gate_lets_the_draft_pass_and_says_so(answer: Any, mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer))
+    assert run(arbiter_os.govern(chain(Spy("node"))), {"log": []}, mode=mode) == {"log": ["node"]}
+    assert "let through" in arbiter_os.history.entries[-1][-1].errors["gate gate"]
+
+
+@MODES
+def test_gate_may_commit_an_earlier_draft(mode: str) -> None:
+    drafts: list[Any] = []
+
+    def review(history: History, draft: Any, attempt: int) -> Correction:
+        drafts.append(dict(draft))
+        return Correction.retry("more") if attempt == 1 else Correction.commit({"log": ["best"]})
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", review))
+    assert run(arbiter_os.govern(chain(Spy("node"))), {"log": []}, mode=mode) == {"log": ["best"]}
+
+
+@MODES
+def test_evaluator_gate(mode: str) -> None:
+    seen: list[Any] = []
+
+    def node(state: Any) -> Any:
+        seen.append(state.get("feedback"))
+        return {"log": [f"draft{len(seen)}"]}
+
+    def judge(history: History) -> EvaluationResult:
+        text = history.entries[-1][-1].output_state["log"][0]
+        return EvaluationResult(0.5, text == "draft2", f"{text} is not the second")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(EvaluatorGate("gate", Judge("second", judge)))
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["draft2"]}
+    assert seen == [None, "draft1 is not the second"]
+
+
+@MODES
+def test_gate_then_evaluation_then_route_see_the_committed_draft(mode: str) -> None:
+    counter = iter(range(9))
+
+    def node(state: Any) -> Any:
+        return {"log": [f"draft{next(counter)}"]}
+
+    routed: list[Any] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(
+        Review("gate", lambda h, d, a: Correction.retry("x") if a < 3 else Correction.commit())
+    )
+    arbiter_os.add_policy_router(Route("r", lambda h, o: routed.append(dict(o))))
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["draft2"]}
+    assert routed == [{"log": ["draft2"]}]
+
+
+def test_two_gates_on_one_node_are_refused() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("one", lambda h, d, a: Correction.commit()))
+    arbiter_os.add_correction_gate(Review("two", lambda h, d, a: Correction.commit()))
+    with pytest.raises(RegistrationError, match="'one', 'two'"):
+        arbiter_os.govern(chain(Spy("node")))
