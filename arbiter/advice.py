@@ -25,9 +25,7 @@ class Advisor(Contract):
     kind = "advisor"
     method = "advise"
 
-    def advise(
-        self, history: History, state: Mapping[str, Any]
-    ) -> Advice | Awaitable[Advice]:
+    def advise(self, history: History, state: Mapping[str, Any]) -> Advice | Awaitable[Advice]:
         """Context for this call: a text or messages for a node that reads `messages`, else a mapping of
         state keys to values (a text goes to the key `advice`); `None` for nothing."""
         raise NotImplementedError
@@ -76,6 +74,5 @@ class CorrectionGate(Contract):
             )
         if self.on_exhausted not in ("commit", "raise"):
             raise RegistrationError(
-                f"gate {self.name!r}: on_exhausted is {self.on_exhausted!r}; "
-                "expected 'commit' or 'raise'."
+                f"gate {self.name!r}: on_exhausted is {self.on_exhausted!r}; expected 'commit' or 'raise'."
             )

@@ -69,9 +69,7 @@ class ArbiterOS:
         _whole("keep", keep, none=True)
         _whole("facts", facts)
         if snapshot not in ("shallow", "deep", "digest"):
-            raise ConfigurationError(
-                f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'."
-            )
+            raise ConfigurationError(f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'.")
         self._strict = strict
         self._background = Background()
         self._core = Core(
@@ -79,9 +77,7 @@ class ArbiterOS:
         )
         self._lock = threading.RLock()
         self._woven: weakref.WeakKeyDictionary[Any, tuple[Any, Graph]] = weakref.WeakKeyDictionary()
-        self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = weakref.WeakKeyDictionary()
 
     # Registration
 
@@ -209,9 +205,7 @@ class ArbiterOS:
             self._governed[governed] = (graph, rules)
         return governed
 
-    def _govern_callable(
-        self, target: Any, instruction: Instruction | str | None, schemas: Any
-    ) -> Any:
+    def _govern_callable(self, target: Any, instruction: Instruction | str | None, schemas: Any) -> Any:
         if isinstance(target, type) or not (isinstance(target, Runnable) or callable(target)):
             raise NotAGraphError(
                 f"cannot govern {target!r}: expected a compiled graph, a StateGraph, a function or a Runnable."
@@ -351,5 +345,3 @@ def _whole(name: str, value: object, *, none: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         hint = ", or None for all" if none else ""
         raise ConfigurationError(f"{name} is {value!r}; expected a whole number from 1{hint}.")
-
-

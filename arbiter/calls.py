@@ -46,9 +46,7 @@ class Pace:
             self._strikes += 1
 
 
-def start(
-    call: Callable[[], Any], *, context: Context | None = None, name: str = "arbiter"
-) -> Future[Any]:
+def start(call: Callable[[], Any], *, context: Context | None = None, name: str = "arbiter") -> Future[Any]:
     """Run `call` on a daemon thread of its own.
 
     Not a pool: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
@@ -90,9 +88,7 @@ class _Loop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="arbiter-loop", daemon=True
-                ).start()
+                threading.Thread(target=self._loop.run_forever, name="arbiter-loop", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
 

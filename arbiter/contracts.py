@@ -44,9 +44,7 @@ class Contract:
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         nodes, instructions = self.target_nodes, self.target_instructions
-        return (nodes is None or node in nodes) and (
-            instructions is None or instruction in instructions
-        )
+        return (nodes is None or node in nodes) and (instructions is None or instruction in instructions)
 
     @property
     def redirect_targets(self) -> tuple[str, ...]:
@@ -61,7 +59,11 @@ class Contract:
                 f"a {type(self).__name__} has the name {found!r}; expected a non-empty text. "
                 "Call super().__init__(name=...) in its __init__."
             )
-        base = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("arbiter.") and "method" in vars(cls))
+        base = next(
+            cls
+            for cls in type(self).__mro__
+            if cls.__module__.startswith("arbiter.") and "method" in vars(cls)
+        )
         if getattr(type(self), self.method, None) is getattr(base, self.method):
             raise RegistrationError(
                 f"{self.kind} {found!r} ({type(self).__name__}) has no method {self.method!r}. "
@@ -73,7 +75,9 @@ class Contract:
         self.target_instructions = _instructions(self.target_instructions)
         self.target_nodes = _nodes(self.target_nodes)
         seconds: Any = self.deadline
-        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
+        if seconds is not None and (
+            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0
+        ):
             raise RegistrationError(
                 f"{self.kind} {found!r}: deadline is {seconds!r}; expected seconds above 0, or None."
             )

@@ -140,9 +140,7 @@ def _perform(op: Op, run: NodeRun, host: Host) -> Any:
             if isawaitable(answer):
                 if iscoroutine(answer):
                     answer.close()
-                raise SyncDriverError(
-                    node=run.record.node, source=f"{seat.contract.kind} {seat.name!r}"
-                )
+                raise SyncDriverError(node=run.record.node, source=f"{seat.contract.kind} {seat.name!r}")
             return answer
         case Resolve(evaluations, lane):
             return evaluations.resolve(lane)
@@ -154,15 +152,13 @@ def _perform(op: Op, run: NodeRun, host: Host) -> Any:
 
 async def _aperform(op: Op, host: Host) -> Any:
     match op:
-        case Call(seat, method, args):
+        case Call():
             with _aside(host.config):
                 return await _acall(op)
         case Resolve(evaluations, lane):
             if evaluations.done(lane.name) or (lane.pace.inline and not lane.evaluator.is_async):
                 return evaluations.resolve(lane)
-            return await asyncio.wrap_future(
-                start(lambda: evaluations.resolve(lane), context=Context())
-            )
+            return await asyncio.wrap_future(start(lambda: evaluations.resolve(lane), context=Context()))
         case Ask():
             return await host.aask(op)
         case _:

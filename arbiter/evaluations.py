@@ -171,7 +171,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     def __iter__(self) -> Iterator[str]:
         self.resolve_all()
-        return (lane.name for lane in self._lanes if isinstance(self._results.get(lane.name), EvaluationResult))
+        return (
+            lane.name for lane in self._lanes if isinstance(self._results.get(lane.name), EvaluationResult)
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -242,9 +244,7 @@ class Background:
             self._open += 1
             self._queue.append(evaluations)
             if self._worker is None:
-                self._worker = threading.Thread(
-                    target=self._work, name="arbiter-evaluations", daemon=True
-                )
+                self._worker = threading.Thread(target=self._work, name="arbiter-evaluations", daemon=True)
                 self._worker.start()
             elif self._asleep:
                 self._asleep = False

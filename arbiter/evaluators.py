@@ -40,6 +40,4 @@ class ThresholdEvaluator(NodeEvaluator):
             return EvaluationResult(0.0, False, f"{self.key} {found} (✗ threshold={self.threshold})")
         passed = value >= self.threshold
         mark = "✓" if passed else "✗"
-        return EvaluationResult(
-            value, passed, f"{self.key}={value:.2f} ({mark} threshold={self.threshold})"
-        )
+        return EvaluationResult(value, passed, f"{self.key}={value:.2f} ({mark} threshold={self.threshold})")

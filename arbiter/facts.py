@@ -6,8 +6,8 @@ clock, a state or LangGraph; the same writes always give the same value.
 
     fact    {"id", "node", "step", "at", "took"} and, where they differ from the usual:
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
-            "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (which router), "evals" {name: [score, passed,
-            feedback]}
+            "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (which router),
+            "evals" {name: [score, passed, feedback]}
     value   {"seq", "run", "run_from", "nodes", "instructions", "denied", "redirects",
             "first" {instruction: number}, "last" {node: fact}, "facts"}
     writes  a fact; `RUN` when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
@@ -137,8 +137,7 @@ class Past:
         found = [
             fact
             for name, fact in latest.items()
-            if (node is None or name == node)
-            and (instruction is None or fact.get("in") == instruction)
+            if (node is None or name == node) and (instruction is None or fact.get("in") == instruction)
         ]
         if found:
             return max(found, key=lambda fact: fact["n"])

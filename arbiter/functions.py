@@ -86,9 +86,7 @@ class FunctionCall:
 
     def invoke(self) -> Any:
         if (contract := self.node_run.plan.only_async) is not None:
-            raise SyncDriverError(
-                node=self.record.node, source=f"{contract.kind} {contract.name!r}"
-            )
+            raise SyncDriverError(node=self.record.node, source=f"{contract.kind} {contract.name!r}")
         try:
             return drive(self.node_run, self)
         finally:
@@ -230,17 +228,11 @@ class GovernedRunnable(Runnable[Any, Any]):
 
         return self._visit(input, call).invoke()
 
-    async def ainvoke(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Any:
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         def call(state: Any) -> Any:
             return self.runnable.ainvoke(state, config, **kwargs)
 
         return await self._visit(input, call).ainvoke()
 
     def _visit(self, input: Any, call: Callable[[Any], Any]) -> FunctionCall:
-        return FunctionCall(
-            self.core, cast(str, self.name), self.instruction, self.schemas, input, call
-        )
-
-
+        return FunctionCall(self.core, cast(str, self.name), self.instruction, self.schemas, input, call)

@@ -62,7 +62,7 @@ def label_of(runnable: Any) -> Label | None:
             continue
         inner = getattr(runnable, "func", None) or getattr(runnable, "afunc", None)
         if inner is None:
-            inner = getattr(type(runnable), "__call__", None) if _is_instance(runnable) else None
+            inner = type(runnable).__call__ if _is_instance(runnable) else None
         if inner is None or inner is runnable:
             return None
         runnable = inner
@@ -91,9 +91,7 @@ def schemas_of(declared: Any, node: str) -> Schemas | None:
         )
     if pair == (None, None):
         return None
-    return Schemas(
-        _adapter(pair[0], node), _adapter(pair[1], node), _name(pair[0]), _name(pair[1])
-    )
+    return Schemas(_adapter(pair[0], node), _adapter(pair[1], node), _name(pair[0]), _name(pair[1]))
 
 
 def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:
@@ -248,7 +246,6 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
                 node=target,
                 names=sorted({n for level in applying for n in governed_nodes(level)}),
             )
-
 
 
 def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> None:

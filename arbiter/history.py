@@ -274,9 +274,7 @@ class History:
                     return item
         return None
 
-    def count(
-        self, instruction: Instruction | str | None = None, node: str | None = None
-    ) -> int:
+    def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         """How many items there were of that instruction and that node, whatever their status.
 
         Exact also for items that are no longer kept, and in constant time, whichever of the two is given.
@@ -294,8 +292,7 @@ class History:
     def to_jsonl(self) -> str:
         """One JSON object a line, one line an item."""
         return "".join(
-            json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n"
-            for item in self.to_dicts()
+            json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in self.to_dicts()
         )
 
     def pprint(self, console: Console | None = None) -> None:
@@ -320,9 +317,7 @@ class History:
 
 
 def _matches(item: HistoryItem, instruction: Instruction | None, node: str | None) -> bool:
-    return (instruction is None or item.instruction == instruction) and (
-        node is None or item.node == node
-    )
+    return (instruction is None or item.instruction == instruction) and (node is None or item.node == node)
 
 
 class Totals:
@@ -357,7 +352,9 @@ class Totals:
 class RunHistory(History):
     """What is in memory of one run, or of all runs of one thread."""
 
-    def __init__(self, records: Sequence[Record], count: Callable[[Instruction | None, str | None], int]) -> None:
+    def __init__(
+        self, records: Sequence[Record], count: Callable[[Instruction | None, str | None], int]
+    ) -> None:
         self._entries = _supersteps(records)
         self._count = count
 
@@ -365,9 +362,7 @@ class RunHistory(History):
     def entries(self) -> Sequence[Sequence[HistoryItem]]:
         return self._entries
 
-    def count(
-        self, instruction: Instruction | str | None = None, node: str | None = None
-    ) -> int:
+    def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         wanted = None if instruction is None else find_instruction(instruction)
         return self._count(wanted, node)
 
@@ -441,9 +436,7 @@ class CausalHistory(History):
         fact = self._past.last(instruction=wanted.qualified if wanted else None, node=node)
         return None if fact is None else self._item(fact)
 
-    def count(
-        self, instruction: Instruction | str | None = None, node: str | None = None
-    ) -> int:
+    def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         wanted = None if instruction is None else find_instruction(instruction)
         own = 1 if _matches(self._own, wanted, node) else 0
         if wanted is None:
@@ -537,9 +530,7 @@ def record_from(fact: Fact) -> Record:
     record.attempt = fact.get("attempt", 1)
     record.status = fact.get("status", "completed")
     why: Mapping[str, str] = fact.get("why", _NOTHING)
-    record.checks = {
-        name: Verdict(kind, why.get(name, "")) for name, kind in fact.get("checks", {}).items()
-    }
+    record.checks = {name: Verdict(kind, why.get(name, "")) for name, kind in fact.get("checks", {}).items()}
     record.routes = dict(fact.get("routes", _NOTHING))
     record.redirected_to = fact.get("to")
     record.evaluations = evaluations_from(fact)

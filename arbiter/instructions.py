@@ -54,8 +54,7 @@ class _CoreType(EnumType):
             if isinstance(declared, _Meaning):
                 if not member.isupper():
                     raise RegistrationError(
-                        f"{name}.{member}: instructions are written in capitals. "
-                        f"Write {member.upper()}."
+                        f"{name}.{member}: instructions are written in capitals. Write {member.upper()}."
                     )
                 # Past Enum's own dict, which refuses to see a name a second time.
                 dict.__setitem__(members, member, replace(declared, name=member))
@@ -88,8 +87,7 @@ class Instruction(Enum, metaclass=_CoreType):
     def __new__(cls, declared: _Meaning) -> Instruction:
         if not isinstance(declared, _Meaning):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
-                f'{cls.__name__}: expected members such as NAME = means("What it does."), '
-                f"got {declared!r}"
+                f'{cls.__name__}: expected members such as NAME = means("What it does."), got {declared!r}'
             )
         member = object.__new__(cls)
         member._value_ = declared.name

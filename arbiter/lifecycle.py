@@ -150,7 +150,7 @@ class NodeRun:
 
 def lifecycle(run: NodeRun) -> Steps:
     """The whole of one node run. Returns the body's output, or `Raised`."""
-    record, plan = run.record, run.plan
+    plan = run.plan
     run.begun = run.settings.timer()
     if plan.checkers or (run.schemas is not None and run.schemas.input is not None):
         stopped = yield from _check(run)
@@ -166,12 +166,8 @@ def lifecycle(run: NodeRun) -> Steps:
         return (yield from _failed(run, output))
     if run.lent:
         output = _without_lent(run, output)
-    if run.schemas is not None and run.schemas.output is not None:
-        if (refused := _refused(run.schemas.output, run.schemas.output_name, output)) is not None:
-            error = OutputSchemaError(
-                node=record.node, schema=run.schemas.output_name, message=refused
-            )
-            return (yield from _failed(run, Raised(error)))
+    if (wrong := _output_refused(run, output)) is not None:
+        return (yield from _failed(run, Raised(wrong)))
     return (yield from _completed(run, output, output))
 
 
@@ -279,6 +275,16 @@ def _input_refused(run: NodeRun) -> str | None:
     if schemas is None or schemas.input is None:
         return None
     return _refused(schemas.input, schemas.input_name, run.input)
+
+
+def _output_refused(run: NodeRun, output: Any) -> OutputSchemaError | None:
+    schemas = run.schemas
+    if schemas is None or schemas.output is None:
+        return None
+    refused = _refused(schemas.output, schemas.output_name, output)
+    if refused is None:
+        return None
+    return OutputSchemaError(node=run.record.node, schema=schemas.output_name, message=refused)
 
 
 def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
@@ -419,9 +425,7 @@ def _lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None
         return
     added = [advice] if isinstance(advice, BaseMessage) else advice
     if not isinstance(added, Sequence) or not all(isinstance(m, BaseMessage) for m in added):
-        raise TypeError(
-            f"advice was a {type(advice).__name__}; expected a text, messages or a mapping"
-        )
+        raise TypeError(f"advice was a {type(advice).__name__}; expected a text, messages or a mapping")
     if not isinstance(messages, list):
         raise TypeError("advice was messages, but the node's input has no list 'messages'")
     named = [m.model_copy(update={"id": f"{id}-{i}"}) for i, m in enumerate(added)]
@@ -429,9 +433,7 @@ def _lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None
     # System messages go with the leading ones: some providers refuse them anywhere else.
     system = [m for m in named if m.type == "system"]
     others = [m for m in named if m.type != "system"]
-    run.input = with_fields(
-        run.input, {"messages": [*messages[:lead], *system, *messages[lead:], *others]}
-    )
+    run.input = with_fields(run.input, {"messages": [*messages[:lead], *system, *messages[lead:], *others]})
     run.lent.update({m.id: m for m in named if m.id})
 
 
@@ -439,9 +441,7 @@ def _without_lent(run: NodeRun, output: Any) -> Any:
     """The output without what was lent, should the node have returned it."""
     lent = run.lent
     output = without(output, lambda part: isinstance(part, BaseMessage) and part.id in lent)
-    if isinstance(output, dict) and any(
-        key in lent and value is lent[key] for key, value in output.items()
-    ):
+    if isinstance(output, dict) and any(key in lent and value is lent[key] for key, value in output.items()):
         return {k: v for k, v in output.items() if not (k in lent and v is lent[k])}
     return output
 
@@ -507,9 +507,7 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
             for name in router.needs:
                 if (lane := evaluations.lane(name)) is not None:
                     yield Resolve(evaluations, lane)
-        target = yield Call(
-            seat, router.route_after, (run.view, shown) if seat.takes_output else (run.view,)
-        )
+        target = yield Call(seat, router.route_after, (run.view, shown) if seat.takes_output else (run.view,))
         routes[seat.name] = None
         if type(target) is Raised:
             if not isinstance(target.error, Exception) or isinstance(target.error, SyncDriverError):
@@ -542,4 +540,3 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
 
 def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-

@@ -192,9 +192,7 @@ def _parse(file: Traversable, name: str) -> Document:
         loader = _Loader(raw.decode("utf-8-sig"))
         root = loader.get_single_node()
     except UnicodeDecodeError as error:
-        raise _UnreadableError(
-            raw.count(b"\n", 0, error.start) + 1, "expected UTF-8 text"
-        ) from None
+        raise _UnreadableError(raw.count(b"\n", 0, error.start) + 1, "expected UTF-8 text") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = ", ".join(filter(None, (error.context, error.problem)))
@@ -331,9 +329,9 @@ class Fingerprint:
     nodes: Mapping[str, str]
 
     def fits(self, facts: GraphFacts) -> bool:
-        return all(
-            facts.metadata.get(key) == value for key, value in self.metadata.items()
-        ) and all(_fits(facts.nodes.get(node, ""), code) for node, code in self.nodes.items())
+        return all(facts.metadata.get(key) == value for key, value in self.metadata.items()) and all(
+            _fits(facts.nodes.get(node, ""), code) for node, code in self.nodes.items()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,9 +391,7 @@ def shipped_bindings() -> tuple[BindingPack, ...]:
     return load_bindings(pack_folder("instructions"))
 
 
-def binding_for(
-    facts: GraphFacts, packs: Iterable[BindingPack] | None = None
-) -> BindingPack | None:
+def binding_for(facts: GraphFacts, packs: Iterable[BindingPack] | None = None) -> BindingPack | None:
     """The first of `packs` (those that ship with Arbiter) whose fingerprint fits, or None."""
     candidates = shipped_bindings() if packs is None else packs
     return next((pack for pack in candidates if pack.fits(facts)), None)
@@ -443,7 +439,5 @@ class _BindingFile(PackModel):
     version: Literal[1]
     name: _Text
     description: _Text
-    match: Annotated[
-        list[Annotated[_FingerprintEntry, AfterValidator(_fingerprint)]], Field(min_length=1)
-    ]
+    match: Annotated[list[Annotated[_FingerprintEntry, AfterValidator(_fingerprint)]], Field(min_length=1)]
     instructions: Annotated[list[_BindingEntry], Field(min_length=1)]

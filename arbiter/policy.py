@@ -89,9 +89,7 @@ class PolicyRouter(Contract):
         self.max_redirects = max_redirects
         self.on_error = on_error
 
-    def route_after(
-        self, history: History, current_output: Any
-    ) -> str | None | Awaitable[str | None]:
+    def route_after(self, history: History, current_output: Any) -> str | Awaitable[str | None] | None:
         """The name of the node to run next instead of the normal successors, or `None`."""
         raise NotImplementedError
 

@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from arbiter.facts import Fact, Past, Value
@@ -121,7 +122,7 @@ class Loop:
         _current.set({**_current.get(), recorder.uid: self})
 
     def bind(
-        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str
+        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str, path: Any
     ) -> Run:
         """The run of this execution. `saved`: a checkpointer keeps the thread; `resumed`: LangGraph says so."""
         if self.run is not None:
@@ -129,7 +130,7 @@ class Loop:
         with self._lock:
             if self.run is None:
                 self.run = self.recorder.run_for(
-                    thread_id, past, saved=saved, resumed=resumed, step=step, task=task
+                    thread_id, past, saved=saved, resumed=resumed, step=step, task=task, path=path
                 )
                 self.fallback = None
         return self.run
@@ -144,7 +145,8 @@ class Loop:
         return run
 
 
-_current: ContextVar[Mapping[int, Loop]] = ContextVar("arbiter_loops", default={})
+_NONE: Mapping[int, Loop] = MappingProxyType({})
+_current: ContextVar[Mapping[int, Loop]] = ContextVar("arbiter_loops", default=_NONE)
 """The newest execution that began in this context, by recorder."""
 _uids = count(1)
 
@@ -175,7 +177,7 @@ class Recorder:
             return log
 
     def run_for(
-        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str
+        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str, path: Any
     ) -> Run:
         log = self.log_of(thread_id)
         run = log.runs[-1] if log.runs else None
@@ -184,7 +186,7 @@ class Recorder:
             run is not None
             and saved
             and (run.epoch == epoch if epoch else resumed)
-            and not _diverged(run.records, past.value, step, task)
+            and not _diverged(run.records, past.value, step, task, path)
         )
         if run is None or not continues:
             run = log.new_run(epoch, past)
@@ -239,15 +241,22 @@ PLAIN = -1
 _LOOK_BACK = 200
 
 
-def _diverged(records: Iterable[Record], value: Value, step: int, task: str) -> bool:
+def _diverged(records: Iterable[Record], value: Value, step: int, task: str, path: Any) -> bool:
     """Whether this execution goes on from an earlier point than where the run got to: a fork."""
+    tracked = bool(value)
     committed = {fact["id"] for fact in value.get("facts", ())}
-    recent = list(records)[-_LOOK_BACK:]
     return any(
         record.status == "completed"
         and not record.namespace
-        and (record.id == task or (record.step < step and record.id not in committed))
-        for record in recent
+        and record.id not in committed
+        and (
+            record.id == task
+            or record.step > step
+            or (record.step < step and tracked)
+            # In one superstep a path is taken once; a finished sibling has another.
+            or (record.step == step and record.path == path)
+        )
+        for record in list(records)[-_LOOK_BACK:]
     )
 
 

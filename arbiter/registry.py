@@ -120,9 +120,7 @@ class Registry:
                 checkers=checkers,
                 advisors=advisors,
                 gate=gates[0] if gates else None,
-                lanes=tuple(
-                    lane for lane in self.evaluators if lane.evaluator.applies_to(node, instruction)
-                ),
+                lanes=tuple(lane for lane in self.evaluators if lane.evaluator.applies_to(node, instruction)),
                 routers=plain,
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),

@@ -159,9 +159,7 @@ class _Ink:
         if text.isascii():
             return text.isprintable()
         return (
-            text.translate(_WRITTEN_SPACES).isprintable()
-            and not _HIDDEN.search(text)
-            and self._encodes(text)
+            text.translate(_WRITTEN_SPACES).isprintable() and not _HIDDEN.search(text) and self._encodes(text)
         )
 
     def atoms(self, text: str, escaped: str = "") -> _Atoms:
@@ -385,9 +383,7 @@ def _message(value: BaseMessage, chars: int) -> _Shape:
     for field, detail in (("tool_calls", "args"), ("invalid_tool_calls", "error")):
         calls: list[Any] = getattr(value, field, None) or []
         if calls:
-            children = [
-                (None, {call.get("name"): call.get(detail)}) for call in calls[: _HEAD + _TAIL]
-            ]
+            children = [(None, {call.get("name"): call.get(detail)}) for call in calls[: _HEAD + _TAIL]]
             dropped = len(calls) - len(children)
             shown.append((field, _Branch(children, False, "", dropped, len(children))))
     return _Branch(shown, True)
@@ -398,9 +394,7 @@ def _model(value: BaseModel, chars: int) -> _Shape:
     hidden = {name for name, info in type(value).model_fields.items() if not info.repr}
     extra = value.__pydantic_extra__ or {}
     pairs = (
-        (name, child)
-        for name, child in chain(value.__dict__.items(), extra.items())
-        if name not in hidden
+        (name, child) for name, child in chain(value.__dict__.items(), extra.items()) if name not in hidden
     )
     size = len(value.__dict__) + len(extra) - len(hidden & value.__dict__.keys())
     return _fields(pairs, size, f"!{_type_name(value)}")
@@ -499,9 +493,7 @@ class _Yaml:
         self._ink = ink
         self._page_width = width
 
-    def lines(
-        self, value: Any, lead: str, indent: int, path: tuple[int, ...] = ()
-    ) -> Iterator[_Line]:
+    def lines(self, value: Any, lead: str, indent: int, path: tuple[int, ...] = ()) -> Iterator[_Line]:
         """Lazily: what is not printed is not looked at. `path` has the containers around it."""
         if id(value) in path:
             yield from self._flow([list("<cycle>")], lead, indent)
@@ -528,9 +520,7 @@ class _Yaml:
     def note(self, text: str, column: int) -> _Line:
         return ((" " * column, ""), (f"# {self._ink.ellipsis} ({text})", _NOTE))
 
-    def _branch(
-        self, shape: _Branch, lead: str, indent: int, path: tuple[int, ...]
-    ) -> Iterator[_Line]:
+    def _branch(self, shape: _Branch, lead: str, indent: int, path: tuple[int, ...]) -> Iterator[_Line]:
         if not shape.children or len(path) > _DEPTH:
             yield from self._closed(shape, lead, indent)
             return
@@ -616,11 +606,7 @@ class _Yaml:
             yield from self._flow(self._quoted(text), lead, indent, note, mark="\\")
 
     def _is_plain(self, text: str) -> bool:
-        return (
-            _PLAIN.fullmatch(text) is not None
-            and text.lower() not in _RESERVED
-            and self._ink.shows(text)
-        )
+        return _PLAIN.fullmatch(text) is not None and text.lower() not in _RESERVED and self._ink.shows(text)
 
     def _is_block(self, text: str) -> bool:
         body = text.removesuffix("\n")
@@ -763,7 +749,7 @@ class _Page:
         yield "Contract errors", self._capped(self._failures(item.errors), _SECTION_LINES)
 
     def _value(self, state: Any) -> Iterator[_Line]:
-        """The fields of `state`. When there is not room for all, the long ones are cut, not the last."""
+        """The fields of `state`. Without room for all, the long ones are cut and not the last."""
         limit = self._value_lines
         fields = [list(islice(lines, limit + 1)) for lines in self._yaml.fields(state, 6)]
         most = _share([len(lines) for lines in fields], limit)

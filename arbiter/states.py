@@ -95,7 +95,7 @@ _MAX_DEPTH = 40
 
 def _plain(value: Any, depth: int) -> Any:
     """`value` as JSON-able data that keeps types apart. No `repr`: that may hold an address."""
-    if value is None or isinstance(value, bool | int | str) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
         return value
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if depth > _MAX_DEPTH:
@@ -265,7 +265,5 @@ def without(value: Any, is_transient: Callable[[Any], bool]) -> Any:
     if isinstance(value, Command) and isinstance(value.update, dict):
         update = without(value.update, is_transient)
         if update is not value.update:
-            return Command(
-                graph=value.graph, update=update, resume=value.resume, goto=value.goto
-            )
+            return Command(graph=value.graph, update=update, resume=value.resume, goto=value.goto)
     return value

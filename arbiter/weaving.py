@@ -23,6 +23,7 @@ from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_NS,
@@ -39,7 +40,6 @@ from langgraph._internal._constants import (
     NS_SEP,
     RESUME,
 )
-from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._runnable import RunnableSeq
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
@@ -70,7 +70,6 @@ _BRANCH_TO = "branch:to:{}"
 _STAMP = "__arbiter_answer__"
 
 
-
 # The hidden channel -------------------------------------------------------------------------------
 
 
@@ -96,11 +95,11 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def ValueType(self) -> Any:
+    def ValueType(self) -> Any:  # noqa: N802 - BaseChannel's name
         return dict
 
     @property
-    def UpdateType(self) -> Any:
+    def UpdateType(self) -> Any:  # noqa: N802 - BaseChannel's name
         return dict
 
     def _with(self, value: Value, loop: Loop | None) -> LedgerChannel:
@@ -526,6 +525,7 @@ class Visit:
                 resumed=bool(conf.get(CONFIG_KEY_RESUMING)),
                 step=step,
                 task=task,
+                path=metadata.get("langgraph_path", ()),
             )
         settings = core.settings
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
@@ -647,9 +647,7 @@ class Visit:
     def _report(self, fact: Fact) -> None:
         if self.parent is not None:
             order = task_order(self.record.path) + self.record.id
-            self.parent.report(
-                self.record.namespace, self.record.step, self.ledger.value, order, fact
-            )
+            self.parent.report(self.record.namespace, self.record.step, self.ledger.value, order, fact)
 
     # Inside
 

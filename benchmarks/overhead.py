@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import dataclasses
 import gc
+import itertools
 import json
 import operator
 import os
@@ -673,7 +674,7 @@ def long_loop(effort: Effort) -> Iterator[Row]:
             take(runner)
             gc.unfreeze()
             # Medians of single steps: a pause of the machine in one tenth says nothing about growth.
-            took = [b - a for a, b in zip(stamps[20:], stamps[21:], strict=False)]
+            took = [b - a for a, b in itertools.pairwise(stamps)]
             tenth = len(took) // 10
             growth[name].append(statistics.median(took[-tenth:]) / statistics.median(took[:tenth]))
     limits = {BARE: None, NOTHING: 1.1, POLICIES: 1.1}

@@ -245,9 +245,7 @@ class Library:
 
     def weight(self, word: str) -> float:
         """How telling `word` is: its inverse document frequency; most for one never met."""
-        ((found,),) = self._index.execute(
-            "SELECT count(*) FROM docs WHERE docs MATCH ?", (quoted(word),)
-        )
+        ((found,),) = self._index.execute("SELECT count(*) FROM docs WHERE docs MATCH ?", (quoted(word),))
         return round(math.log((len(self.documents) + 1) / (found + 1)), 2)
 
 
@@ -782,12 +780,8 @@ def load_model(name: str) -> BaseChatModel:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Ask Python's standard library a question.")
-    parser.add_argument(
-        "questions", nargs="*", metavar="question", help="three are asked if none is given"
-    )
-    parser.add_argument(
-        "--model", metavar="provider:name", help="let a chat model write the answers"
-    )
+    parser.add_argument("questions", nargs="*", metavar="question", help="three are asked if none is given")
+    parser.add_argument("--model", metavar="provider:name", help="let a chat model write the answers")
     parser.add_argument("--quiet", action="store_true", help="print the answers only")
     options = parser.parse_args(argv)
 

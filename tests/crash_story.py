@@ -62,9 +62,7 @@ def story(database: str, kill_at: int) -> dict[str, Any]:
     ]:
         builder.add_edge(before, after)
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluator(
-        Judge("quality", _by_score, target_instructions=[GENERATE])
-    )
+    arbiter_os.add_evaluator(Judge("quality", _by_score, target_instructions=[GENERATE]))
     arbiter_os.add_evaluator(
         Judge("sound", lambda h: EvaluationResult(1.0, True), target_nodes=["check"], durable=True)
     )

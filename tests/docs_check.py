@@ -156,9 +156,7 @@ def fresh_main() -> Generator[ModuleType]:
 
 def page_error(page: Path, block: Block, error: BaseException, printed: str) -> PageError:
     """The error with the line of the page it came from, which is not always the innermost frame."""
-    inside = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(page)
-    ]
+    inside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(page)]
     if inside:
         line = inside[-1].lineno or block.line
     else:

@@ -109,9 +109,7 @@ def with_policies(*, asynchronous: bool = False) -> ArbiterOS:
     """Two checkers that allow, a router that answers nothing, two evaluators of which one raises."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(Agreeing("agreeing"))
-    arbiter_os.add_policy_checker(
-        AgreeingSlowly("second") if asynchronous else Nodding("second")
-    )
+    arbiter_os.add_policy_checker(AgreeingSlowly("second") if asynchronous else Nodding("second"))
     arbiter_os.add_policy_router(Reading("reading"))
     arbiter_os.add_evaluator(Fields("fields"))
     arbiter_os.add_evaluator(Broken("broken"))
@@ -234,9 +232,7 @@ class EchoModel(BaseChatModel):
 
 
 def tool_call() -> AIMessage:
-    return AIMessage(
-        "", tool_calls=[{"name": "lookup", "args": {"query": "q"}, "id": "call-1"}]
-    )
+    return AIMessage("", tool_calls=[{"name": "lookup", "args": {"query": "q"}, "id": "call-1"}])
 
 
 class Worker:
@@ -311,9 +307,12 @@ def body(
     fails: bool = False,
     leave: Callable[[Any], Any] = bare,
     governing: Governing = bare,
+    worker: Worker | None = None,
+    message: bool = False,
 ) -> Any:
-    """A node's body of that kind."""
-    worker = Worker(label, fails=fails, leave=leave)
+    """A node's body of that kind; `message`: a tool returns what `leave` makes of its message."""
+    worker = worker or Worker(label, fails=fails, leave=leave)
+    message = message or leave is not bare
     match kind:
         case "function":
 
@@ -339,21 +338,21 @@ def body(
             prompt = RunnableLambda(worker.begin, name="prompt")
             return prompt | worker.model | RunnableLambda(_text) | RunnableLambda(worker.end)
         case "ToolNode":
-            return ToolNode([lookup(worker, message=leave is not bare)], handle_tool_errors=False)
+            return ToolNode([lookup(worker, message=message)], handle_tool_errors=False)
         case "subgraph":
             return inner_graph(worker, state)
         case "called subgraph" | "called governed subgraph":
-            called = inner_graph(Worker(label, fails=fails), state)
+            called = inner_graph(Worker(label), state)
             if kind == "called governed subgraph":
                 called = governing(called)
 
             def calls(state: Any) -> Any:
                 values = called.invoke({"n": get(state, "n", 0), "log": []})
-                return leave({"log": get(values, "log")})
+                return worker.end(get(values, "log")[-1])
 
             async def acalls(state: Any) -> Any:
                 values = await called.ainvoke({"n": get(state, "n", 0), "log": []})
-                return leave({"log": get(values, "log")})
+                return worker.end(get(values, "log")[-1])
 
             return RunnableLambda(calls, acalls, name="calls")
         case "create_agent":
@@ -375,7 +374,7 @@ def lookup(worker: Worker, *, message: bool = False) -> Any:
         if not message:
             return f"about {query}"
         answer = {"role": "tool", "content": f"about {query}", "tool_call_id": "call-1"}
-        return replace(worker.leave({}), update={"messages": [answer]})
+        return worker.leave({"messages": [answer]})
 
     return StructuredTool.from_function(lookup)
 
@@ -405,12 +404,16 @@ def last(state: Any) -> Any:
     return {"log": [f"last after {len(get(state, 'log', []))}"]}
 
 
-def to_last(update: Any) -> Any:
-    return Command(update=update, goto="last")
+def to_last(state_kind: str, update: Any) -> Any:
+    return Command(update=_for_command(state_kind, update), goto="last")
 
 
-def to_last_of_parent(update: Any) -> Any:
-    return Command(graph=Command.PARENT, update=update, goto="last")
+def to_last_of_parent(state_kind: str, update: Any) -> Any:
+    return Command(graph=Command.PARENT, update=_for_command(state_kind, update), goto="last")
+
+
+def _for_command(state_kind: str, update: Any) -> Any:
+    return [("__root__", update)] if state_kind == "dict" else update
 
 
 def make(
@@ -424,6 +427,8 @@ def make(
     graph.add_edge(START, "first")
     graph.add_edge("last", END)
     work = functools.partial(body, kind, state, fails=fails, governing=governing)
+    here = functools.partial(to_last, state_kind)
+    up = functools.partial(to_last_of_parent, state_kind)
 
     def other(given: Any) -> Any:
         update = {"log": ["other"]}
@@ -451,11 +456,11 @@ def make(
         case "Command":
             graph.add_node("other", other)
             if kind in COMMANDING:
-                graph.add_node("work", work(leave=to_last), destinations=("last",))
+                graph.add_node("work", work(leave=here), destinations=("last",))
             else:
                 graph.add_node("work", work())
                 graph.add_node(
-                    "go", lambda state: [Command(update={"log": ["go"]}), Command(goto="last")]
+                    "go", lambda state: [replace(here({"log": ["go"]}), goto=()), Command(goto="last")]
                 )
                 graph.add_edge("work", "go")
             graph.add_node("choose", lambda state: Command(goto=["work", Send("other", state)]))
@@ -463,10 +468,10 @@ def make(
         case "Command.PARENT":
             inner = builder(state)
             if kind in COMMANDING:
-                inner.add_node("work", work(leave=to_last_of_parent))
+                inner.add_node("work", work(leave=up))
             else:
                 inner.add_node("work", work())
-                inner.add_node("leave", lambda state: to_last_of_parent({"log": ["leave"]}))
+                inner.add_node("leave", lambda state: up({"log": ["leave"]}))
                 inner.add_edge("work", "leave")
             inner.add_edge(START, "work")
             graph.add_node("team", inner.compile(), destinations=("last",))
@@ -557,7 +562,18 @@ class Names:
             return self.scrub(value)
         if isinstance(value, BaseException):
             notes = list(getattr(value, "__notes__", ()))
-            return [type(value).__qualname__, self.plain(value.args), self.scrub(str(value)), self.plain(notes)]
+            return [
+                type(value).__qualname__,
+                self.plain(value.args),
+                self.scrub(str(value)),
+                self.plain(notes),
+            ]
+        if isinstance(value, BaseMessage):
+            # LangGraph names a nameless message in place, at a time that depends on the checkpointer's thread.
+            shown = dict(value)
+            if shown["id"] is None or _RANDOM.search(shown["id"]):
+                shown["id"] = "<some id>"
+            return [type(value).__qualname__, self.plain(shown)]
         if isinstance(value, BaseModel):
             return [type(value).__qualname__, self.plain(dict(value))]
         if isinstance(value, Send):
@@ -572,7 +588,7 @@ class Names:
             named = cast(Any, value)
             return [type(named).__qualname__, {n: self.plain(getattr(named, n)) for n in named._fields}]
         if isinstance(value, list | tuple):
-            return [self.plain(part) for part in cast(Sequence[Any], value)]
+            return self.listed(cast(Sequence[Any], value))
         if isinstance(value, set | frozenset):
             return sorted(map(str, cast(set[Any], value)))
         return self.scrub(repr(value))
@@ -598,6 +614,9 @@ _AS_IS = _AsIs()
 # Traces -------------------------------------------------------------------------------------------
 
 
+_UNTOLD = frozenset({"serialized", "invocation_params", "options"})
+
+
 class Recorder(BaseCallbackHandler):
     """Everything that a callback handler is told, in order."""
 
@@ -607,7 +626,10 @@ class Recorder(BaseCallbackHandler):
         self.events: list[Any] = []
 
     def _add(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        told = {k: v for k, v in kwargs.items() if k not in ("serialized", "invocation_params", "options")}
+        told = {k: v for k, v in kwargs.items() if k not in _UNTOLD}
+        if metadata := told.get("metadata"):
+            # LangGraph's own handler adds tags to the same dict, before or after this one.
+            told["metadata"] = {k: v for k, v in metadata.items() if k != "tags"}
         if kind.endswith("_start"):
             args = args[1:]
         self.events.append([kind, _AS_IS.plain(args), _AS_IS.plain(told)])
@@ -706,9 +728,7 @@ def run(graph: Any, entry: str, given: Any, config: RunnableConfig, **options: A
     return seen
 
 
-async def arun(
-    graph: Any, entry: str, given: Any, config: RunnableConfig, **options: Any
-) -> Observed:
+async def arun(graph: Any, entry: str, given: Any, config: RunnableConfig, **options: Any) -> Observed:
     """As `run`, with `await`."""
     seen = Observed()
     try:
@@ -730,9 +750,7 @@ async def arun(
 
 def _two(config: RunnableConfig) -> list[RunnableConfig]:
     own = config["configurable"]["thread_id"]
-    return [
-        {**config, "configurable": {"thread_id": thread}} for thread in (own, f"{own} again")
-    ]
+    return [{**config, "configurable": {"thread_id": thread}} for thread in (own, f"{own} again")]
 
 
 def account(
@@ -746,6 +764,7 @@ def account(
     names = Names(ordered=ordered)
     return {
         "error": names.plain(seen.error),
+        "notes": names.plain(list(getattr(seen.error, "__notes__", ()))),
         "chunks": names.listed(seen.chunks),
         "events": names.listed(recorder.events),
         "snapshots": names.listed(snapshots),
@@ -774,7 +793,9 @@ def pairwise(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
         row = dict(seed)
         for i, values in enumerate(dimensions):
             if i not in row:
-                row[i] = max(values, key=functools.partial(_gain, row, i, missing))
+                turn = len(rows) % len(values)  # so that values of equal gain take turns
+                turned = [*values[turn:], *values[:turn]]
+                row[i] = max(turned, key=functools.partial(_gain, row, i, missing))
         rows.append(tuple(row[i] for i in range(len(dimensions))))
         cells = sorted(row.items())
         missing -= set(itertools.combinations(cells, 2))

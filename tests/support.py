@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import pytest
 from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
 
 from arbiter import (
     ArbiterOS,

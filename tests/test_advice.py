@@ -150,7 +150,9 @@ def test_feedback_advisor_hands_on_what_was_found_wrong(mode: str) -> None:
 @MODES
 def test_rejected_drafts_are_seen_nowhere(mode: str) -> None:
     """Not in the state, not in a checkpoint, not in any stream; the feedback reaches the next call."""
-    model = GenericFakeChatModel(messages=iter([AIMessage("draft one"), AIMessage("draft two"), AIMessage("final")]))
+    model = GenericFakeChatModel(
+        messages=iter([AIMessage("draft one"), AIMessage("draft two"), AIMessage("final")])
+    )
     inputs: list[list[str]] = []
 
     def speak(state: Chat) -> Any:
@@ -179,7 +181,8 @@ def test_rejected_drafts_are_seen_nowhere(mode: str) -> None:
         chunks = asyncio.run(collect())
     assert inputs == [["hi"], ["hi", "no. 1"], ["hi", "no. 2"]]
     text = str(chunks)
-    assert "draft" not in text.replace("'draft'", "") and "no. 1" not in text
+    assert "draft" not in text.replace("'draft'", "")
+    assert "no. 1" not in text
     assert [c[1] for c in chunks if c[0] == "custom"] == [{"custom": "final"}]
     assert [c[1][0].content for c in chunks if c[0] == "messages"][-1] == "final"
     assert [m.content for m in app.get_state(thread("1")).values["messages"]] == ["hi", "final"]
@@ -191,9 +194,7 @@ def test_rejected_drafts_are_seen_nowhere(mode: str) -> None:
 def test_attempts_are_bounded(mode: str) -> None:
     node = Spy("node")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_correction_gate(
-        Review("gate", lambda h, d, a: Correction.retry("again"), max_attempts=3)
-    )
+    arbiter_os.add_correction_gate(Review("gate", lambda h, d, a: Correction.retry("again"), max_attempts=3))
     assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["node"]}
     assert len(node.calls) == 3
     assert "max_attempts=3" in arbiter_os.history.entries[-1][-1].notes["gate gate"]

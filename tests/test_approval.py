@@ -116,9 +116,7 @@ def test_approval_does_not_count_for_input_that_was_changed_with_the_resume(mode
     pay = Spy("pay")
     _, app = bank(pay)
     run(app, {"log": [], "amount": 20}, thread("1"), mode=mode)
-    again = run(
-        app, Command(resume="approve", update={"amount": 900}), thread("1"), mode=mode
-    )
+    again = run(app, Command(resume="approve", update={"amount": 900}), thread("1"), mode=mode)
     assert again["__interrupt__"][0].value["input"]["amount"] == 900
     assert pay.calls == []
     assert run(app, Command(resume="approve"), thread("1"), mode=mode)["log"] == ["pay", "last"]

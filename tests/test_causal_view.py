@@ -107,9 +107,7 @@ def branches_of_many_runs(mode: str, seed: int, runs: int, width: int) -> None:
         output = run(app, {"log": []}, mode=mode)
         items = arbiter_os.history.entries[0]
         assert [item.input_state["n"] for item in items] == list(range(width))
-        assert [item.evaluation_results["judge"].feedback for item in items] == [
-            str(n) for n in range(width)
-        ]
+        assert [item.evaluation_results["judge"].feedback for item in items] == [str(n) for n in range(width)]
         decisions.add((tuple(output["log"]), tuple(item.redirected_to for item in items)))
     assert wrong == []
     assert len(decisions) == 1

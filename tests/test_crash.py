@@ -37,7 +37,19 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     code, told = tell(tmp_path_factory.mktemp("whole") / "db.sqlite", 0)
     assert code == 0
     nodes = [decision[0] for decision in told["decisions"]]
-    assert nodes == "load draft reflect draft reflect draft check tidy verify respond tell".split()
+    assert nodes == [
+        "load",
+        "draft",
+        "reflect",
+        "draft",
+        "reflect",
+        "draft",
+        "check",
+        "tidy",
+        "verify",
+        "respond",
+        "tell",
+    ]
     assert told["decisions"][-1][1] == "denied"
     return told
 

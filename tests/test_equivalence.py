@@ -26,12 +26,26 @@ class Case:
     """One task at a time, which gives parallel branches an order."""
 
     @property
-    def ordered(self) -> bool:
-        return self.alone or self.topology not in graphs.PARALLEL | {"Command"}
+    def parallel(self) -> bool:
+        return self.topology in graphs.PARALLEL | {"Command"}
 
     @property
-    def limit(self) -> int | None:
-        return 1 if self.alone else None
+    def single_file(self) -> bool:
+        """Whether branches run one after another. LangGraph streams these modes with a thread of the same pool,
+        so that one thread is not enough."""
+        hindered = self.driver == "sync" and self.entry in ("custom", "messages", "list", "subgraphs", "v2")
+        return (self.alone or self.breaks) and not hindered
+
+    @property
+    def breaks(self) -> bool:
+        """Whether `work` fails. Which of several branches fails first, and how far the others got by then, is
+        chance unless they run in single file."""
+        streams = self.entry not in ("invoke", "values", "updates", "batch")
+        return self.fails and not (self.parallel and (self.driver == "async" or streams))
+
+    @property
+    def ordered(self) -> bool:
+        return self.single_file or not (self.parallel or self.entry == "batch")
 
     def __str__(self) -> str:
         parts = [self.driver, self.kind, self.entry, self.state, self.topology, self.saver]
@@ -58,7 +72,7 @@ def observe(case: Case, governing: Governing) -> tuple[dict[str, Any], list[Any]
     if case.driver == "async":
         return asyncio.run(_aobserve(case, governing))
     recorder = Recorder()
-    config = graphs.config_of("one", recorder, case.limit)
+    config = graphs.config_of("one", recorder, 1 if case.single_file else None)
     with graphs.saver(case.saver) as saver:
         graph = _graph(case, governing, saver)
         seen = graphs.run(graph, case.entry, graphs.INPUT, config)
@@ -73,7 +87,7 @@ def observe(case: Case, governing: Governing) -> tuple[dict[str, Any], list[Any]
 
 async def _aobserve(case: Case, governing: Governing) -> tuple[dict[str, Any], list[Any]]:
     recorder = Recorder()
-    config = graphs.config_of("one", recorder, case.limit)
+    config = graphs.config_of("one", recorder, 1 if case.single_file else None)
     async with graphs.asaver(case.saver) as saver:
         graph = _graph(case, governing, saver)
         seen = await graphs.arun(graph, case.entry, graphs.INPUT, config)
@@ -88,15 +102,11 @@ async def _aobserve(case: Case, governing: Governing) -> tuple[dict[str, Any], l
 
 
 def _graph(case: Case, governing: Governing, saver: Any) -> Any:
-    graph = graphs.make(
-        case.kind, case.state, case.topology, fails=case.fails, governing=governing
-    )
+    graph = graphs.make(case.kind, case.state, case.topology, fails=case.breaks, governing=governing)
     return governing(graph.compile(checkpointer=saver, name="outer"))
 
 
-def _account(
-    case: Case, seen: Observed, recorder: Recorder, snapshots: list[Any]
-) -> dict[str, Any]:
+def _account(case: Case, seen: Observed, recorder: Recorder, snapshots: list[Any]) -> dict[str, Any]:
     return graphs.account(seen, recorder, snapshots, ordered=case.ordered)
 
 

@@ -324,9 +324,7 @@ def test_policy_that_waits_for_a_verification(mode: str) -> None:
 
     for passed in (True, False):
         arbiter_os = ArbiterOS()
-        arbiter_os.add_evaluator(
-            ThresholdEvaluator("sound", "score", 0.5, [VERIFY], durable=True)
-        )
+        arbiter_os.add_evaluator(ThresholdEvaluator("sound", "score", 0.5, [VERIFY], durable=True))
         arbiter_os.add_policy_checker(Check("verified", verified, target_nodes=["answer"]))
         graph = chain(Spy("think"), Spy("check", score=0.9 if passed else 0.1), Spy("answer"))
         app = arbiter_os.govern(graph, {"think": GENERATE, "check": VERIFY})

@@ -87,9 +87,7 @@ def run(script: str, *arguments: str, folder: Path) -> str:
 # --- The story of the assistant ---
 
 
-def test_a_well_supported_answer_is_given_straight_away(
-    arbiter_os: ArbiterOS, assistant: Assistant
-) -> None:
+def test_a_well_supported_answer_is_given_straight_away(arbiter_os: ArbiterOS, assistant: Assistant) -> None:
     outcome = ask(arbiter_os, assistant, ANSWERED)
     assert nodes(outcome) == STRAIGHT
     assert outcome.refusal is None
@@ -170,7 +168,7 @@ def test_nonsense_is_refused(arbiter_os: ArbiterOS, assistant: Assistant, questi
 
 
 @pytest.mark.parametrize(
-    "question, sources",
+    ("question", "sources"),
     [
         ("How can I parse JSON text?", "json.loads json.load"),
         ("How do I compute the median of some numbers?", "statistics.median"),
@@ -210,9 +208,7 @@ def test_a_rewrite_splits_identifiers_adds_synonyms_then_looks_for_beginnings() 
     assert rewritten(terms, missing, 1) == (
         '"folder" OR "movetoend" OR "list" OR "directory" OR "move" OR "to" OR "end"'
     )
-    assert (
-        rewritten(terms, missing, 2) == f'{rewritten(terms, missing, 1)} OR "folder"* OR "moveto"*'
-    )
+    assert rewritten(terms, missing, 2) == f'{rewritten(terms, missing, 1)} OR "folder"* OR "moveto"*'
     assert '"list"' not in rewritten(terms, missing, 3)
 
 
@@ -220,7 +216,7 @@ def test_a_rewrite_splits_identifiers_adds_synonyms_then_looks_for_beginnings() 
 
 
 @pytest.mark.parametrize(
-    "answer, refused",
+    ("answer", "refused"),
     [
         ("Shuffle list x in place, and return None.", False),
         ("shuffle list x  in place,\nand return None.", False),

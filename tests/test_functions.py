@@ -154,9 +154,7 @@ def test_functional_api(mode: str) -> None:
     """Governed functions as @task and inside @entrypoint: one history of the run, interrupts included."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(HistoryPolicyChecker("verify_first", [GENERATE, TOOL_CALL]))
-    arbiter_os.add_policy_checker(
-        Check("ask", lambda h: Verdict.ask("sure?"), target_nodes=["act"])
-    )
+    arbiter_os.add_policy_checker(Check("ask", lambda h: Verdict.ask("sure?"), target_nodes=["act"]))
 
     def think(x: int) -> int:
         return x + 1

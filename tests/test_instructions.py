@@ -35,9 +35,7 @@ CORES = {
     "SocialCore": "COMMUNICATE NEGOTIATE PROPOSE_VOTE FORM_COALITION",
     "AffectiveCore": "INFER_INTENT MODEL_USER_STATE ADAPT_RESPONSE MANAGE_TRUST",
 }
-BUILT_IN = [
-    member for member in known_instructions() if type(member).__module__ == "arbiter.instructions"
-]
+BUILT_IN = [member for member in known_instructions() if type(member).__module__ == "arbiter.instructions"]
 
 every_instruction = pytest.mark.parametrize("instruction", BUILT_IN, ids=repr)
 
@@ -188,7 +186,7 @@ def test_a_core_that_is_defined_again_replaces_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, expected",
+    ("text", "expected"),
     [
         ("GENRATE", "'GENRATE'. Did you mean 'GENERATE'?"),
         ("generate", "'generate'. Did you mean 'GENERATE'?"),

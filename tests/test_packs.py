@@ -152,9 +152,7 @@ class AsyncOnly(AgentMiddleware[Any, Any, Any]):
 
 def test_hooks_of_ones_own_middleware_constrain() -> None:
     hooks = [before_agent(passing), after_agent(name="audit")(passing)]
-    agent = create_agent(
-        model(), middleware=[*hooks, before_model(name="trim")(passing), AsyncOnly()]
-    )
+    agent = create_agent(model(), middleware=[*hooks, before_model(name="trim")(passing), AsyncOnly()])
     assert bound(agent) == (
         "langchain-create-agent",
         {
@@ -270,9 +268,7 @@ class Caller:
     ],
     ids=lambda node: type(node).__name__,
 )
-def test_a_graph_that_merely_uses_the_names_is_not_recognised(
-    names: tuple[str, str], node: Any
-) -> None:
+def test_a_graph_that_merely_uses_the_names_is_not_recognised(names: tuple[str, str], node: Any) -> None:
     agent, tools = names
     graph = graph_of(**{agent: node, tools: ToolNode([search]), "x.before_model": node})
     assert bound(graph) is None
@@ -288,7 +284,7 @@ def test_a_graph_without_nodes_or_metadata_is_not_recognised() -> None:
 
 
 @pytest.mark.parametrize(
-    "runnable, code",
+    ("runnable", "code"),
     [
         (call_model, f"{__name__}.call_model"),
         (Caller().call_model, f"{__name__}.Caller.call_model"),
@@ -321,17 +317,13 @@ def test_code_is_told_of_what_has_a_function_without_end() -> None:
 
 def pack_with(*bindings: tuple[str, Instruction]) -> BindingPack:
     fingerprint = Fingerprint(metadata={"team": "legal"}, nodes={"read": "acme.legal.*"})
-    return BindingPack(
-        name="legal", description="", file="", match=(fingerprint,), bindings=bindings
-    )
+    return BindingPack(name="legal", description="", file="", match=(fingerprint,), bindings=bindings)
 
 
 def test_the_first_binding_that_fits_a_node_holds() -> None:
     pack = pack_with(("call_bank", VERIFY), ("call_*", TOOL_CALL), ("*", GENERATE))
     nodes = ["call_bank", "call_taxi", "other"]
-    assert pack.instructions_of(nodes) == dict(
-        zip(nodes, [VERIFY, TOOL_CALL, GENERATE], strict=True)
-    )
+    assert pack.instructions_of(nodes) == dict(zip(nodes, [VERIFY, TOOL_CALL, GENERATE], strict=True))
 
 
 def test_a_node_that_no_binding_fits_has_no_instruction() -> None:
@@ -384,9 +376,7 @@ def test_the_example_in_the_readme_of_the_folder_is_a_pack(tmp_path: Path) -> No
 
 def test_no_shipped_pack_takes_a_node_for_a_verification() -> None:
     """A policy that waits for VERIFY must not be content with a hook that merely runs."""
-    assert VERIFY not in {
-        instruction for pack in shipped_bindings() for _, instruction in pack.bindings
-    }
+    assert VERIFY not in {instruction for pack in shipped_bindings() for _, instruction in pack.bindings}
 
 
 def test_a_users_core_with_our_names_does_not_break_the_shipped_packs() -> None:
@@ -413,9 +403,7 @@ def run_python(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     """Run `code` in a fresh process that imports from `path`, in a folder of no meaning."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
     environment = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        command, cwd=path, env=environment, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)
 
 
 TELL_FOLDER = 'from arbiter.packs import pack_folder; print(pack_folder("instructions"))'
@@ -527,7 +515,7 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "old, new, mistakes",
+    ("old", "new", "mistakes"),
     [
         ("version: 1", "version: 2", ["1: version: expected 1, got 2"]),
         ("version: 1\n", "", ["1: version: expected a value, got nothing"]),
@@ -550,10 +538,7 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
         (
             "- metadata: {team: legal}",
             "- metdata: {team: legal}",
-            [
-                "5: match[0].metdata: expected one of metadata, nodes, got 'metdata'. "
-                "Did you mean 'metadata'?"
-            ],
+            ["5: match[0].metdata: expected one of metadata, nodes, got 'metdata'. Did you mean 'metadata'?"],
         ),
         (
             "- metadata: {team: legal}",
@@ -622,10 +607,7 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
         (
             "name: legal",
             "name: !!python/object/apply:os.system [ls]",
-            [
-                "2: name: expected plain YAML, got the tag "
-                "'tag:yaml.org,2002:python/object/apply:os.system'"
-            ],
+            ["2: name: expected plain YAML, got the tag 'tag:yaml.org,2002:python/object/apply:os.system'"],
         ),
         (
             "match:",
@@ -644,9 +626,7 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_line(
-    load: Load, old: str, new: str, mistakes: list[str] | None
-) -> None:
+def test_a_mistake_is_told_with_its_line(load: Load, old: str, new: str, mistakes: list[str] | None) -> None:
     """Where `mistakes` is None, the words are yaml's own: line and form are what matters."""
     assert GOOD.count(old) == 1
     with pytest.raises(PackError) as caught:
@@ -662,7 +642,7 @@ def test_a_mistake_is_told_with_its_line(
 
 
 @pytest.mark.parametrize(
-    "text, mistake",
+    ("text", "mistake"),
     [
         ("", "1: expected a mapping, got an empty file"),
         ("# nothing yet\n", "1: expected a mapping, got an empty file"),

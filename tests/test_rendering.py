@@ -9,18 +9,18 @@ import time
 import tracemalloc
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum
 from html.parser import HTMLParser
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import (
     AIMessage,
@@ -37,11 +37,9 @@ from rich.console import Console
 from rich.panel import Panel
 from syrupy.assertion import SnapshotAssertion
 
+from arbiter import ArbiterOS, EvaluationResult, History, HistoryItem, ThresholdEvaluator, Verdict
 from arbiter.instructions import GENERATE, LOAD, RESPOND, VERIFY, Instruction
 from arbiter.rendering import history_html, history_text, pprint_history, render_history
-
-if TYPE_CHECKING:
-    from arbiter.history import History
 
 
 @dataclass
@@ -175,9 +173,7 @@ TYPICAL_STEPS: list[Item | list[Item]] = [
         instruction=RESPOND,
         status="denied",
         duration=0.0,
-        check_policy_results={
-            "verify_first": Said("deny", "RESPOND needs a VERIFY that passed before it.")
-        },
+        check_policy_results={"verify_first": Said("deny", "RESPOND needs a VERIFY that passed before it.")},
     ),
 ]
 TYPICAL = history(*TYPICAL_STEPS)
@@ -227,7 +223,7 @@ def test_numbers_are_superstep_and_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "item, line",
+    ("item", "line"),
     [
         (Item(), "  [1.1] GENERATE · writer · completed · 12 ms"),
         (Item(instruction=None), "  [1.1] (no instruction) · writer · completed · 12 ms"),
@@ -268,7 +264,7 @@ def test_checks_show_mark_name_and_reason_when_not_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers, taken, lines",
+    ("answers", "taken", "lines"),
     [
         ({"r": None}, None, []),
         ({"r": "reflect"}, "reflect", ["→ r: reflect", "→ redirected to reflect"]),
@@ -350,6 +346,38 @@ def test_fits_inside_of_other_renderables() -> None:
     with console.capture() as capture:
         console.print(Panel(render_history(TYPICAL)))
     assert {cell_len(line) for line in capture.get().splitlines()} == {80}
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "real"), [(Item, HistoryItem), (Said, Verdict), (Scored, EvaluationResult), (Kept, History)]
+)
+def test_stand_ins_have_the_attributes_of_the_real_ones(stand_in: type, real: type) -> None:
+    assert {part.name for part in fields(stand_in)} <= set(dir(real)) | set(real.__annotations__)
+
+
+def test_a_real_history_prints_itself() -> None:
+    def answer(state: dict[str, Any]) -> dict[str, Any]:
+        return {"answer": state["question"] + "[/red]\x1b[31m"}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(ThresholdEvaluator("confidence_check", key="confidence", threshold=0.7))
+    arbiter_os.execute({"question": "Why?"}, answer, instruction=GENERATE)
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as capture:
+        arbiter_os.history.pprint(console)
+    lines = capture.get().splitlines()
+    assert lines[0] == "╔═══ SuperStep 1 ═══╗"
+    assert lines[1].startswith("  [1.1] GENERATE · ")
+    assert lines[2:6] == [
+        "    Input:",
+        "      question: Why?",
+        "    Output:",
+        r'      answer: "Why?[/red]\x1b[31m"',
+    ]
+    assert "✗ confidence_check: score=0.00" in capture.get()
+    # As a notebook calls it.
+    html = arbiter_os.history._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert r"Why?[/red]\x1b[31m" in html
 
 
 # --- Colour and encodings ---
@@ -443,7 +471,7 @@ class Polite:
 
 
 @pytest.mark.parametrize(
-    "value, text",
+    ("value", "text"),
     [
         (None, "it: null"),
         (True, "it: true"),
@@ -505,7 +533,7 @@ class Polite:
         (Polite(), 'it: !Polite "<Polite>"'),
         (ValueError("boom"), "it: !ValueError ValueError('boom')"),
         (int, """it: !type "<class 'int'>\""""),
-        (len, 'it: !builtin_function_or_method "<built-in function len>"'),
+        (len, 'it: !builtin_function_or_meth "<built-in function len>"'),
         (array.array("b", bytes(5000)), "it: <array object of 5,000 items>"),
     ],
     ids=lambda value: type(value).__name__,
@@ -674,9 +702,7 @@ def test_a_giant_value_costs_no_more_than_a_small_one(name: str) -> None:
     value = GIANTS[name]()
     huge = value if isinstance(value, str) else ""
     checks = {"c": Said("deny", huge)}
-    of = history(
-        Item(input_state={"it": value}, error=huge, check_policy_results=checks, node=huge)
-    )
+    of = history(Item(input_state={"it": value}, error=huge, check_policy_results=checks, node=huge))
     history_text(of)  # imports and caches
     tracemalloc.start()
     history_text(of)
@@ -901,22 +927,26 @@ anything = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(anything)
 def test_any_value_is_harmless(value: Any) -> None:
     harmless(history_text(history(Item(input_state={"it": value}, output_state=value))))
 
 
+@settings(deadline=None)
 @given(anything, st.integers(40, 120))
 def test_any_value_fits_any_width(value: Any, width: int) -> None:
     harmless(history_text(history(Item(input_state={"it": value})), width), width)
 
 
+@settings(deadline=None)
 @given(anything)
 def test_any_value_can_be_written_in_ascii(value: Any) -> None:
     text = printed(history(Item(input_state={"it": value})), "ascii")
     assert text.replace("\n", "").isprintable()
 
 
+@settings(deadline=None)
 @given(anything_written)
 def test_any_text_is_harmless_wherever_it_is(text: str) -> None:
     item = Item(
@@ -945,6 +975,7 @@ small = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(keys, small, min_size=1, max_size=5))
 def test_what_is_not_folded_is_yaml_that_reads_back_the_same(state: dict[str, Any]) -> None:
     view = render_history(history(Item(input_state=state)), max_value_lines=10_000)
@@ -956,6 +987,7 @@ def test_what_is_not_folded_is_yaml_that_reads_back_the_same(state: dict[str, An
     assert yaml.safe_load("\n".join(line[6:] for line in lines[3:])) == state
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_characters="\n"), max_size=200))
 def test_a_long_line_of_text_is_broken_into_the_same_yaml(text: str) -> None:
     assert yaml.safe_load(shown(text)) == {"it": text}

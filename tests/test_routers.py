@@ -108,9 +108,7 @@ def test_command_to_the_parent_is_replaced_too(mode: str) -> None:
 def test_cap_holds_and_the_item_says_so(mode: str) -> None:
     """A router may redirect `max_redirects` times in a run; then the normal edges are taken."""
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_router(
-        Route("again", lambda h, o: "a", target_nodes=["a"], max_redirects=2)
-    )
+    arbiter_os.add_policy_router(Route("again", lambda h, o: "a", target_nodes=["a"], max_redirects=2))
     app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
     for _ in range(2):  # each run of the thread has the cap anew
         before = len(run(app, {"log": []}, thread("1"), mode=mode)["log"])
@@ -159,9 +157,9 @@ def test_older_form_with_the_history_alone() -> None:
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(Old("old"))
-    assert arbiter_os.govern(chain(Spy("a"), Spy("b"), extra=[Spy("other")])).invoke(
-        {"log": []}
-    ) == {"log": ["a", "other"]}
+    assert arbiter_os.govern(chain(Spy("a"), Spy("b"), extra=[Spy("other")])).invoke({"log": []}) == {
+        "log": ["a", "other"]
+    }
 
 
 @MODES
@@ -271,8 +269,6 @@ def test_redirect_of_one_of_many_sends() -> None:
     builder.add_conditional_edges(START, lambda s: [Send("work", {"n": i}) for i in range(3)])
     builder.add_edge("work", "after")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_router(
-        Route("r", lambda h, o: "repair" if o == {"log": ["work1"]} else None)
-    )
+    arbiter_os.add_policy_router(Route("r", lambda h, o: "repair" if o == {"log": ["work1"]} else None))
     app = arbiter_os.govern(builder)
     assert app.invoke({"log": []})["log"] == ["work0", "work1", "work2", "after", "repair"]

@@ -43,9 +43,7 @@ def check_top_level(wheel: Path) -> None:
     """Only `arbiter/` and the metadata are installed: no tests, examples or second package."""
     with zipfile.ZipFile(wheel) as archive:
         found = {name.split("/", 1)[0] for name in archive.namelist()}
-    if foreign := sorted(
-        name for name in found if name != "arbiter" and not name.endswith(".dist-info")
-    ):
+    if foreign := sorted(name for name in found if name != "arbiter" and not name.endswith(".dist-info")):
         raise WheelError(f"{wheel.name} would install {foreign!r} beside 'arbiter'")
 
 
@@ -82,9 +80,7 @@ def check_packs(package: Path) -> Iterator[str]:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below `folder` by its relative path; nothing when there is no such folder."""
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }
 
 
@@ -103,9 +99,7 @@ def run_demo(interpreter: Path, workdir: Path) -> str:
     return printed
 
 
-def python(
-    interpreter: Path, *arguments: str, cwd: Path | None = None, timeout: float | None = None
-) -> str:
+def python(interpreter: Path, *arguments: str, cwd: Path | None = None, timeout: float | None = None) -> str:
     """Run Python and return what it printed; failing or taking too long is a `WheelError`."""
     # PYTHONPATH and a caller's environment would let the checkout in by the back door.
     environment = {

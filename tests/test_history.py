@@ -1,0 +1,259 @@
+"""The history: per run and per thread, exact totals, bounded memory, exports, forks."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel
+from rich.console import Console
+
+from arbiter import ArbiterOS, EvaluationResult, History
+from arbiter.facts import KEEP
+from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
+from arbiter.weaving import LEDGER
+from tests.support import MODES, Check, Judge, Spy, State, allow, chain, good, run, thread
+
+
+def loop(times: int, checkpointer: Any = None) -> Any:
+    """One node that runs `times` times."""
+    builder = StateGraph(State)
+    builder.add_node("work", lambda s: {"amount": s["amount"] + 1})
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", lambda s: "work" if s["amount"] < times else "__end__")
+    return builder.compile(checkpointer=checkpointer)
+
+
+@MODES
+def test_items_say_what_happened(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")), {"a": GENERATE})
+    run(app, {"log": ["in"]}, mode=mode)
+    a, b = arbiter_os.history.items()
+    assert (a.node, a.instruction, a.status, a.attempt, a.namespace) == ("a", GENERATE, "completed", 1, "")
+    assert a.input_state == {"log": ["in"]}
+    assert a.output_state == {"log": ["a"]}
+    assert a.timestamp.tzinfo is UTC
+    assert a.duration >= 0
+    assert b.instruction is None
+    assert b.step == a.step + 1
+    assert [len(step) for step in arbiter_os.history.entries] == [1, 1]
+    with pytest.raises(AttributeError):
+        a.status = "x"  # type: ignore[misc]
+
+
+def test_last_and_count() -> None:
+    arbiter_os = ArbiterOS()
+    kinds = {"a": GENERATE, "b": VERIFY, "c": GENERATE}
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c")), kinds)
+    app.invoke({"log": []})
+    history = arbiter_os.history
+    last = history.last(instruction="GENERATE")
+    assert last is not None
+    assert last.node == "c"
+    assert history.last(instruction=GENERATE, node="a") == history.entries[0][0]
+    assert history.last(instruction=TOOL_CALL) is None
+    assert (history.count(), history.count(GENERATE), history.count(node="b")) == (3, 2, 1)
+    assert history.count(GENERATE, "c") == 1
+    assert history.count(GENERATE, "b") == 0
+
+
+def test_every_shape_of_output_is_normalised() -> None:
+    from langgraph.types import Command
+
+    class Model(BaseModel):
+        amount: int
+
+    shapes: list[tuple[Any, Any]] = [
+        (None, {}),
+        ({"amount": 1}, {"amount": 1}),
+        (Command(update={"amount": 2}), {"amount": 2}),
+        ([Command(update={"amount": 3}), {"log": ["x"]}], {"amount": 3, "log": ["x"]}),
+        (Model(amount=4), {"amount": 4}),
+        (Command(), {}),
+        (Command(update=[("amount", 5)]), {"amount": 5}),
+    ]
+    for result, expected in shapes:
+        arbiter_os = ArbiterOS()
+        builder = StateGraph(State)
+        builder.add_node("a", lambda s, result=result: result)
+        builder.add_edge(START, "a")
+        arbiter_os.govern(builder).invoke({"log": []})
+        assert arbiter_os.history.entries[-1][-1].output_state == expected
+
+
+@MODES
+def test_runs_and_threads_are_kept_apart(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
+    for name in ("1", "2", "1"):
+        run(app, {"log": [name]}, thread(name), mode=mode)
+        assert arbiter_os.history.count() == 2
+    assert arbiter_os.history_of(thread_id="1").count() == 4
+    assert arbiter_os.history_of(thread_id="2").count() == 2
+    assert arbiter_os.history_of(thread_id="3").count() == 0
+    assert arbiter_os.history_of(thread_id="3").entries == []
+    # Reading a state runs nothing, and is no run.
+    app.get_state(thread("2"))
+    app.update_state(thread("2"), {"log": ["x"]}, as_node="b")
+    assert arbiter_os.history.count() == 2
+    assert arbiter_os.history.entries[0][0].input_state["log"][0] == "1"
+
+
+@MODES
+def test_history_inside_a_node_is_that_of_its_run(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    seen: list[list[str]] = []
+
+    def look(state: Any) -> Any:
+        seen.append([item.node for item in arbiter_os.history.items()])
+        return {"log": ["look"]}
+
+    run(arbiter_os.govern(chain(Spy("a"), look)), {"log": []}, mode=mode)
+    assert seen == [["a", "look"]]
+
+
+@MODES
+@pytest.mark.parametrize("registered", [False, True])
+def test_fork_has_the_history_of_its_own_past(registered: bool, mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    if registered:
+        arbiter_os.add_policy_checker(Check("fine", allow))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    before_b = next(s for s in app.get_state_history(thread("1")) if s.next == ("b",))
+    run(app, None, before_b.config, mode=mode)
+    if registered:
+        assert [item.node for item in arbiter_os.history.items()] == ["a", "b", "c"]
+        first_a = arbiter_os.history.entries[0][0]
+        assert first_a.output_state == {"log": ["a"]}
+    fork = app.update_state(before_b.config, {"log": ["edited"]})
+    run(app, None, fork, mode=mode)
+    if registered:
+        assert [item.node for item in arbiter_os.history.items()] == ["a", "b", "c"]
+    assert arbiter_os.history.entries[-1][-1].input_state["log"][:2] == ["a", "edited"]
+
+
+def test_memory_is_bounded_and_totals_stay_exact() -> None:
+    arbiter_os = ArbiterOS(keep=20)
+    app = arbiter_os.govern(loop(100), {"work": GENERATE})
+    app.invoke({"amount": 0}, {"recursion_limit": 200})
+    assert len(list(arbiter_os.history.items())) == 20
+    assert arbiter_os.history.count() == arbiter_os.history.count(GENERATE) == 100
+    assert arbiter_os.history.entries[-1][-1].output_state == {"amount": 100}
+
+
+def test_checkpoint_does_not_grow_with_the_run_and_totals_are_exact() -> None:
+    seen: list[int] = []
+
+    def look(history: History) -> bool:
+        seen.append(history.count(node="work"))
+        assert len(history.entries) <= KEEP + 1
+        return True
+
+    arbiter_os = ArbiterOS(facts=10)
+    arbiter_os.add_policy_checker(Check("look", look))
+    saver = InMemorySaver()
+    app = arbiter_os.govern(loop(40, saver), {"work": GENERATE})
+    app.invoke({"amount": 0}, {"recursion_limit": 99, **thread("1")})
+    assert seen == list(range(1, 41))
+    saved = saver.get_tuple(thread("1"))  # type: ignore[arg-type]
+    assert saved is not None
+    value = saved.checkpoint["channel_values"][LEDGER]
+    assert len(value["facts"]) == 10
+    assert value["nodes"] == {"work": 40}
+    json.dumps(value)
+
+
+@MODES
+def test_facts_never_show(mode: str) -> None:
+    """Not in outputs, streams, states or schemas; and with nothing registered, not even in the checkpoint."""
+    for registered in (False, True):
+        saver = InMemorySaver()
+        arbiter_os = ArbiterOS()
+        if registered:
+            arbiter_os.add_policy_checker(Check("fine", allow))
+        app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=saver))
+        output = run(app, {"log": []}, thread("1"), mode=mode)
+        chunks = list(
+            app.stream(
+                {"log": []}, thread("2"), stream_mode=["values", "updates", "debug", "checkpoints", "tasks"]
+            )
+        )
+        shown = [
+            output,
+            chunks,
+            app.get_state(thread("1")),
+            app.get_input_jsonschema(),
+            app.get_output_jsonschema(),
+        ]
+        assert LEDGER not in str(shown)
+        saved = saver.get_tuple(thread("1"))  # type: ignore[arg-type]
+        assert saved is not None
+        assert (LEDGER in saved.checkpoint["channel_values"]) is registered
+
+
+def test_exports() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    arbiter_os.add_evaluator(Judge("good", lambda h: EvaluationResult(0.5, True, "ok", {"x": float("nan")})))
+    arbiter_os.add_evaluator(Judge("broken", lambda h: 1 / 0))
+
+    def odd(state: Any) -> Any:
+        return {"log": [AIMessage("hi"), object(), b"\x00", "\ud800", {1: {2}}, float("inf")]}
+
+    arbiter_os.govern(chain(Spy("a"), odd), {"a": GENERATE}).invoke({"log": []})
+    dicts = arbiter_os.history.to_dicts()
+    assert [(d["superstep"], d["node"], d["instruction"]) for d in dicts] == [
+        (1, "a", "CognitiveCore.GENERATE"),
+        (2, "odd", None),
+    ]
+    assert dicts[0]["check_policy_results"] == {"fine": {"kind": "allow", "reason": ""}}
+    assert dicts[0]["evaluation_results"]["good"]["score"] == 0.5
+    assert "ZeroDivisionError" in dicts[0]["evaluation_errors"]["broken"]
+    lines = arbiter_os.history.to_jsonl().splitlines()
+    assert [json.loads(line) for line in lines] == dicts
+    lines[1].encode("utf-8")
+
+
+def test_pprint_prints_a_real_run() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("quality", good))
+    app = arbiter_os.govern(chain(Spy("a", text="[/red] \x1b[31m")), {"a": GENERATE})
+    app.invoke({"log": []})
+    console = Console(width=80, record=True, file=io.StringIO())
+    arbiter_os.history.pprint(console)
+    text = console.export_text()
+    assert "╔═══ SuperStep 1 ═══╗" in text
+    assert "[1.1] GENERATE" in text
+    assert "✓ quality: score=1.00 - good" in text
+    assert "[/red]" in text
+    assert "\x1b" not in text
+    assert "SuperStep" in arbiter_os.history._repr_html_()
+
+
+@pytest.mark.parametrize("how", ["shallow", "deep", "digest"])
+def test_snapshots(how: Any) -> None:
+    items = ["one"]
+
+    def a(state: Any) -> Any:
+        return {"log": items}
+
+    def b(state: Any) -> Any:
+        items.append("two")
+        return {}
+
+    arbiter_os = ArbiterOS(snapshot=how)
+    arbiter_os.govern(chain(a, b)).invoke({"log": []})
+    kept = arbiter_os.history.entries[0][0].output_state["log"]
+    if how == "digest":
+        assert isinstance(kept, str)
+        assert len(kept) == 32
+    else:
+        assert kept == (["one", "two"] if how == "shallow" else ["one"])
