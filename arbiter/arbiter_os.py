@@ -72,9 +72,7 @@ class ArbiterOS:
             raise ConfigurationError(f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'.")
         self._strict = strict
         self._background = Background()
-        self._core = Core(
-            Registry(), Recorder(keep, clock), Settings(snapshot, self._background, clock), facts
-        )
+        self._core = Core(Registry(), Recorder(keep), Settings(snapshot, self._background, facts, clock))
         self._lock = threading.RLock()
         self._woven: weakref.WeakKeyDictionary[Any, tuple[Any, Graph]] = weakref.WeakKeyDictionary()
         self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = weakref.WeakKeyDictionary()

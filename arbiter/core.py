@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arbiter.facts import KEEP
 from arbiter.lifecycle import Settings
 from arbiter.recorder import Recorder
 from arbiter.registry import Registry
@@ -12,9 +11,8 @@ from arbiter.registry import Registry
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """Registry, records and settings. `facts` bounds what a checkpoint holds of the history."""
+    """Registry, records and settings."""
 
     registry: Registry
     recorder: Recorder
     settings: Settings
-    facts: int = KEEP

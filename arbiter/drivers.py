@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from typing import Any, Protocol
+from typing import Any, cast
 
-from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from arbiter.calls import start, within
 from arbiter.errors import SyncDriverError
 from arbiter.lifecycle import Ask, Body, Call, NodeRun, Op, Raised, Resolve, lifecycle
+from arbiter.verdicts import Correction, Verdict
 
 
-class Host(Protocol):
-    """What a node run needs from where it runs: LangGraph, or a plain function call."""
-
-    config: RunnableConfig | None
-
-    def body(self, input: Any, held: bool) -> Any: ...
-    def abody(self, input: Any, held: bool) -> Awaitable[Any]: ...
-    def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]: ...
-    def ask(self, op: Ask) -> Any: ...
-    def aask(self, op: Ask) -> Awaitable[Any]: ...
-
-
-def drive(run: NodeRun, host: Host) -> Any:
+def drive(run: NodeRun) -> Any:
     """Run a node to its end. Raises what the node raised, or what governs it."""
     steps = lifecycle(run)
     answer: Any = None
@@ -39,7 +26,14 @@ def drive(run: NodeRun, host: Host) -> Any:
         while True:
             op = steps.send(answer)
             try:
-                answer = host.body(op.input, op.held) if type(op) is Body else _perform(op, run, host)
+                if type(op) is Body:
+                    answer = run.body(op.input, op.held)
+                elif type(op) is Call:
+                    answer = _call(op, run)
+                elif type(op) is Resolve:
+                    answer = op.evaluations.resolve(op.lane)
+                else:
+                    answer = run.ask(cast(Ask, op))
             except BaseException as exc:
                 answer = Raised(exc)
     except StopIteration as stop:
@@ -49,7 +43,7 @@ def drive(run: NodeRun, host: Host) -> Any:
     return answer
 
 
-async def adrive(run: NodeRun, host: Host) -> Any:
+async def adrive(run: NodeRun) -> Any:
     """As `drive`, in an event loop."""
     steps = lifecycle(run)
     answer: Any = None
@@ -58,9 +52,13 @@ async def adrive(run: NodeRun, host: Host) -> Any:
             op = steps.send(answer)
             try:
                 if type(op) is Body:
-                    answer = await host.abody(op.input, op.held)
+                    answer = await run.abody(op.input, op.held)
+                elif type(op) is Call and op.seat.pace.inline and not op.seat.is_async:
+                    answer = _acall_inline(op, run)
+                    if type(answer) not in _ANSWERS and isawaitable(answer):
+                        answer = await _by(op.seat.deadline, answer)
                 else:
-                    answer = await _aperform(op, host)
+                    answer = await _aperform(op, run)
             except BaseException as exc:
                 answer = Raised(exc)
     except StopIteration as stop:
@@ -70,7 +68,7 @@ async def adrive(run: NodeRun, host: Host) -> Any:
     return answer
 
 
-async def adrive_stream(run: NodeRun, host: Host) -> AsyncIterator[Any]:
+async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
     """As `adrive`, handing on what the body streams. The last thing yielded is `Final`."""
     steps = lifecycle(run)
     answer: Any = None
@@ -80,14 +78,14 @@ async def adrive_stream(run: NodeRun, host: Host) -> AsyncIterator[Any]:
             try:
                 if type(op) is Body and not op.held:
                     total = Sum()
-                    async for chunk in host.astream_body(op.input, op.held):
+                    async for chunk in run.astream_body(op.input, op.held):
                         total.add(chunk)
                         yield chunk
                     answer = total.value
                 elif type(op) is Body:
-                    answer = await host.abody(op.input, op.held)
+                    answer = await run.abody(op.input, op.held)
                 else:
-                    answer = await _aperform(op, host)
+                    answer = await _aperform(op, run)
             except BaseException as exc:
                 answer = Raised(exc)
     except StopIteration as stop:
@@ -128,55 +126,61 @@ class Sum:
 # What is not the body -----------------------------------------------------------------------------
 
 
-def _perform(op: Op, run: NodeRun, host: Host) -> Any:
-    match op:
-        case Call(seat, method, args):
-            with _aside(host.config):
-                deadline = seat.contract.deadline
-                if deadline is None:
-                    answer = method(*args)
-                else:
-                    answer = within(deadline, start(partial(method, *args)))
-            if isawaitable(answer):
-                if iscoroutine(answer):
-                    answer.close()
-                raise SyncDriverError(node=run.record.node, source=f"{seat.contract.kind} {seat.name!r}")
-            return answer
-        case Resolve(evaluations, lane):
+def _call(op: Call, run: NodeRun) -> Any:
+    seat = op.seat
+    token = var_child_runnable_config.set(run.aside)
+    try:
+        if seat.deadline is None:
+            answer = seat.method(*op.args)
+        else:
+            answer = within(seat.deadline, start(partial(seat.method, *op.args)))
+    finally:
+        var_child_runnable_config.reset(token)
+    if type(answer) not in _ANSWERS and isawaitable(answer):
+        if iscoroutine(answer):
+            answer.close()
+        raise SyncDriverError(node=run.record.node, source=f"{seat.contract.kind} {seat.name!r}")
+    return answer
+
+
+# The usual answers, of which nobody has to find out whether they can be awaited.
+_ANSWERS = frozenset({type(None), bool, str, tuple, list, dict, Verdict, Correction})
+
+
+async def _aperform(op: Op, run: NodeRun) -> Any:
+    if type(op) is Resolve:
+        evaluations, lane = op.evaluations, op.lane
+        if evaluations.done(lane.name) or (lane.pace.inline and not lane.is_async):
             return evaluations.resolve(lane)
-        case Ask():
-            return host.ask(op)
-        case _:
-            raise AssertionError(op)
+        return await asyncio.wrap_future(start(partial(evaluations.resolve, lane), context=Context()))
+    if type(op) is Call:
+        return await _acall(op, run)
+    return await run.aask(cast(Ask, op))
 
 
-async def _aperform(op: Op, host: Host) -> Any:
-    match op:
-        case Call():
-            with _aside(host.config):
-                return await _acall(op)
-        case Resolve(evaluations, lane):
-            if evaluations.done(lane.name) or (lane.pace.inline and not lane.evaluator.is_async):
-                return evaluations.resolve(lane)
-            return await asyncio.wrap_future(start(lambda: evaluations.resolve(lane), context=Context()))
-        case Ask():
-            return await host.aask(op)
-        case _:
-            raise AssertionError(op)
+def _acall_inline(op: Call, run: NodeRun) -> Any:
+    token = var_child_runnable_config.set(run.aside)
+    try:
+        return _timed(op.seat.pace.saw, op.seat.method, op.args)
+    finally:
+        var_child_runnable_config.reset(token)
 
 
-async def _acall(op: Call) -> Any:
-    contract, pace = op.seat.contract, op.seat.pace
-    deadline = contract.deadline
-    if contract.is_async:
-        return await _by(deadline, op.method(*op.args))
-    if pace.inline:
-        answer = _timed(pace.saw, op.method, op.args)
-    else:
+async def _acall(op: Call, run: NodeRun) -> Any:
+    seat = op.seat
+    token = var_child_runnable_config.set(run.aside)
+    try:
+        if seat.is_async:
+            return await _by(seat.deadline, seat.method(*op.args))
+        if seat.pace.inline:
+            answer = _timed(seat.pace.saw, seat.method, op.args)
+            return await _by(seat.deadline, answer) if isawaitable(answer) else answer
         # A thread of its own, so that a hanging contract holds up neither the loop nor its shutdown.
-        future = start(lambda: _timed(pace.saw, op.method, op.args))
-        answer = await _by(deadline, asyncio.wrap_future(future))
-    return await _by(deadline, answer) if isawaitable(answer) else answer
+        future = start(partial(_timed, seat.pace.saw, seat.method, op.args))
+        answer = await _by(seat.deadline, asyncio.wrap_future(future))
+        return await _by(seat.deadline, answer) if isawaitable(answer) else answer
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 def _timed(saw: Callable[[float], None], method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -196,20 +200,3 @@ async def _by(deadline: float | None, awaitable: Awaitable[Any]) -> Any:
         if str(exc):
             raise  # the contract's own
         raise TimeoutError(f"no answer within {deadline:g} s") from None
-
-
-@contextmanager
-def _aside(config: RunnableConfig | None) -> Iterator[None]:
-    """While a contract is called: its own model calls belong to no stream and no trace of the node.
-
-    `get_config()` still tells it about thread, user and so on.
-    """
-    if config is None:
-        yield
-        return
-    aside: RunnableConfig = {**config, "callbacks": None, "tags": [*(config.get("tags") or ()), "nostream"]}
-    token = var_child_runnable_config.set(aside)
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)

@@ -31,9 +31,9 @@ _running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=
 """The evaluations that run in this context: the evaluator's lane, and the id of its `Evaluations`."""
 
 
-def running_lanes() -> list[Lane]:
-    """The evaluators in whose `evaluate` the caller runs."""
-    return [lane for lane, _ in _running.get()]
+def running_lanes() -> Stack:
+    """The evaluations in whose `evaluate` the caller runs."""
+    return _running.get()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,12 @@ Outcome = EvaluationResult | _Failure
 class Lane:
     """One registered evaluator. Its calls run one after another."""
 
-    __slots__ = ("evaluator", "lock", "name", "pace", "queue")
+    __slots__ = ("evaluator", "is_async", "lock", "name", "pace", "queue")
 
     def __init__(self, evaluator: NodeEvaluator) -> None:
         self.evaluator = evaluator
         self.name = evaluator.name
+        self.is_async = evaluator.is_async
         self.lock = threading.Lock()
         self.pace = Pace(evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
@@ -62,7 +63,9 @@ class Lane:
         if (self, key) in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
         deadline = self.evaluator.deadline
-        if not self.lock.acquire(timeout=-1 if deadline is None else deadline):
+        if not self.lock.acquire(False) and not self.lock.acquire(
+            timeout=-1 if deadline is None else deadline
+        ):
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
         token = _running.set((*stack, (self, key)))
         # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
@@ -88,13 +91,13 @@ class Lane:
         return answer if fault is None else _Failure(f"evaluator {self.name!r} {fault}")
 
     def _call(self, view: History, deadline: float | None) -> Any:
-        if self.evaluator.is_async or deadline is None or self.pace.inline:
+        if deadline is None or self.pace.inline or self.is_async:
             answer = self._timed(view)
         else:
             context = Context()
             context.run(_running.set, _running.get())
             answer = within(deadline, start(lambda: self._timed(view), context=context))
-        if isawaitable(answer):
+        if type(answer) is not EvaluationResult and isawaitable(answer):
             coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
             answer = within(deadline, LOOP.submit(_in(_running.get(), coroutine)))
         return answer
@@ -144,8 +147,15 @@ class Evaluations(Mapping[str, EvaluationResult]):
             for lane in self._lanes:
                 self.resolve(lane)
 
+    @property
+    def complete(self) -> bool:
+        return len(self._results) == len(self._lanes)
+
     def lane(self, name: object) -> Lane | None:
-        return next((lane for lane in self._lanes if lane.name == name), None)
+        for lane in self._lanes:
+            if lane.name == name:
+                return lane
+        return None
 
     def done(self, name: str) -> bool:
         return name in self._results

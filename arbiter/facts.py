@@ -9,7 +9,7 @@ clock, a state or LangGraph; the same writes always give the same value.
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (which router),
             "evals" {name: [score, passed, feedback]}
     value   {"seq", "run", "run_from", "nodes", "instructions", "denied", "redirects",
-            "first" {instruction: number}, "last" {node: fact}, "facts"}
+            "first" {instruction: number}, "last" {node: [number, fact]}, "facts"}
     writes  a fact; `RUN` when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
@@ -32,72 +32,91 @@ _EMPTY: Mapping[str, Any] = {}
 
 def fold(value: Value, writes: Iterable[Fact], keep: int = KEEP) -> Value:
     """The ledger value after `writes`, in their order. `value` is left as it is."""
-    new = _thaw(value)
+    new = _Fold(value)
     for write in writes:
         if "start" in write:
-            new = _start(new, nested=write["start"] == "nested")
+            new.start(nested=write["start"] == "nested")
             continue
         if inner := write.get("inner"):
-            _absorb(new, inner)
+            new.absorb(inner)
             write = {key: part for key, part in write.items() if key != "inner"}
         if write:
-            _add(new, write)
-    del new["facts"][: -keep or None]
-    return new
+            new.add(write)
+    return new.value(keep)
 
 
-def _thaw(value: Value) -> Value:
-    return {
-        "seq": value.get("seq", 0),
-        "run": value.get("run", 0),
-        "run_from": value.get("run_from", 0),
-        "nodes": dict(value.get("nodes", _EMPTY)),
-        "instructions": dict(value.get("instructions", _EMPTY)),
-        "denied": dict(value.get("denied", _EMPTY)),
-        "redirects": dict(value.get("redirects", _EMPTY)),
-        "first": dict(value.get("first", _EMPTY)),
-        "last": dict(value.get("last", _EMPTY)),
-        "facts": list(value.get("facts", ())),
-    }
+_PARTS = ("nodes", "instructions", "denied", "redirects", "first", "last")
 
 
-def _start(value: Value, *, nested: bool) -> Value:
-    """A new run. A subgraph starts afresh: what it did earlier is already part of its parent's past."""
-    if nested:
-        return _thaw({"run": value["run"] + 1})
-    return {**value, "run": value["run"] + 1, "run_from": value["seq"], "redirects": {}}
+class _Fold:
+    """A ledger value that is being made: what changes is copied first, and once."""
 
+    __slots__ = ("_facts", "_new", "_own")
 
-def _add(value: Value, fact: Fact) -> None:
-    value["seq"] += 1
-    _count(value["nodes"], fact["node"])
-    if instruction := fact.get("in"):
-        _count(value["instructions"], instruction)
-        value["first"].setdefault(instruction, value["seq"])
-    for checker, kind in fact.get("checks", _EMPTY).items():
-        if kind == "deny":
-            _count(value["denied"], checker)
-    if router := fact.get("by"):
-        _count(value["redirects"], router)
-    value["last"][fact["node"]] = {**fact, "n": value["seq"]}
-    value["facts"].append(fact)
+    def __init__(self, value: Value) -> None:
+        self._new: Value = {**value} if value else {"seq": 0, "run": 0, "run_from": 0, "facts": []}
+        self._own: set[str] = set()
+        self._facts: list[Fact] = list(self._new["facts"])
 
+    def value(self, keep: int) -> Value:
+        del self._facts[: -keep or None]
+        self._new["facts"] = self._facts
+        return self._new
 
-def _absorb(value: Value, inner: Value) -> None:
-    """What a subgraph did becomes part of the past of the graph that called it."""
-    for totals in ("nodes", "instructions", "denied"):
-        for key, amount in inner.get(totals, _EMPTY).items():
-            value[totals][key] = value[totals].get(key, 0) + amount
-    for node, fact in inner.get("last", _EMPTY).items():
-        value["last"][node] = {**fact, "n": value["seq"] + fact["n"]}
-    for instruction, number in inner.get("first", _EMPTY).items():
-        value["first"].setdefault(instruction, value["seq"] + number)
-    value["seq"] += inner.get("seq", 0)
-    value["facts"].extend(inner.get("facts", ()))
+    def _part(self, name: str) -> dict[str, Any]:
+        if name not in self._own:
+            self._own.add(name)
+            self._new[name] = {**self._new.get(name, _EMPTY)}
+        part: dict[str, Any] = self._new[name]
+        return part
 
+    def start(self, *, nested: bool) -> None:
+        """A new run. A subgraph starts afresh: what it did earlier is already part of its parent's past."""
+        run = self._new["run"] + 1
+        if nested:
+            self.__init__({"seq": 0, "run": run, "run_from": 0, "facts": []})  # type: ignore[misc]
+            return
+        self._new["run"] = run
+        self._new["run_from"] = self._new["seq"]
+        self._new["redirects"] = {}
+        self._own.add("redirects")
 
-def _count(totals: dict[str, int], key: str) -> None:
-    totals[key] = totals.get(key, 0) + 1
+    def add(self, fact: Fact) -> None:
+        number = self._new["seq"] = self._new["seq"] + 1
+        node = fact["node"]
+        nodes = self._part("nodes")
+        nodes[node] = nodes.get(node, 0) + 1
+        if (instruction := fact.get("in")) is not None:
+            instructions = self._part("instructions")
+            before = instructions.get(instruction, 0)
+            instructions[instruction] = before + 1
+            if not before:
+                self._part("first")[instruction] = number
+        if "status" in fact or "why" in fact:
+            for checker, kind in fact.get("checks", _EMPTY).items():
+                if kind == "deny":
+                    denied = self._part("denied")
+                    denied[checker] = denied.get(checker, 0) + 1
+        if (router := fact.get("by")) is not None:
+            redirects = self._part("redirects")
+            redirects[router] = redirects.get(router, 0) + 1
+        self._part("last")[node] = [number, fact]
+        self._facts.append(fact)
+
+    def absorb(self, inner: Value) -> None:
+        """What a subgraph did becomes part of the past of the graph that called it."""
+        before = self._new["seq"]
+        for name in ("nodes", "instructions", "denied"):
+            totals = self._part(name)
+            for key, amount in inner.get(name, _EMPTY).items():
+                totals[key] = totals.get(key, 0) + amount
+        first, last = self._part("first"), self._part("last")
+        for instruction, number in inner.get("first", _EMPTY).items():
+            first.setdefault(instruction, before + number)
+        for node, (number, fact) in inner.get("last", _EMPTY).items():
+            last[node] = [before + number, fact]
+        self._new["seq"] = before + inner["seq"]
+        self._facts.extend(inner["facts"])
 
 
 class Past:
@@ -133,14 +152,14 @@ class Past:
 
     def last(self, *, instruction: str | None = None, node: str | None = None) -> Fact | None:
         """The newest fact of that instruction and node, also when the facts at hand no longer hold it."""
-        latest: Mapping[str, Fact] = self.value.get("last", _EMPTY)
+        latest: Mapping[str, tuple[int, Fact]] = self.value.get("last", _EMPTY)
         found = [
-            fact
-            for name, fact in latest.items()
+            (number, fact)
+            for name, (number, fact) in latest.items()
             if (node is None or name == node) and (instruction is None or fact.get("in") == instruction)
         ]
         if found:
-            return max(found, key=lambda fact: fact["n"])
+            return max(found, key=lambda numbered: numbered[0])[1]
         if self.before is not None:
             return self.before.last(instruction=instruction, node=node)
         return None
@@ -154,8 +173,8 @@ class Past:
 
     def last_at(self, instruction: str) -> int | None:
         """As `first_at`, of the last run of that instruction."""
-        latest: Mapping[str, Fact] = self.value.get("last", _EMPTY)
-        numbers = [fact["n"] for fact in latest.values() if fact.get("in") == instruction]
+        latest: Mapping[str, tuple[int, Fact]] = self.value.get("last", _EMPTY)
+        numbers = [number for number, fact in latest.values() if fact.get("in") == instruction]
         if not numbers:
             return None if self.before is None else self.before.last_at(instruction)
         return max(numbers) + (0 if self.before is None else self.before.seq)

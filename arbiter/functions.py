@@ -11,31 +11,29 @@ import inspect
 import itertools
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.constants import END
+from langgraph.types import interrupt
 
 from arbiter.core import Core
 from arbiter.drivers import adrive, drive
 from arbiter.errors import NotAGraphError, SyncDriverError
 from arbiter.facts import Fact, Past, fold
-from arbiter.history import CausalHistory, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.lifecycle import Ask, NodeRun, Schemas
+from arbiter.lifecycle import Ask, NodeRun, Schemas, opened
 from arbiter.recorder import Run, begin
-from arbiter.registry import Plan
 from arbiter.states import snapshot
-from arbiter.weaving import Opened, ask_human, opened, opening
 
 _steps = itertools.count(1)
 _lock = threading.Lock()
 _NO_GRAPH = frozenset({END})
 
 
-class FunctionCall:
+class FunctionCall(NodeRun):
     """One call of a governed function."""
 
     def __init__(
@@ -47,90 +45,87 @@ class FunctionCall:
         input: Any,
         call: Callable[[Any], Any],
     ) -> None:
-        self.core = core
-        self.call = call
-        self.config: RunnableConfig | None = var_child_runnable_config.get()
+        settings, config = core.settings, var_child_runnable_config.get()
         parent = opened.get()
-        self.parent = parent if parent is not None and parent.core is core else None
-        if self.parent is not None:
-            run, past = self.parent.run, self.parent.called(())
+        if parent is not None and parent.settings is settings:
+            run, past = parent.run, parent.called(())
         else:
-            run = _run_of(core, self.config)
+            parent = None
+            run = _run_of(core, config)
             past = Past(run.called)
-        self.run: Run = run
-        settings = core.settings
-        namespace = "" if self.parent is None else "()"
-        self.record = begin(
+        record = begin(
             run.log,
             run,
             str(uuid.uuid4()),
             name,
             instruction,
             next(_steps),
-            namespace,
+            "" if parent is None else "()",
             settings.clock(),
             (),
         )
-        self.record.input = snapshot(input, settings.snapshot)
-        self.open = Opened(core, run, past, self.config)
-        self.node_run = NodeRun(
-            self.record,
-            plan_for(core, name, instruction),
-            CausalHistory(past, HistoryItem(self.record, view=True), run.log.find),
-            input,
-            settings,
-            _NO_GRAPH,
-            schemas,
-            inner=self.open.inner,
+        record.input = snapshot(input, settings.snapshot)
+        super().__init__(
+            record=record,
+            plan=core.registry.plan(name, instruction, _NO_GRAPH),
+            input=input,
+            settings=settings,
+            run=run,
+            past=past,
+            parent=parent,
+            config=config,
+            targets=_NO_GRAPH,
+            schemas=schemas,
         )
+        self.call = call
 
     def invoke(self) -> Any:
-        if (contract := self.node_run.plan.only_async) is not None:
+        if (contract := self.plan.only_async) is not None:
             raise SyncDriverError(node=self.record.node, source=f"{contract.kind} {contract.name!r}")
         try:
-            return drive(self.node_run, self)
+            return drive(self)
         finally:
             self._remember()
 
     async def ainvoke(self) -> Any:
         try:
-            return await adrive(self.node_run, self)
+            return await adrive(self)
         finally:
             self._remember()
 
     def _remember(self) -> None:
-        if self.record.status != "completed" and self.node_run.redirect is None:
+        if self.record.status != "completed" and self.redirect is None:
             return
-        fact: Fact = self.node_run.fact()
+        fact: Fact = self.fact()
         if self.parent is not None:
             self.parent.called((fact,))
             return
         with _lock:
-            self.run.called = fold(self.run.called, (fact,), self.core.facts)
+            self.run.called = fold(self.run.called, (fact,), self.settings.facts)
 
     # The driver asks
 
     def body(self, input: Any, held: bool) -> Any:
-        with opening(self.open):
+        token = opened.set(self)
+        try:
             return self.call(input)
+        finally:
+            opened.reset(token)
 
     async def abody(self, input: Any, held: bool) -> Any:
-        with opening(self.open):
+        token = opened.set(self)
+        try:
             answer = self.call(input)
             return await answer if inspect.isawaitable(answer) else answer
-
-    def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
-        raise NotImplementedError
+        finally:
+            opened.reset(token)
 
     def ask(self, op: Ask) -> Any:
-        return ask_human(op)
+        """Inside a LangGraph task this pauses; elsewhere nobody can answer."""
+        return interrupt({**op.payload, "question": op.number})
 
     async def aask(self, op: Ask) -> Any:
-        return ask_human(op)
-
-
-def plan_for(core: Core, name: str, instruction: Instruction | None) -> Plan:
-    return core.registry.plan(name, instruction, _NO_GRAPH)
+        return self.ask(op)
 
 
 def _run_of(core: Core, config: RunnableConfig | None) -> Run:

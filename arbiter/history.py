@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
@@ -28,31 +28,25 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Record:
-    """The account of one node run, while it is written. Times are POSIX seconds."""
+    """The account of one node run, while it is written. Times are POSIX seconds.
 
-    __slots__ = (
-        "attempt",
-        "checks",
-        "corrections",
-        "duration",
-        "error",
-        "errors",
-        "evaluations",
-        "id",
-        "input",
-        "instruction",
-        "namespace",
-        "node",
-        "notes",
-        "output",
-        "path",
-        "redirected_by",
-        "redirected_to",
-        "routes",
-        "started",
-        "status",
-        "step",
-    )
+    Made for every step, so what is mostly unset stays with the class until it is set.
+    """
+
+    attempt = 1
+    duration = 0.0
+    status = "running"
+    input: Mapping[str, Any] = _NOTHING
+    output: Mapping[str, Any] = _NOTHING
+    checks: Mapping[str, Verdict] = _NOTHING
+    routes: Mapping[str, str | None] = _NOTHING
+    evaluations: Evaluations | Mapping[str, EvaluationResult] = _NOTHING
+    errors: Mapping[str, str] = _NOTHING
+    notes: Mapping[str, str] = _NOTHING
+    corrections: tuple[str, ...] = ()
+    error: str | None = None
+    redirected_to: str | None = None
+    redirected_by: str | None = None
 
     def __init__(
         self,
@@ -70,25 +64,14 @@ class Record:
         self.step = step
         self.namespace = namespace
         self.path = path
-        self.attempt = 1
-        self.input: Mapping[str, Any] = _NOTHING
-        self.reset(started)
-
-    def reset(self, started: float) -> None:
-        """What an attempt finds out; the next attempt begins without it."""
         self.started = started
-        self.status = "running"
-        self.output: Mapping[str, Any] = _NOTHING
-        self.duration = 0.0
-        self.checks: Mapping[str, Verdict] = _NOTHING
-        self.routes: Mapping[str, str | None] = _NOTHING
-        self.evaluations: Evaluations | Mapping[str, EvaluationResult] = _NOTHING
-        self.errors: Mapping[str, str] = _NOTHING
-        self.notes: Mapping[str, str] = _NOTHING
-        self.corrections: tuple[str, ...] = ()
-        self.error: str | None = None
-        self.redirected_to: str | None = None
-        self.redirected_by: str | None = None
+
+    def begin_again(self, started: float) -> None:
+        """One more attempt: what the last one found out is gone."""
+        attempt = self.attempt + 1
+        for name in set(vars(self)) & _FOUND_OUT:
+            delattr(self, name)
+        self.attempt, self.started = attempt, started
 
     # Both are rare, so a new dict each time and none in the usual case.
 
@@ -101,6 +84,9 @@ class Record:
         self.notes = {**self.notes, contract: remark}
 
 
+_FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {"attempt", "input"}
+
+
 class HistoryItem:
     """One node run. Read-only.
 
@@ -110,7 +96,7 @@ class HistoryItem:
     `errors` says which contract failed itself, and how; `notes` where a cap was reached; `error` is the node's own.
     """
 
-    __slots__ = ("_evaluations", "_record", "_view")
+    __slots__ = ("_evaluations", "_frozen", "_record", "_view")
 
     def __init__(
         self,
@@ -122,6 +108,18 @@ class HistoryItem:
         self._record = record
         self._view = view
         self._evaluations = evaluations
+        self._frozen: dict[int, tuple[Any, Any]] | None = None
+
+    def _shown(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The state, in a view read-only; one wrapper for one state."""
+        if not self._view:
+            return state
+        if self._frozen is None:
+            self._frozen = {}
+        found = self._frozen.get(id(state))
+        if found is None:  # kept with the state, so that its id is not given away
+            found = self._frozen[id(state)] = (state, freeze(state))
+        return found[1]
 
     @property
     def id(self) -> str:
@@ -153,11 +151,11 @@ class HistoryItem:
 
     @property
     def input_state(self) -> Mapping[str, Any]:
-        return freeze(self._record.input) if self._view else self._record.input
+        return self._shown(self._record.input)
 
     @property
     def output_state(self) -> Mapping[str, Any]:
-        return freeze(self._record.output) if self._view else self._record.output
+        return self._shown(self._record.output)
 
     @property
     def timestamp(self) -> datetime:
@@ -320,43 +318,24 @@ def _matches(item: HistoryItem, instruction: Instruction | None, node: str | Non
     return (instruction is None or item.instruction == instruction) and (node is None or item.node == node)
 
 
-class Totals:
-    """Running totals of items by node and instruction."""
+Totals = dict[tuple[Instruction | None, str], int]
+"""How many items there were, by instruction and node. Its size is that of the graph, not of the run."""
 
-    __slots__ = ("all", "by_both", "by_instruction", "by_node")
 
-    def __init__(self) -> None:
-        self.all = 0
-        self.by_node: dict[str, int] = {}
-        self.by_instruction: dict[Instruction | None, int] = {}
-        self.by_both: dict[tuple[Instruction | None, str], int] = {}
-
-    def add(self, record: Record) -> None:
-        self.all += 1
-        node, instruction = record.node, record.instruction
-        self.by_node[node] = self.by_node.get(node, 0) + 1
-        self.by_instruction[instruction] = self.by_instruction.get(instruction, 0) + 1
-        both = (instruction, node)
-        self.by_both[both] = self.by_both.get(both, 0) + 1
-
-    def count(self, instruction: Instruction | None, node: str | None) -> int:
-        if instruction is None and node is None:
-            return self.all
-        if instruction is None:
-            return self.by_node.get(node or "", 0)
-        if node is None:
-            return self.by_instruction.get(instruction, 0)
-        return self.by_both.get((instruction, node), 0)
+def total(totals: Totals, instruction: Instruction | None, node: str | None) -> int:
+    return sum(
+        amount
+        for (of_instruction, of_node), amount in totals.items()
+        if (instruction is None or of_instruction == instruction) and (node is None or of_node == node)
+    )
 
 
 class RunHistory(History):
     """What is in memory of one run, or of all runs of one thread."""
 
-    def __init__(
-        self, records: Sequence[Record], count: Callable[[Instruction | None, str | None], int]
-    ) -> None:
+    def __init__(self, records: Sequence[Record], totals: Totals) -> None:
         self._entries = _supersteps(records)
-        self._count = count
+        self._totals = totals
 
     @property
     def entries(self) -> Sequence[Sequence[HistoryItem]]:
@@ -364,7 +343,7 @@ class RunHistory(History):
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         wanted = None if instruction is None else find_instruction(instruction)
-        return self._count(wanted, node)
+        return total(self._totals, wanted, node)
 
 
 def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
@@ -557,8 +536,8 @@ def evaluations_from(fact: Fact) -> Mapping[str, EvaluationResult]:
 _MAX_FEEDBACK = 500
 
 
-def fact_from(record: Record, evaluations: Iterable[tuple[str, EvaluationResult]]) -> Fact:
-    """The fact of a finished node run. `evaluations` are those that were read, and no others."""
+def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
+    """The fact of a finished node run. `kinds` are its checks by kind, where somebody has them at hand."""
     fact: Fact = {
         "id": record.id,
         "node": record.node,
@@ -574,22 +553,28 @@ def fact_from(record: Record, evaluations: Iterable[tuple[str, EvaluationResult]
         fact["status"] = record.status
     if record.attempt != 1:
         fact["attempt"] = record.attempt
-    if record.checks:
+    if kinds is not None:
+        if kinds:
+            fact["checks"] = kinds
+    elif record.checks:
         fact["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
         if why := {name: v.reason[:_MAX_FEEDBACK] for name, v in record.checks.items() if v.reason}:
             fact["why"] = why
-    if routes := {name: target for name, target in record.routes.items() if target is not None}:
-        fact["routes"] = routes
     if record.redirected_to is not None:
         fact["to"] = record.redirected_to
-    if record.redirected_by is not None:
-        fact["by"] = record.redirected_by
-    if read := {
-        name: [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
-        for name, result in evaluations
-    }:
-        fact["evals"] = read
+        if record.redirected_by is not None:
+            fact["by"] = record.redirected_by
+    if record.routes and any(record.routes.values()):
+        fact["routes"] = {name: target for name, target in record.routes.items() if target is not None}
     return fact
+
+
+def facts_of(results: Mapping[str, EvaluationResult]) -> dict[str, list[Any]]:
+    """Evaluation results as a fact holds them."""
+    return {
+        name: [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
+        for name, result in results.items()
+    }
 
 
 def _jsonable(value: Any, depth: int = 0) -> Any:

@@ -8,12 +8,16 @@ See docs/design/lifecycle.md.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.constants import END
 from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command
@@ -27,12 +31,13 @@ from arbiter.errors import (
     nearest,
 )
 from arbiter.evaluations import Background, Evaluations, Lane, ReadEvaluations
-from arbiter.facts import Fact
-from arbiter.history import CausalHistory, HistoryItem, Record, fact_from
+from arbiter.facts import KEEP, Fact, Past, Value, fold
+from arbiter.history import CausalHistory, HistoryItem, Record, fact_from, facts_of
 from arbiter.policy import PolicyChecker, PolicyRouter
+from arbiter.recorder import Run
 from arbiter.registry import Plan, Seat
 from arbiter.states import Snapshot, as_state, digest, freeze, snapshot, with_fields, without
-from arbiter.verdicts import ALLOW, Correction, EvaluationResult, Verdict, as_verdict
+from arbiter.verdicts import ALLOW, Correction, Verdict, as_verdict
 
 # What the generator asks for ----------------------------------------------------------------------
 
@@ -42,7 +47,6 @@ class Call:
     """Call a contract's method."""
 
     seat: Seat[Any]
-    method: Callable[..., Any]
     args: tuple[Any, ...]
 
 
@@ -101,51 +105,158 @@ class Schemas:
     output_name: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Settings:
-    """What is the same for all node runs of one `ArbiterOS`."""
+    """What is the same for all node runs of one `ArbiterOS`. `facts` bounds what a checkpoint holds."""
 
     snapshot: Snapshot
     background: Background
+    facts: int = KEEP
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
 
 
-@dataclass(slots=True)
-class NodeRun:
-    """Everything that the lifecycle of one node run reads and decides."""
+_lock = threading.Lock()
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_FUNCTIONS = "()"
+opened: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
+"""The governed node whose body is running: what graphs and functions that it calls belong to."""
 
-    record: Record
-    plan: Plan
-    view: CausalHistory
-    input: Any
-    settings: Settings
-    targets: frozenset[str]
-    """Nodes that a redirect can lead to, from here."""
-    schemas: Schemas | None = None
-    is_final: Callable[[BaseException], bool] = lambda _: True
-    """Whether LangGraph will not retry after that error of the body."""
-    is_own: Callable[[Command[Any]], bool] = lambda _: False
-    """Whether a command that came up from a subgraph is meant for this node's graph."""
-    release: Callable[[], None] = lambda: None
-    """Let go of what a held body has streamed."""
-    inner: Callable[[], Mapping[str, Any] | None] = lambda: None
-    """What subgraphs in the body have committed meanwhile, as a ledger value."""
+
+class NodeRun:
+    """One attempt of one governed node: what the lifecycle reads and decides, and what its driver can do.
+
+    Made for every step of every graph, so most of it is made when it is first needed. Subclasses say how the
+    body runs and how a human is asked: `weaving.Visit` in LangGraph, `functions.FunctionCall` without a graph.
+    """
+
     redirect: str | None = None
     """Where the run goes instead of along the edges: a node, or END."""
-    lent: dict[str, Any] = field(default_factory=dict[str, Any])
-    """State keys that hold something for this call only."""
+    lent: Mapping[str, Any] = _NOTHING
+    """State keys and messages that the body has for this call only."""
     reads: ReadEvaluations | None = None
     questions: int = 0
     begun: float = 0.0
+    _view: CausalHistory | None = None
+    _aside: RunnableConfig | None = None
+    _inner: dict[str, tuple[int, Value, dict[str, Fact]]] | None = None
+
+    def __init__(
+        self,
+        *,
+        record: Record,
+        plan: Plan,
+        input: Any,
+        settings: Settings,
+        run: Run,
+        past: Past,
+        parent: NodeRun | None,
+        config: RunnableConfig | None,
+        targets: frozenset[str],
+        schemas: Schemas | None,
+    ) -> None:
+        self.record = record
+        self.plan = plan
+        self.input = input
+        self.settings = settings
+        self.run = run
+        self.past = past
+        self.parent = parent
+        self.config = config
+        self.targets = targets
+        self.schemas = schemas
+
+    @property
+    def view(self) -> CausalHistory:
+        """What policies see."""
+        if self._view is None:
+            self._view = CausalHistory(self.past, HistoryItem(self.record, view=True), self.run.log.by_id.get)
+        return self._view
+
+    @property
+    def aside(self) -> RunnableConfig | None:
+        """The ambient config while a contract is called: its own model calls belong to no stream and no trace
+        of the node, and `get_config()` still tells it about thread, user and so on."""
+        if self._aside is None and (config := self.config) is not None:
+            tags = [*(config.get("tags") or ()), "nostream"]
+            self._aside = {**config, "callbacks": None, "tags": tags}
+        return self._aside
 
     def fact(self) -> Fact:
         """What is to be committed with the node's own writes."""
-        read: Mapping[str, EvaluationResult] = {} if self.reads is None else self.reads.read
-        fact = fact_from(self.record, read.items())
+        fact = fact_from(
+            self.record, self.plan.kinds if self.record.checks is self.plan.all_allowed else None
+        )
+        if self.reads is not None and self.reads.read:
+            fact["evals"] = facts_of(self.reads.read)
         if (inner := self.inner()) is not None:
             fact["inner"] = inner
         return fact
+
+    # What happens inside the body
+
+    def report(self, namespace: str, step: int, value: Value, order: str, fact: Fact) -> None:
+        """A node of a graph inside the body has finished: its graph's value before, and its fact."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            known = inner.get(namespace)
+            if known is None or known[0] != step:
+                known = inner[namespace] = (step, value, {})
+            known[2][order] = fact
+
+    def adopt(self, namespace: str, value: Value) -> None:
+        """What a graph inside the body has come to, where nobody could report it."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            inner[namespace] = (-1, value, {})
+
+    def called(self, facts: Sequence[Fact]) -> Past:
+        """Note what governed functions in the body did; the past of the next one."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            _, value, _ = inner.get(_FUNCTIONS, (-1, {}, {}))
+            if facts:
+                value = fold(value, facts, self.settings.facts)
+                inner[_FUNCTIONS] = (-1, value, {})
+        return Past(value, self.past)
+
+    def inner(self) -> Value | None:
+        """What all graphs and functions inside the body have come to."""
+        if not self._inner:
+            return None
+        with _lock:
+            parts = [self._inner[name] for name in sorted(self._inner, key=lambda n: (len(n), n))]
+        keep = self.settings.facts
+        values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
+        return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
+
+    # What the driver needs
+
+    def body(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    def ask(self, op: Ask) -> Any:
+        raise NotImplementedError
+
+    async def aask(self, op: Ask) -> Any:
+        raise NotImplementedError
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether nobody will retry after that error of the body."""
+        return True
+
+    def is_own(self, command: Command[Any]) -> bool:
+        """Whether a command that came up from a subgraph is meant for this node's graph."""
+        return False
+
+    def release(self) -> None:
+        """Let go of what a held body has streamed."""
 
 
 def lifecycle(run: NodeRun) -> Steps:
@@ -183,19 +294,20 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     record.output = snapshot(output, run.settings.snapshot)
     record.status = "completed"
     if plan.lanes:
-        evaluations = record.evaluations = Evaluations(
-            plan.lanes, CausalHistory(run.view.past, HistoryItem(record, view=True), run.view.lookup)
-        )
+        # Evaluators read one another through the record, which nobody commits; policies through `reads`.
+        own = CausalHistory(run.past, HistoryItem(record, view=True), run.run.log.by_id.get)
+        evaluations = record.evaluations = Evaluations(plan.lanes, own)
         run.reads = ReadEvaluations(evaluations)
-        run.view.give_results(run.reads)
-        for lane in plan.lanes:
-            if lane.evaluator.durable:
-                yield Resolve(evaluations, lane)
-                run.reads.get(lane.name)
-    if plan.routers:
+        for lane in plan.durable:
+            yield Resolve(evaluations, lane)
+            run.reads.get(lane.name)
+        if plan.routers:
+            run.view.give_results(run.reads)
+            yield from _route(run, output, plan.routers)
+        if not evaluations.complete:
+            run.settings.background.enqueue(evaluations)
+    elif plan.routers:
         yield from _route(run, output, plan.routers)
-    if plan.lanes and not all(record.evaluations.done(lane.name) for lane in plan.lanes):  # type: ignore[union-attr]
-        run.settings.background.enqueue(record.evaluations)  # type: ignore[arg-type]
     return answer
 
 
@@ -235,8 +347,11 @@ def _check(run: NodeRun) -> Steps:
             return _denied(run, "input_schema", "raise", refused, None)
         verdicts: dict[str, Verdict] = {}
         causes: dict[str, BaseException] = {}
+        view = run.view
         for seat in plan.checkers:
-            answer = yield Call(seat, seat.contract.check_before, (run.view,))
+            answer = yield Call(seat, (view,))
+            if answer is True or answer is ALLOW:
+                continue
             if type(answer) is Raised:
                 error = answer.error
                 if isinstance(error, SyncDriverError) or not isinstance(error, Exception):
@@ -247,11 +362,12 @@ def _check(run: NodeRun) -> Steps:
                     return answer
                 causes[seat.name] = error
                 verdicts[seat.name] = Verdict.deny(f"the checker failed: {describe(error)}")
-            else:
-                verdicts[seat.name] = ALLOW if answer is True else as_verdict(answer)
-        if all(verdict.kind == "allow" for verdict in verdicts.values()):
+            elif (verdict := as_verdict(answer)).kind != "allow":
+                verdicts[seat.name] = verdict
+        if not verdicts:
             record.checks = plan.all_allowed
             return None
+        verdicts = {seat.name: verdicts.get(seat.name, ALLOW) for seat in plan.checkers}
         record.checks = verdicts
         enforced = [s.contract for s in plan.checkers if s.contract.on_deny != "audit"]
         for checker in enforced:
@@ -396,7 +512,7 @@ def _read_answer(answer: Any) -> tuple[str, Any]:
 def _advise(run: NodeRun) -> Steps:
     for number, seat in enumerate(run.plan.advisors):
         state = freeze(as_state(run.input))
-        advice = yield Call(seat, seat.contract.advise, (run.view, state))
+        advice = yield Call(seat, (run.view, state))
         if type(advice) is Raised:
             if not isinstance(advice.error, Exception):
                 continue
@@ -421,7 +537,7 @@ def _lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None
             advice = {"feedback" if feedback else "advice": advice}
     if isinstance(advice, Mapping):
         run.input = with_fields(run.input, advice)
-        run.lent.update(advice)
+        run.lent = {**run.lent, **advice}
         return
     added = [advice] if isinstance(advice, BaseMessage) else advice
     if not isinstance(added, Sequence) or not all(isinstance(m, BaseMessage) for m in added):
@@ -434,7 +550,7 @@ def _lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None
     system = [m for m in named if m.type == "system"]
     others = [m for m in named if m.type != "system"]
     run.input = with_fields(run.input, {"messages": [*messages[:lead], *system, *messages[lead:], *others]})
-    run.lent.update({m.id: m for m in named if m.id})
+    run.lent = {**run.lent, **{m.id: m for m in named if m.id}}
 
 
 def _without_lent(run: NodeRun, output: Any) -> Any:
@@ -449,7 +565,7 @@ def _without_lent(run: NodeRun, output: Any) -> Any:
 def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
     """Call the body until the gate takes a draft."""
     gate, record, given = seat.contract, run.record, run.input
-    lent = dict(run.lent)
+    lent = run.lent
     attempt = 0
     while True:
         attempt += 1
@@ -459,7 +575,7 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
         if run.lent:
             output = _without_lent(run, output)
         record.output = snapshot(output, run.settings.snapshot)
-        answer = yield Call(seat, gate.review, (run.view, freeze(as_state(output)), attempt))
+        answer = yield Call(seat, (run.view, freeze(as_state(output)), attempt))
         if type(answer) is Raised or not isinstance(answer, Correction):
             if type(answer) is Raised and not isinstance(answer.error, Exception):
                 return answer
@@ -483,7 +599,7 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
         if exhausted:
             record.note(f"gate {seat.name}", f"max_attempts={attempt} reached; the last draft was taken")
             break
-        run.input, run.lent = given, dict(lent)
+        run.input, run.lent = given, lent
         try:
             _lend(run, answer.feedback, f"arbiter-{record.id}-draft-{attempt}", feedback=True)
         except Exception as exc:
@@ -500,22 +616,23 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
     record = run.record
     shown = freeze(output) if isinstance(output, dict | list) else output
     routes: dict[str, str | None] = {}
+    view = run.view
+    evaluations = record.evaluations
     for seat in seats:
         router = seat.contract
-        evaluations = record.evaluations
-        if isinstance(evaluations, Evaluations):
+        if router.needs and isinstance(evaluations, Evaluations):
             for name in router.needs:
                 if (lane := evaluations.lane(name)) is not None:
                     yield Resolve(evaluations, lane)
-        target = yield Call(seat, router.route_after, (run.view, shown) if seat.takes_output else (run.view,))
+        target = yield Call(seat, (view, shown) if seat.takes_output else (view,))
+        if target is None:
+            continue
         routes[seat.name] = None
         if type(target) is Raised:
             if not isinstance(target.error, Exception) or isinstance(target.error, SyncDriverError):
                 record.failed(f"router {seat.name}", describe(target.error))
             else:
                 record.failed(f"router {seat.name}", f"{describe(target.error)}; the normal edges were taken")
-        elif target is None:
-            continue
         elif not isinstance(target, str) or target not in run.targets:
             names = ", ".join(sorted(run.targets - {END})) or "none"
             hint = nearest(target, run.targets) if isinstance(target, str) else ""
@@ -535,7 +652,10 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
                 continue
             run.redirect = record.redirected_to = target
             record.redirected_by = seat.name
-    record.routes = run.plan.no_routes if not any(routes.values()) and seats is run.plan.routers else routes
+    if routes or seats is not run.plan.routers:
+        record.routes = {seat.name: routes.get(seat.name) for seat in seats}
+    else:
+        record.routes = run.plan.no_routes
 
 
 def describe(error: BaseException) -> str:

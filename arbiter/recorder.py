@@ -8,9 +8,8 @@ a resume continues the run that it resumes, in this process or another, and a fo
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from itertools import count
 from types import MappingProxyType
@@ -34,11 +33,11 @@ class Run:
         self.log = log
         self.epoch = epoch
         self.records: deque[Record] = deque()
-        self.totals = Totals()
+        self.totals: Totals = {}
 
     def history(self) -> RunHistory:
         with self.log.lock:
-            return RunHistory(list(self.records), self.totals.count)
+            return RunHistory(list(self.records), self.totals)
 
 
 class ThreadLog:
@@ -53,19 +52,19 @@ class ThreadLog:
         self.runs: deque[Run] = deque()
         self.by_id: dict[str, Record] = {}
         self.size = 0
-        self.totals = Totals()
+        self.totals: Totals = {}
 
-    def find(self, id: str) -> Record | None:
-        return self.by_id.get(id)
-
-    def add(self, run: Run, record: Record) -> None:
+    def add(self, run: Run, record: Record, *, known: bool = False) -> None:
+        """Take in a record; `known`: the thread has counted it already."""
         with self.lock:
-            self._add(run, record)
-            self.totals.add(record)
+            self._add(run, record, known)
 
-    def _add(self, run: Run, record: Record) -> None:
+    def _add(self, run: Run, record: Record, known: bool) -> None:
+        key = (record.instruction, record.node)
         run.records.append(record)
-        run.totals.add(record)
+        run.totals[key] = run.totals.get(key, 0) + 1
+        if not known:
+            self.totals[key] = self.totals.get(key, 0) + 1
         self.by_id[record.id] = record
         self.size += 1
         if self.keep is not None and self.size > self.keep:
@@ -87,9 +86,7 @@ class ThreadLog:
             for fact in past.this_run():
                 known = self.by_id.get(fact["id"])
                 record = known if known is not None else record_from(fact)
-                if known is None:
-                    self.totals.add(record)
-                self._add(run, record)
+                self._add(run, record, known is not None)
             return run
 
     def restore(self, run: Run, facts: Iterable[Fact]) -> None:
@@ -97,15 +94,13 @@ class ThreadLog:
         with self.lock:
             for fact in facts:
                 if fact["id"] not in self.by_id:
-                    record = record_from(fact)
-                    self.totals.add(record)
-                    self._add(run, record)
+                    self._add(run, record_from(fact), known=False)
 
     def history(self) -> RunHistory:
         """All runs of the thread; of a fork, what it shares with its origin is shown once."""
         with self.lock:
             unique = {id(record): record for run in self.runs for record in run.records}
-            return RunHistory(list(unique.values()), self.totals.count)
+            return RunHistory(list(unique.values()), dict(self.totals))
 
 
 class Loop:
@@ -122,7 +117,15 @@ class Loop:
         _current.set({**_current.get(), recorder.uid: self})
 
     def bind(
-        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str, path: Any
+        self,
+        thread_id: str | None,
+        past: Past,
+        *,
+        saved: bool,
+        resumed: bool,
+        step: int,
+        task: str,
+        path: Any,
     ) -> Run:
         """The run of this execution. `saved`: a checkpointer keeps the thread; `resumed`: LangGraph says so."""
         if self.run is not None:
@@ -154,10 +157,9 @@ _uids = count(1)
 class Recorder:
     """All histories of one `ArbiterOS`."""
 
-    def __init__(self, keep: int | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keep: int | None) -> None:
         self.uid = next(_uids)
         self.keep = keep
-        self.clock = clock
         self._lock = threading.Lock()
         self._threads: OrderedDict[str, ThreadLog] = OrderedDict()
         self._functional: OrderedDict[tuple[str | None, str], Run] = OrderedDict()
@@ -177,7 +179,15 @@ class Recorder:
             return log
 
     def run_for(
-        self, thread_id: str | None, past: Past, *, saved: bool, resumed: bool, step: int, task: str, path: Any
+        self,
+        thread_id: str | None,
+        past: Past,
+        *,
+        saved: bool,
+        resumed: bool,
+        step: int,
+        task: str,
+        path: Any,
     ) -> Run:
         log = self.log_of(thread_id)
         run = log.runs[-1] if log.runs else None
@@ -225,12 +235,12 @@ class Recorder:
         loop = _current.get().get(self.uid)
         run = None if loop is None else loop.run or loop.fallback
         run = run or self._latest
-        return RunHistory([], Totals().count) if run is None else run.history()
+        return RunHistory([], {}) if run is None else run.history()
 
     def of_thread(self, thread_id: str) -> RunHistory:
         with self._lock:
             log = self._threads.get(thread_id)
-        return RunHistory([], Totals().count) if log is None else log.history()
+        return RunHistory([], {}) if log is None else log.history()
 
     def thread_ids(self) -> list[str]:
         with self._lock:
@@ -274,12 +284,9 @@ def begin(
     """The record of a node run that starts now: a new one, or one more attempt of the same task."""
     record = log.by_id.get(id)
     if record is not None and record.status != "completed":
-        record.attempt += 1
-        record.status = "running"
-        record.reset(started)
+        record.begin_again(started)
         if not any(known is record for known in reversed(run.records)):
-            with log.lock:
-                log._add(run, record)  # pyright: ignore[reportPrivateUsage]
+            log.add(run, record, known=True)
         return record
     record = Record(id, node, instruction, step, namespace, started, path)
     log.add(run, record)

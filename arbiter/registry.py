@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.calls import Pace
@@ -20,6 +20,7 @@ from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.verdicts import ALLOW, Verdict
 
 C = TypeVar("C", bound=Contract)
+T = TypeVar("T", bound=Contract)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,23 @@ class Seat(Generic[C]):
 
     contract: C
     pace: Pace
-    takes_output: bool = True
+    name: str
+    method: Callable[..., Any]
+    deadline: float | None
+    is_async: bool
+    takes_output: bool
 
-    @property
-    def name(self) -> str:
-        return self.contract.name
+    @staticmethod
+    def of(contract: T) -> Seat[T]:
+        return Seat(
+            contract,
+            Pace(contract.blocking),
+            contract.name,
+            getattr(contract, contract.method),
+            contract.deadline,
+            contract.is_async,
+            not isinstance(contract, PolicyRouter) or accepts_output(contract),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +56,13 @@ class Plan:
     advisors: tuple[Seat[Advisor], ...] = ()
     gate: Seat[CorrectionGate] | None = None
     lanes: tuple[Lane, ...] = ()
+    durable: tuple[Lane, ...] = ()
     routers: tuple[Seat[PolicyRouter], ...] = ()
     error_routers: tuple[Seat[PolicyRouter], ...] = ()
     all_allowed: MappingProxyType[str, Verdict] = field(default_factory=lambda: MappingProxyType({}))
     no_routes: MappingProxyType[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+    """`all_allowed` as a fact holds it."""
     only_async: Contract | None = None
     """A contract that only an async run can call, if there is one."""
 
@@ -70,18 +86,17 @@ class Registry:
     def add(self, contract: Contract) -> None:
         with self._lock:
             self._refuse_duplicate(contract)
-            pace = Pace(contract.blocking)
             match contract:
                 case PolicyChecker():
-                    self.checkers.append(Seat(contract, pace))
+                    self.checkers.append(Seat.of(contract))
                 case PolicyRouter():
-                    self.routers.append(Seat(contract, pace, accepts_output(contract)))
+                    self.routers.append(Seat.of(contract))
                 case NodeEvaluator():
                     self.evaluators.append(Lane(contract))
                 case Advisor():
-                    self.advisors.append(Seat(contract, pace))
+                    self.advisors.append(Seat.of(contract))
                 case CorrectionGate():
-                    self.gates.append(Seat(contract, pace))
+                    self.gates.append(Seat.of(contract))
                 case _:
                     raise RegistrationError(f"{contract!r} is none of the contracts.")
             self.version += 1
@@ -113,6 +128,7 @@ class Registry:
             gates = tuple(_applying(self.gates, node, instruction, reachable))
             plain = tuple(seat for seat in routers if not seat.contract.on_error)
             advisors = tuple(_applying(self.advisors, node, instruction, reachable))
+            lanes = tuple(lane for lane in self.evaluators if lane.evaluator.applies_to(node, instruction))
             called: list[Contract] = [
                 seat.contract for group in (checkers, advisors, gates, routers) for seat in group
             ]
@@ -120,11 +136,13 @@ class Registry:
                 checkers=checkers,
                 advisors=advisors,
                 gate=gates[0] if gates else None,
-                lanes=tuple(lane for lane in self.evaluators if lane.evaluator.applies_to(node, instruction)),
+                lanes=lanes,
+                durable=tuple(lane for lane in lanes if lane.evaluator.durable),
                 routers=plain,
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
                 no_routes=MappingProxyType({seat.name: None for seat in plain}),
+                kinds={seat.name: "allow" for seat in checkers},
                 only_async=next((contract for contract in called if contract.is_async), None),
             )
 

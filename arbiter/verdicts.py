@@ -110,7 +110,11 @@ def evaluation_fault(answer: object) -> str | None:
     if not isinstance(answer, EvaluationResult):
         return f"returned {_short(answer)}; expected an EvaluationResult"
     score: object = answer.score
-    if isinstance(score, bool) or not _is_number(score) or not math.isfinite(float(score)):  # type: ignore[arg-type]
+    if type(score) is float:
+        finite = math.isfinite(score)
+    else:
+        finite = not isinstance(score, bool) and _is_number(score) and math.isfinite(float(score))  # type: ignore[arg-type]
+    if not finite:
         return f"returned the score {_short(score)}; expected a finite number"
     passed: object = answer.passed
     if type(passed) is not bool:

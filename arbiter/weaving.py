@@ -12,7 +12,6 @@ See docs/design/weaving.md.
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -48,18 +47,18 @@ from langgraph.errors import ParentCommand
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
-from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
+from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Command, RetryPolicy, interrupt
 
 from arbiter.core import Core
 from arbiter.drivers import Final, adrive, adrive_stream, drive
 from arbiter.errors import EvaluationError, SyncDriverError
-from arbiter.evaluations import running_lanes
+from arbiter.evaluations import Stack, running_lanes
 from arbiter.facts import NESTED_RUN, NO_PAST, RUN, Fact, Past, Value, fold
-from arbiter.history import CausalHistory, HistoryItem, Record, task_order
+from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
-from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Schemas
+from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Schemas, opened
 from arbiter.recorder import Loop, Run, begin
 from arbiter.registry import Plan
 from arbiter.states import snapshot
@@ -126,73 +125,11 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
     def update(self, values: Sequence[Fact]) -> bool:
         if not values:
             return False
-        self.value = fold(self.value, values, self.core.facts)
+        self.value = fold(self.value, values, self.core.settings.facts)
         return True
 
 
-# What a node's body runs in -----------------------------------------------------------------------
-
-
-class Opened:
-    """A governed node whose body is running: what graphs and functions that it calls belong to."""
-
-    __slots__ = ("_inner", "_lock", "config", "core", "past", "run")
-
-    def __init__(self, core: Core, run: Run, past: Past, config: RunnableConfig | None) -> None:
-        self.core = core
-        self.run = run
-        self.past = past
-        self.config = config
-        self._lock = threading.Lock()
-        self._inner: dict[str, tuple[int, Value, dict[str, Fact]]] = {}
-
-    def report(self, namespace: str, step: int, value: Value, order: str, fact: Fact) -> None:
-        """A node of a graph inside the body has finished: its graph's value before, and its fact."""
-        with self._lock:
-            known = self._inner.get(namespace)
-            if known is None or known[0] != step:
-                known = self._inner[namespace] = (step, value, {})
-            known[2][order] = fact
-
-    def adopt(self, namespace: str, value: Value) -> None:
-        """What a graph or functions inside the body have come to, as far as anybody knows."""
-        with self._lock:
-            self._inner[namespace] = (-1, value, {})
-
-    def inner(self) -> Value | None:
-        """What all graphs and functions inside the body have come to."""
-        with self._lock:
-            parts = [self._inner[name] for name in sorted(self._inner, key=lambda n: (len(n), n))]
-        if not parts:
-            return None
-        keep = self.core.facts
-        values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
-        return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
-
-    def called(self, facts: Sequence[Fact]) -> Past:
-        """Note what governed functions in the body did; the past of the next one."""
-        with self._lock:
-            _, value, _ = self._inner.get(_FUNCTIONS, (-1, {}, {}))
-            if facts:
-                value = fold(value, facts, self.core.facts)
-                self._inner[_FUNCTIONS] = (-1, value, {})
-        return Past(value, self.past)
-
-
-_FUNCTIONS = "()"
-opened: ContextVar[Opened | None] = ContextVar("arbiter_opened", default=None)
-
-
-@contextmanager
-def opening(this: Opened) -> Iterator[None]:
-    token = opened.set(this)
-    try:
-        yield
-    finally:
-        try:
-            opened.reset(token)
-        except ValueError:  # an async generator may be closed in another context
-            opened.set(None)
+# What passes through the writers ------------------------------------------------------------------
 
 
 class Redirect:
@@ -210,7 +147,7 @@ class _Stash:
 
     __slots__ = ("fact", "record")
 
-    def __init__(self, fact: Fact, record: Record) -> None:
+    def __init__(self, fact: Fact | None, record: Record) -> None:
         self.fact = fact
         self.record = record
 
@@ -228,15 +165,14 @@ class GatedWrite(ChannelWrite):
         self.last = last
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
-        stash: _Stash | None = config[CONF].pop(_STASH, None) if self.first else None
-        if type(input) is not Redirect and stash is None:
-            return super()._write(input, config)
+        conf = _conf(config)
+        stash: _Stash | None = conf.pop(_STASH, None) if self.first else None
         try:
-            writes = self._redirected(input) if type(input) is Redirect else self._usual(input)
-            if stash is not None:
-                writes.append(ChannelWriteEntry(LEDGER, stash.fact))
-            if writes:
-                self.do_write(config, writes)
+            if type(input) is Redirect:
+                if self.first:
+                    self.do_write(config, self._redirected(input))
+            else:
+                super()._write(input, config)
         except ParentCommand:
             raise
         except Exception as exc:
@@ -244,31 +180,26 @@ class GatedWrite(ChannelWrite):
                 stash.record.status = "failed"
                 stash.record.error = f"{type(exc).__name__}: {exc}"
             raise
+        if stash is not None and stash.fact is not None:
+            # Right after the node's own writes, so that it is with them or not at all: should they fail,
+            # a fact alone would make LangGraph take the task for done.
+            conf[CONFIG_KEY_SEND](((LEDGER, stash.fact),))
         return input.output if type(input) is Redirect and self.last else input
 
     async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
         return self._write(input, config)
 
-    def _usual(self, output: Any) -> list[Any]:
-        return [_with_value(entry, output) for entry in self.writes]
-
     def _redirected(self, redirect: Redirect) -> list[Any]:
-        if not self.first:
-            return []
-        writes = [_with_value(self.writes[0], _for_this_graph(redirect.output))]
+        """The state update, which is the first entry of a node's first writer, and the new target."""
+        update = cast(ChannelWriteTupleEntry, self.writes[0])
+        writes: list[Any] = [ChannelWriteTupleEntry(update.mapper, _for_this_graph(redirect.output))]
         if redirect.target != END:
             writes.append(ChannelWriteEntry(_BRANCH_TO.format(redirect.target), None))
         return writes
 
 
-def _with_value(entry: Any, value: Any) -> Any:
-    """`entry` with the value that passes through, unless it has one of its own."""
-    own = getattr(entry, "value", MISSING)
-    # LangGraph marks an open entry with a private object; it is the default of both entry classes.
-    return entry._replace(value=value) if own is _PASSTHROUGH else entry
-
-
-_PASSTHROUGH = ChannelWriteEntry._field_defaults["value"]
+def _conf(config: RunnableConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], config[CONF])  # type: ignore[literal-required]
 
 
 def _for_this_graph(output: Any) -> Any:
@@ -309,8 +240,8 @@ class StartWrite(ChannelWrite):
         output = super()._write(input, config)
         if not self.core.registry.empty:
             parent = opened.get()
-            nested = parent is not None and parent.core is self.core
-            config[CONF][CONFIG_KEY_SEND]([(LEDGER, NESTED_RUN if nested else RUN)])
+            nested = parent is not None and parent.settings is self.core.settings
+            _conf(config)[CONFIG_KEY_SEND]([(LEDGER, NESTED_RUN if nested else RUN)])
         return output
 
     async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
@@ -401,7 +332,7 @@ class GovernedNode(Runnable[Any, Any]):
         self,
         core: Core,
         *,
-        name: str,
+        node: str,
         body: Body,
         instruction: Instruction | None,
         schemas: Schemas | None,
@@ -410,7 +341,8 @@ class GovernedNode(Runnable[Any, Any]):
         commits: bool,
         is_subgraph: bool,
     ) -> None:
-        self.name = name
+        self.name = node
+        self.node = node
         self.core = core
         self.body = body
         self.instruction = instruction
@@ -420,22 +352,23 @@ class GovernedNode(Runnable[Any, Any]):
         self.commits = commits
         """Whether a gated writer follows that commits the fact."""
         self.is_subgraph = is_subgraph
-        self._plan = (-1, Plan())
+        self.is_sequence = type(body) is LcelSteps
+        self._plan = Plan()
+        self._planned = -1
 
     def plan(self) -> Plan:
         version = self.core.registry.version
-        known, plan = self._plan
-        if known != version:
-            plan = self.core.registry.plan(self.name, self.instruction, self.targets)
-            self._plan = (version, plan)
-        return plan
+        if self._planned != version:
+            self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
+            self._planned = version
+        return self._plan
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         visit = Visit(self, input, config or {}, kwargs)
-        if (contract := visit.node_run.plan.only_async) is not None:
-            raise SyncDriverError(node=self.name, source=f"{contract.kind} {contract.name!r}")
+        if (contract := visit.plan.only_async) is not None:
+            raise SyncDriverError(node=self.node, source=f"{contract.kind} {contract.name!r}")
         try:
-            output = drive(visit.node_run, visit)
+            output = drive(visit)
         except ParentCommand as exc:
             visit.handed_over(exc)
             raise
@@ -444,7 +377,7 @@ class GovernedNode(Runnable[Any, Any]):
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         visit = Visit(self, input, config or {}, kwargs)
         try:
-            output = await adrive(visit.node_run, visit)
+            output = await adrive(visit)
         except ParentCommand as exc:
             visit.handed_over(exc)
             raise
@@ -456,111 +389,76 @@ class GovernedNode(Runnable[Any, Any]):
         visit = Visit(self, input, config or {}, kwargs)
         streamed = False
         try:
-            async for chunk in adrive_stream(visit.node_run, visit):
-                if type(chunk) is Final:
-                    output = visit.finish(chunk.output)
-                    if not streamed or type(output) is Redirect or visit.changed(output):
-                        yield output
-                else:
+            async for chunk in adrive_stream(visit):
+                if type(chunk) is not Final:
                     streamed = True
-                    visit.streamed.append(chunk) if len(visit.streamed) < 2 else None
                     yield chunk
+                    continue
+                output = visit.finish(chunk.output)
+                # What comes last replaces what was streamed, should it not be its sum.
+                if not streamed or type(output) is Redirect or visit.lent:
+                    yield output
         except ParentCommand as exc:
             visit.handed_over(exc)
             raise
 
 
-class Visit:
-    """One attempt of one task at a governed node: what the lifecycle and its driver need from LangGraph."""
-
-    __slots__ = (
-        "_held",
-        "_kwargs",
-        "config",
-        "core",
-        "ledger",
-        "node",
-        "node_run",
-        "open",
-        "parent",
-        "record",
-        "streamed",
-    )
+class Visit(NodeRun):
+    """One attempt of one task at a governed node."""
 
     def __init__(
         self, node: GovernedNode, input: Any, config: RunnableConfig, kwargs: Mapping[str, Any]
     ) -> None:
+        core = node.core
+        if stack := running_lanes():
+            _refuse_evaluator(stack, node)
+        conf = _conf(config)
+        metadata: Mapping[str, Any] = config.get("metadata") or {}
+        ledger: LedgerChannel = conf[CONFIG_KEY_READ](LEDGER)
+        loop = cast(Loop, ledger.loop)
+        task: str = conf[CONFIG_KEY_TASK_ID]
+        step: int = metadata["langgraph_step"]
+        path = metadata.get("langgraph_path", ())
+        settings = core.settings
+        parent = opened.get()
+        if parent is not None and parent.settings is settings:
+            past = Past(ledger.value, parent.past)
+            run = loop.run or loop.join(parent.run, past)
+        else:
+            parent = None
+            past = Past(ledger.value) if ledger.value else NO_PAST
+            run = loop.run or _bound(loop, conf, past, step, task, path)
+        namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
+        if NS_SEP in namespace:
+            namespace = namespace.rpartition(NS_SEP)[0]
+        else:
+            namespace = ""
+        record = begin(
+            run.log, run, task, node.node, node.instruction, step, namespace, settings.clock(), path
+        )
+        record.input = snapshot(input, settings.snapshot)
+        super().__init__(
+            record=record,
+            plan=node.plan(),
+            input=input,
+            settings=settings,
+            run=run,
+            past=past,
+            parent=parent,
+            config=config,
+            targets=node.targets,
+            schemas=node.schemas,
+        )
         self.node = node
-        self.config = config
-        self.core = core = node.core
+        self.ledger = ledger
+        self._conf = conf
         self._kwargs = kwargs
         self._held: list[Callable[[], None]] = []
-        self.streamed: list[Any] = []
-        for lane in running_lanes():
-            if any(lane is own for own in core.registry.evaluators):
-                raise EvaluationError(
-                    f"evaluator {lane.name!r} ran node {node.name!r}, which its own ArbiterOS governs; "
-                    "an evaluator judges a run and starts none.",
-                    evaluator=lane.name,
-                    node=node.name,
-                )
-        conf = config[CONF]
-        metadata: Mapping[str, Any] = config.get("metadata") or {}
-        self.ledger: LedgerChannel = conf[CONFIG_KEY_READ](LEDGER)
-        loop = cast(Loop, self.ledger.loop)
-        task, step = conf[CONFIG_KEY_TASK_ID], metadata["langgraph_step"]
-        parent = opened.get()
-        self.parent = parent if parent is not None and parent.core is core else None
-        value = self.ledger.value
-        if self.parent is not None:
-            past = Past(value, self.parent.past)
-            run = loop.run or loop.join(self.parent.run, past)
-        else:
-            past = Past(value) if value else NO_PAST
-            thread_id = conf.get(CONFIG_KEY_THREAD_ID)
-            run = loop.run or loop.bind(
-                None if thread_id is None else str(thread_id),
-                past,
-                saved=bool(conf.get(CONFIG_KEY_CHECKPOINTER)),
-                resumed=bool(conf.get(CONFIG_KEY_RESUMING)),
-                step=step,
-                task=task,
-                path=metadata.get("langgraph_path", ()),
-            )
-        settings = core.settings
-        namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
-        self.record = begin(
-            run.log,
-            run,
-            task,
-            node.name,
-            node.instruction,
-            step,
-            namespace.rpartition(NS_SEP)[0],
-            settings.clock(),
-            metadata.get("langgraph_path", ()),
-        )
-        self.record.input = snapshot(input, settings.snapshot)
-        self.open = Opened(core, run, past, config)
-        view = CausalHistory(past, HistoryItem(self.record, view=True), run.log.find)
-        self.node_run = NodeRun(
-            self.record,
-            node.plan(),
-            view,
-            input,
-            settings,
-            node.targets,
-            node.schemas,
-            self.is_final,
-            self.is_own,
-            self.release,
-            self.inner,
-        )
 
     # The lifecycle asks
 
     def is_final(self, error: BaseException) -> bool:
-        runtime = self.config[CONF].get(CONFIG_KEY_RUNTIME)
+        runtime = self._conf.get(CONFIG_KEY_RUNTIME)
         info = getattr(runtime, "execution_info", None)
         attempt = 1 if info is None else info.node_attempt
         for policy in self.node.retry:
@@ -570,11 +468,8 @@ class Visit:
 
     def is_own(self, command: Command[Any]) -> bool:
         # The comparison with which LangGraph decides whose a ParentCommand is.
-        namespace: str = self.config[CONF][CONFIG_KEY_CHECKPOINT_NS]
-        return command.graph in (namespace, recast_checkpoint_ns(namespace), self.node.name)
-
-    def inner(self) -> Value | None:
-        return self.open.inner()
+        namespace: str = self._conf[CONFIG_KEY_CHECKPOINT_NS]
+        return command.graph in (namespace, recast_checkpoint_ns(namespace), self.node.node)
 
     def release(self) -> None:
         for emit in self._held:
@@ -584,23 +479,46 @@ class Visit:
     # The driver asks
 
     def body(self, input: Any, held: bool) -> Any:
-        with opening(self.open), self._ambient(held) as config:
-            output = self.node.body.invoke(input, config, **self._kwargs)
-        if self.node.is_subgraph and (saver := self._unseen()) is not None:
+        node, config = self.node, self.config
+        token = opened.set(self)
+        try:
+            if held or node.is_sequence:
+                with self._ambient(held) as config:
+                    output = node.body.invoke(input, config, **self._kwargs)
+            else:
+                output = node.body.invoke(input, config, **self._kwargs)
+        finally:
+            opened.reset(token)
+        if node.is_subgraph and (saver := self._unseen()) is not None:
             self._adopt(saver.get_tuple(self._own_config()))
         return output
 
     async def abody(self, input: Any, held: bool) -> Any:
-        with opening(self.open), self._ambient(held) as config:
-            output = await self.node.body.ainvoke(input, config, **self._kwargs)
-        if self.node.is_subgraph and (saver := self._unseen()) is not None:
+        node, config = self.node, self.config
+        token = opened.set(self)
+        try:
+            if held or node.is_sequence:
+                with self._ambient(held) as config:
+                    output = await node.body.ainvoke(input, config, **self._kwargs)
+            else:
+                output = await node.body.ainvoke(input, config, **self._kwargs)
+        finally:
+            opened.reset(token)
+        if node.is_subgraph and (saver := self._unseen()) is not None:
             self._adopt(await saver.aget_tuple(self._own_config()))
         return output
 
     async def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
-        with opening(self.open), self._ambient(held) as config:
-            async for chunk in self.node.body.astream(input, config, **self._kwargs):
-                yield chunk
+        token = opened.set(self)
+        try:
+            with self._ambient(held) as config:
+                async for chunk in self.node.body.astream(input, config, **self._kwargs):
+                    yield chunk
+        finally:
+            try:
+                opened.reset(token)
+            except ValueError:  # an async generator may be closed in another context
+                opened.set(None)
 
     def ask(self, op: Ask) -> Any:
         answer = self._answer(op)
@@ -622,27 +540,25 @@ class Visit:
 
     def finish(self, output: Any) -> Any:
         """Hand output and fact to the writers."""
-        run = self.node_run
-        if not self.core.registry.empty:
-            fact = run.fact()
-            if self.node.commits:
-                self.config[CONF][_STASH] = _Stash(fact, self.record)
-            else:
-                self.config[CONF][CONFIG_KEY_SEND]([(LEDGER, fact)])
-            self._report(fact)
-        return output if run.redirect is None else Redirect(output, run.redirect)
+        fact = None
+        if not self.node.core.registry.empty:
+            fact = self.fact()
+            if self.parent is not None:
+                self._report(fact)
+        if self.node.commits:
+            self._conf[_STASH] = _Stash(fact, self.record)
+        elif fact is not None:
+            self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
+        return output if self.redirect is None else Redirect(output, self.redirect)
 
     def handed_over(self, exc: ParentCommand) -> None:
         """A command came up from a subgraph and LangGraph will run the original writers with it."""
-        if self.core.registry.empty:
+        if self.node.core.registry.empty:
             return
-        fact = self.node_run.fact()
+        fact = self.fact()
         if self.is_own(exc.args[0]):
-            self.config[CONF][CONFIG_KEY_SEND]([(LEDGER, fact)])
+            self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
         self._report(fact)
-
-    def changed(self, output: Any) -> bool:
-        return bool(self.node_run.lent)
 
     def _report(self, fact: Fact) -> None:
         if self.parent is not None:
@@ -653,10 +569,7 @@ class Visit:
 
     @contextmanager
     def _ambient(self, held: bool) -> Iterator[RunnableConfig]:
-        config = self._holding() if held else self.config
-        if not held and type(self.node.body) is not LcelSteps:
-            yield config
-            return
+        config = self._holding() if held else cast(RunnableConfig, self.config)
         before = _ambient_before.set(None if self.parent is None else self.parent.config)
         token = var_child_runnable_config.set(config)
         try:
@@ -671,7 +584,7 @@ class Visit:
     def _holding(self) -> RunnableConfig:
         """The config for a draft: what it streams waits until the draft is taken."""
         self._held = held = []
-        conf = self.config[CONF]
+        conf = self._conf
         patch: dict[str, Any] = {}
         if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
             write = runtime.stream_writer
@@ -687,21 +600,21 @@ class Visit:
 
     def _unseen(self) -> Any:
         """The checkpointer, if the subgraph may have finished before this process saw any of it."""
-        if self.core.registry.empty or not self.config[CONF].get(CONFIG_KEY_RESUMING):
+        if self.node.core.registry.empty or not self._conf.get(CONFIG_KEY_RESUMING):
             return None
-        return None if self.open.inner() is not None else self._saver()
+        return None if self._inner else self._saver()
 
     def _adopt(self, saved: Any) -> None:
         value = None if saved is None else saved.checkpoint["channel_values"].get(LEDGER)
         if value:
-            self.open.adopt(self.config[CONF][CONFIG_KEY_CHECKPOINT_NS], value)
+            self.adopt(self._conf[CONFIG_KEY_CHECKPOINT_NS], value)
 
     def _saver(self) -> Any:
-        saver = self.config[CONF].get(CONFIG_KEY_CHECKPOINTER)
+        saver = self._conf.get(CONFIG_KEY_CHECKPOINTER)
         return saver if hasattr(saver, "get_tuple") else None
 
     def _own_config(self) -> RunnableConfig:
-        conf = self.config[CONF]
+        conf = self._conf
         return {
             CONF: {
                 CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
@@ -710,7 +623,7 @@ class Visit:
         }
 
     def _graph_config(self) -> RunnableConfig:
-        conf = self.config[CONF]
+        conf = self._conf
         info = conf[CONFIG_KEY_RUNTIME].execution_info
         return {
             CONF: {
@@ -737,7 +650,7 @@ class Visit:
         LangGraph hands a resume value to whatever asks first. Between question and answer the state may have
         been changed (`update_state`, `Command(resume=..., update=...)`): then nobody was shown this input.
         """
-        conf = self.config[CONF]
+        conf = self._conf
         pad = conf[CONFIG_KEY_SCRATCHPAD]
         answer = pad.resume[op.number]
         shown = [
@@ -760,9 +673,29 @@ class Visit:
 _FRESH = object()
 
 
-def ask_human(op: Ask) -> Any:
-    """Interrupt from a governed function. Inside a LangGraph task that pauses; elsewhere nobody can answer."""
-    return interrupt({**op.payload, "question": op.number})
+def _bound(loop: Loop, conf: Mapping[str, Any], past: Past, step: int, task: str, path: Any) -> Run:
+    thread_id = conf.get(CONFIG_KEY_THREAD_ID)
+    return loop.bind(
+        None if thread_id is None else str(thread_id),
+        past,
+        saved=bool(conf.get(CONFIG_KEY_CHECKPOINTER)),
+        resumed=bool(conf.get(CONFIG_KEY_RESUMING)),
+        step=step,
+        task=task,
+        path=path,
+    )
+
+
+def _refuse_evaluator(stack: Stack, node: GovernedNode) -> None:
+    """An evaluator may run other graphs, and not those that it is there to judge."""
+    for lane, _ in stack:
+        if any(lane is own for own in node.core.registry.evaluators):
+            raise EvaluationError(
+                f"evaluator {lane.name!r} ran node {node.node!r}, which its own ArbiterOS governs; "
+                "an evaluator judges a run and starts none.",
+                evaluator=lane.name,
+                node=node.node,
+            )
 
 
 # The graph ----------------------------------------------------------------------------------------
@@ -873,7 +806,7 @@ def _woven(
         body = LcelSteps(flat)
     wrapper = GovernedNode(
         core,
-        name=name,
+        node=name,
         body=body,
         instruction=rule.instruction,
         schemas=rule.schemas,

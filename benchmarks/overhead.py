@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
@@ -53,11 +54,9 @@ from arbiter import (
 )
 from arbiter.drivers import drive
 from arbiter.facts import NO_PAST
-from arbiter.history import CausalHistory, HistoryItem
 from arbiter.instructions import GENERATE
-from arbiter.lifecycle import NodeRun, Settings
-from arbiter.recorder import Recorder, begin
-from arbiter.registry import Plan, Registry
+from arbiter.lifecycle import NodeRun
+from arbiter.recorder import ThreadLog, begin
 from arbiter.states import snapshot
 from arbiter.weaving import GovernedNode
 
@@ -327,39 +326,30 @@ class Effort:
     seconds: float
     steps: int
     loops: int
+    kept: int
     long_run: int
     tight: int
 
 
-FULL = Effort(seconds=11.0, steps=5_000, loops=4, long_run=50_000, tight=1_000)
-QUICK = Effort(seconds=0.8, steps=500, loops=2, long_run=3_000, tight=200)
+FULL = Effort(seconds=11.0, steps=5_000, loops=4, kept=3_000, long_run=50_000, tight=1_000)
+QUICK = Effort(seconds=0.8, steps=500, loops=2, kept=1_200, long_run=3_000, tight=200)
 
 
 # The cases ----------------------------------------------------------------------------------------
 
 
-class _Host:
-    """Where a node runs when there is no LangGraph."""
-
-    config: RunnableConfig | None = None
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
+class _Alone(NodeRun):
+    """A node run where there is no LangGraph."""
 
     def body(self, input: Any, held: bool) -> Any:
-        return self.function(input)
+        return _closure(input)
 
-    async def abody(self, input: Any, held: bool) -> Any:
-        raise NotImplementedError
 
-    def astream_body(self, input: Any, held: bool) -> Any:
-        raise NotImplementedError
+_UPDATE = {"value": 2}
 
-    def ask(self, op: Any) -> Any:
-        raise NotImplementedError
 
-    async def aask(self, op: Any) -> Any:
-        raise NotImplementedError
+def _closure(_: Any) -> dict[str, Any]:
+    return _UPDATE
 
 
 def lifecycle_alone(effort: Effort) -> Iterator[Row]:
@@ -408,63 +398,58 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
         return Row(case=label, cells=cells, note=note)
 
     state = {"value": 1}
-    update = {"value": 2}
     log: list[Any] = []
-
-    def closure(_: Any) -> dict[str, Any]:
-        return update
 
     def bare() -> None:
         for _ in range(n):
-            closure(state)
+            _closure(state)
 
     def stamped() -> None:
         for _ in range(n):
             begun = time.perf_counter()
-            output = closure(state)
+            output = _closure(state)
             log.append((time.time(), dict(state), dict(output), time.perf_counter() - begun))
 
-    host = _Host(closure)
     targets = frozenset({"step", "reflect", END})
 
-    def driven(arbiter_os: ArbiterOS, plan: Callable[[], Plan], settings: Settings) -> Contestant:
-        recorder = Recorder(1000)
-        run = recorder.run_for("t", NO_PAST, saved=False, resumed=False, step=0, task="")
-        ids = iter(range(10**9))
+    def driven(arbiter_os: ArbiterOS) -> Contestant:
+        core = _governed_node(arbiter_os).core
+        plan = core.registry.plan("step", GENERATE, targets)
+        thread, settings = ThreadLog(None, 1000), core.settings
+        run = thread.new_run(0, NO_PAST)
 
         def work() -> None:
-            applying = plan()
             for _ in range(n):
                 record = begin(
-                    run.log, run, str(next(ids)), "step", GENERATE, 1, "", settings.clock(), ()
+                    thread, run, str(next(_ids)), "step", GENERATE, 1, "", settings.clock(), ()
                 )
                 record.input = snapshot(state, "shallow")
-                view = CausalHistory(NO_PAST, HistoryItem(record, view=True), run.log.find)
-                node_run = NodeRun(record, applying, view, state, settings, targets)
-                drive(node_run, host)
+                node_run = _Alone(
+                    record=record,
+                    plan=plan,
+                    input=state,
+                    settings=settings,
+                    run=run,
+                    past=NO_PAST,
+                    parent=None,
+                    config=None,
+                    targets=targets,
+                    schemas=None,
+                )
+                drive(node_run)
 
         return Contestant(run=work, settle=arbiter_os.drain)
 
-    empty, full = ArbiterOS(), with_policies()
-
-    def parts(arbiter_os: ArbiterOS) -> tuple[Registry, Settings]:
-        node = _governed_node(arbiter_os)
-        return node.core.registry, node.core.settings
-
-    contestants = {
-        BARE: Contestant(run=bare),
-        "stamped": Contestant(run=stamped, settle=log.clear),
-    }
-    for name, arbiter_os in ((NOTHING, empty), (POLICIES, full)):
-        registry, settings = parts(arbiter_os)
-        contestants[name] = driven(
-            arbiter_os, lambda r=registry: r.plan("step", GENERATE, targets), settings
-        )
     yield contest(
-        contestants,
+        {
+            BARE: Contestant(run=bare),
+            "stamped": Contestant(run=stamped, settle=log.clear),
+            NOTHING: driven(ArbiterOS()),
+            POLICIES: driven(with_policies()),
+        },
         {NOTHING: BARE, POLICIES: BARE},
         "lifecycle alone, added per step",
-        "record, view, driver; thread CPU",
+        "record, node run, driver; CPU of the thread",
     )
 
     # The wrapper as LangGraph calls it, beside the node's own Runnable.
@@ -503,21 +488,21 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
         },
         {NOTHING: BARE, POLICIES: BARE},
         "whole wrapper, added per step",
-        "GovernedNode.invoke beside the node's own; thread CPU",
+        "GovernedNode.invoke, less the node's own; CPU of the thread",
     )
 
 
-_tasks = iter(range(10**9))
+_ids = count()
 
 
-def _with_task_ids(config: RunnableConfig, count: int) -> list[RunnableConfig]:
+def _with_task_ids(config: RunnableConfig, number: int) -> list[RunnableConfig]:
     conf = config.get("configurable", {})
     return [
         cast(
             RunnableConfig,
-            {**config, "configurable": {**conf, "__pregel_task_id": str(next(_tasks))}},
+            {**config, "configurable": {**conf, "__pregel_task_id": str(next(_ids))}},
         )
-        for _ in range(count)
+        for _ in range(number)
     ]
 
 
@@ -567,15 +552,15 @@ def _contest(
     with asyncio.Runner() as runner:
         event_loop = runner.get_loop()
 
-        def contestant(app: Graph, count: int, arbiter_os: ArbiterOS | None = None) -> Contestant:
+        def contestant(app: Graph, runs: int, arbiter_os: ArbiterOS | None = None) -> Contestant:
             config: RunnableConfig = {"recursion_limit": 1_000}
 
             def run() -> None:
-                for _ in range(count):
+                for _ in range(runs):
                     app.invoke(state, config)
 
             async def arun() -> None:
-                for _ in range(count):
+                for _ in range(runs):
                     await app.ainvoke(state, config)
 
             return Contestant(
@@ -583,13 +568,13 @@ def _contest(
                 settle=(lambda: None) if arbiter_os is None else arbiter_os.drain,
             )
 
-        def contestants(count: int, *, again: bool) -> dict[str, Contestant]:
+        def contestants(runs: int, *, again: bool) -> dict[str, Contestant]:
             nothing, policies = ArbiterOS(), with_policies()
             return {
-                BARE: contestant(graph, count),
-                **({AGAIN: contestant(graph, count)} if again else {}),
-                NOTHING: contestant(governed(nothing, graph), count, nothing),
-                POLICIES: contestant(governed(policies, graph), count, policies),
+                BARE: contestant(graph, runs),
+                **({AGAIN: contestant(graph, runs)} if again else {}),
+                NOTHING: contestant(governed(nothing, graph), runs, nothing),
+                POLICIES: contestant(governed(policies, graph), runs, policies),
             }
 
         rounds = compete(contestants(times, again=True), effort.seconds)
@@ -723,7 +708,7 @@ def memory(effort: Effort) -> Iterator[Row]:
     """What a step leaves behind: all kept (`keep=None`), and over a long run with `keep=`."""
     cells: dict[str, Cell] = {}
     for name in (BARE, NOTHING, POLICIES):
-        per_step = [_left_behind(name, None, 2_000)[1] for _ in range(1)]
+        per_step = [_left_behind(name, None, effort.kept)[1]]
         limit = 1.5 if name == POLICIES else None
         cells[name] = Cell(value=Spread.of(per_step), unit="KB", limit=limit)
     yield Row(
@@ -758,9 +743,12 @@ def _left_behind(name: str, keep: int | None, steps: int) -> tuple[float, float]
     app = loop(steps, on_step)
     if arbiter_os is not None:
         app = governed(arbiter_os, app)
+    gc.collect()
+    gc.freeze()
     tracemalloc.start()
     app.invoke({"value": 0}, {"recursion_limit": steps + 10})
     tracemalloc.stop()
+    gc.unfreeze()
     first, last = sorted(points)
     grown = (points[last] - points[first]) / 1024
     return grown, grown / (last - first)

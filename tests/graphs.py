@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict, cast
@@ -173,7 +173,12 @@ def changed(state: Any, **changes: Any) -> Any:
         return state.model_copy(update=changes)
     if is_dataclass(state) and not isinstance(state, type):
         return replace(state, **changes)
-    return {**state, **changes}
+    return {**cast(Mapping[str, Any], state), **changes}
+
+
+def of(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of a state; says so to type checkers, which do not know LangGraph's types here."""
+    return function
 
 
 def builder(state: Any) -> Any:
@@ -208,7 +213,7 @@ class EchoModel(BaseChatModel):
         answer = self._answer(messages)
         if answer.tool_calls:
             chunk = AIMessageChunk(
-                "",
+                content="",
                 tool_call_chunks=[
                     {
                         "name": "lookup",
@@ -222,7 +227,7 @@ class EchoModel(BaseChatModel):
             yield ChatGenerationChunk(message=chunk)
             return
         for word in re.split(r"(\s)", answer.text):
-            part = ChatGenerationChunk(message=AIMessageChunk(word))
+            part = ChatGenerationChunk(message=AIMessageChunk(content=word))
             if run_manager is not None:
                 run_manager.on_llm_new_token(word, chunk=part)
             yield part
@@ -382,7 +387,7 @@ def lookup(worker: Worker, *, message: bool = False) -> Any:
 def inner_graph(worker: Worker, state: Any) -> Any:
     """A graph of two nodes; the second one does the worker's work."""
     graph = builder(state)
-    graph.add_node("inside", lambda state: {"log": ["inside"]})
+    graph.add_node("inside", of(lambda state: {"log": ["inside"]}))
     graph.add_node("deep", worker.work if worker.leave is bare else worker.step_out)
     graph.add_edge(START, "inside")
     graph.add_edge("inside", "deep")
@@ -442,8 +447,8 @@ def make(
         case "conditional":
             graph.add_node("work", work())
             graph.add_node("other", other)
-            graph.add_conditional_edges("first", lambda state: "work", ["work", "other"])
-            graph.add_conditional_edges("work", lambda state: ["other"], ["other", "last"])
+            graph.add_conditional_edges("first", of(lambda state: "work"), ["work", "other"])
+            graph.add_conditional_edges("work", of(lambda state: ["other"]), ["other", "last"])
             graph.add_edge("other", "last")
         case "Send":
             graph.add_node("work", work())
@@ -460,10 +465,10 @@ def make(
             else:
                 graph.add_node("work", work())
                 graph.add_node(
-                    "go", lambda state: [replace(here({"log": ["go"]}), goto=()), Command(goto="last")]
+                    "go", of(lambda state: [replace(here({"log": ["go"]}), goto=()), Command(goto="last")])
                 )
                 graph.add_edge("work", "go")
-            graph.add_node("choose", lambda state: Command(goto=["work", Send("other", state)]))
+            graph.add_node("choose", of(lambda state: Command(goto=["work", Send("other", state)])))
             graph.add_edge("first", "choose")
         case "Command.PARENT":
             inner = builder(state)
@@ -471,7 +476,7 @@ def make(
                 inner.add_node("work", work(leave=up))
             else:
                 inner.add_node("work", work())
-                inner.add_node("leave", lambda state: up({"log": ["leave"]}))
+                inner.add_node("leave", of(lambda state: up({"log": ["leave"]})))
                 inner.add_edge("work", "leave")
             inner.add_edge(START, "work")
             graph.add_node("team", inner.compile(), destinations=("last",))
@@ -497,7 +502,7 @@ def make(
             graph.add_node("work", work())
             graph.add_edge("first", "work")
             graph.add_conditional_edges(
-                "work", lambda state: "first" if get(state, "n") < 3 else "last", ["first", "last"]
+                "work", of(lambda state: "first" if get(state, "n") < 3 else "last"), ["first", "last"]
             )
         case _:
             raise AssertionError(topology)
@@ -510,7 +515,7 @@ SAVERS = ("none", "memory", "SQLite")
 
 
 @contextmanager
-def saver(kind: str) -> Iterator[Any]:
+def saver(kind: str) -> Generator[Any]:
     if kind == "SQLite":
         with SqliteSaver.from_conn_string(":memory:") as sqlite:
             yield sqlite
@@ -519,7 +524,7 @@ def saver(kind: str) -> Iterator[Any]:
 
 
 @asynccontextmanager
-async def asaver(kind: str) -> AsyncIterator[Any]:
+async def asaver(kind: str) -> AsyncGenerator[Any]:
     if kind == "SQLite":
         async with AsyncSqliteSaver.from_conn_string(":memory:") as sqlite:
             yield sqlite
@@ -561,13 +566,7 @@ class Names:
         if isinstance(value, str):
             return self.scrub(value)
         if isinstance(value, BaseException):
-            notes = list(getattr(value, "__notes__", ()))
-            return [
-                type(value).__qualname__,
-                self.plain(value.args),
-                self.scrub(str(value)),
-                self.plain(notes),
-            ]
+            return [type(value).__qualname__, self.plain(value.args), self.scrub(str(value))]
         if isinstance(value, BaseMessage):
             # LangGraph names a nameless message in place, at a time that depends on the checkpointer's thread.
             shown = dict(value)
@@ -582,9 +581,9 @@ class Names:
             own = {f.name: self.plain(getattr(value, f.name, None)) for f in fields(value)}
             return [type(value).__qualname__, own]
         if isinstance(value, Mapping):
-            items = cast(Mapping[Any, Any], value).items()
+            items = cast(Any, value).items()
             return {self.scrub(str(k)): self.plain(v) for k, v in items if k not in _UNCOMPARABLE}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
+        if isinstance(value, tuple) and hasattr(cast(Any, value), "_fields"):
             named = cast(Any, value)
             return [type(named).__qualname__, {n: self.plain(getattr(named, n)) for n in named._fields}]
         if isinstance(value, list | tuple):
@@ -609,6 +608,11 @@ class _AsIs(Names):
 
 
 _AS_IS = _AsIs()
+
+
+def as_is(value: Any) -> Any:
+    """`value` as data, with its names to be replaced later, together with those of other values."""
+    return _AS_IS.plain(value)
 
 
 # Traces -------------------------------------------------------------------------------------------
@@ -717,7 +721,7 @@ def run(graph: Any, entry: str, given: Any, config: RunnableConfig, **options: A
             case "invoke":
                 seen.chunks.append(graph.invoke(given, config, **options))
             case "batch":
-                seen.chunks.extend(graph.batch([given, given], _two(config)))
+                seen.chunks.extend(graph.batch([given, given], _two(config), **options))
             case "events":
                 seen.chunks.append(graph.invoke(given, config, version="v2", **options))
             case _:
@@ -736,7 +740,7 @@ async def arun(graph: Any, entry: str, given: Any, config: RunnableConfig, **opt
             case "invoke":
                 seen.chunks.append(await graph.ainvoke(given, config, **options))
             case "batch":
-                seen.chunks.extend(await graph.abatch([given, given], _two(config)))
+                seen.chunks.extend(await graph.abatch([given, given], _two(config), **options))
             case "events":
                 async for event in graph.astream_events(given, config, version="v2", **options):
                     seen.chunks.append(_AS_IS.plain(event))
@@ -749,7 +753,7 @@ async def arun(graph: Any, entry: str, given: Any, config: RunnableConfig, **opt
 
 
 def _two(config: RunnableConfig) -> list[RunnableConfig]:
-    own = config["configurable"]["thread_id"]
+    own = config.get("configurable", {})["thread_id"]
     return [{**config, "configurable": {"thread_id": thread}} for thread in (own, f"{own} again")]
 
 

@@ -15,7 +15,7 @@ from langgraph.types import Command, RetryPolicy, Send
 
 from arbiter import ArbiterOS
 from tests import graphs
-from tests.graphs import Governing, Recorder, TypedState, Worker, bare, get
+from tests.graphs import Governing, Recorder, TypedState, Worker, bare, get, of
 
 KINDS = [kind for kind in graphs.BODIES if kind not in ("ToolNode", "async function")]
 LEAVES = ("edges", "branch", "command", "send", "back", "both")
@@ -128,12 +128,18 @@ def _leave(graph: Any, name: str, leaves: str, command: bool, ahead: list[str]) 
         for target in ahead:
             graph.add_edge(name, target)
     elif leaves == "branch":
-        graph.add_conditional_edges(name, lambda state: ahead[get(state, "n", 0) % len(ahead)], ahead)
+
+        def branch(state: Any) -> str:
+            return ahead[int(get(state, "n", 0)) % len(ahead)]
+
+        graph.add_conditional_edges(name, branch, ahead)
     elif leaves == "send":
-        graph.add_conditional_edges(name, lambda state: [Send(target, state) for target in ahead * 2], ahead)
+        graph.add_conditional_edges(
+            name, of(lambda state: [Send(target, state) for target in ahead * 2]), ahead
+        )
     elif leaves == "back":
         graph.add_conditional_edges(
-            name, lambda state: "start" if get(state, "n", 0) < 2 else ahead, ["start", *ahead]
+            name, of(lambda state: "start" if get(state, "n", 0) < 2 else ahead), ["start", *ahead]
         )
 
 

@@ -149,7 +149,7 @@ def test_the_package_is_the_list_of_public_names_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", sorted(arbiter.__all__))
 def test_public_names_say_what_they_are(name: str) -> None:
     """Each public class has a docstring of its own, and so has each public method that it defines."""
-    member = getattr(arbiter, name)
+    member: type = getattr(arbiter, name)
     assert vars(member).get("__doc__")
     missing = [
         method

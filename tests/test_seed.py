@@ -15,7 +15,7 @@ from langgraph.graph import START, StateGraph
 from rich.console import Console
 
 import arbiter
-from arbiter import ArbiterOS, EvaluationResult, History, NodeEvaluator
+from arbiter import ArbiterOS, EvaluationResult, History, HistoryItem, NodeEvaluator
 from arbiter.instructions import CognitiveCore, NormativeCore
 from tests.support import MODES, run
 
@@ -557,7 +557,7 @@ def test_reflection_router_sends_a_bad_answer_to_reflect(mode: str) -> None:
         return {"tone": "reflected"}
 
     def send(state: State) -> State:
-        sent.append(state["quality_score"])
+        sent.append(state.get("quality_score", 0.0))
         return {}
 
     builder = StateGraph(State)
@@ -587,8 +587,12 @@ def test_reflection_router_sends_a_bad_answer_to_reflect(mode: str) -> None:
 def test_reward_evaluator_adds_up_an_episode() -> None:
     """The three checks are the user's own; the sum is that of the steps."""
     kind: Any = after(REWARD)["RewardEvaluator"]
+
+    def confidence(_: NodeEvaluator, item: HistoryItem) -> float:
+        return float(item.output_state["confidence"])
+
     for check in ("_check_correctness", "_check_efficiency", "_check_safety"):
-        setattr(kind, check, lambda self, item: item.output_state["confidence"])
+        setattr(kind, check, confidence)
     evaluator = kind()
     result = judged(evaluator, {"confidence": 0.4}, {"confidence": 0.8})
     assert result.passed
