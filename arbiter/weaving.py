@@ -850,7 +850,8 @@ def _own_cache(policy: Any, core: Core) -> Any:
 
     def key(*args: Any, **kwargs: Any) -> str | bytes:
         found = key_of(*args, **kwargs)
-        names = ",".join(seat.name for seat in core.registry.checkers)
+        registry = core.registry
+        names = ",".join(seat.name for seat in (*registry.checkers, *registry.routers))
         mark = f"arbiter:{names}:"
         return mark + found if isinstance(found, str) else mark.encode() + found
 
