@@ -54,7 +54,10 @@ class Lane:
         self.name = evaluator.name
         self.is_async = evaluator.is_async
         self.lock = threading.Lock()
-        self.pace = Pace(evaluator.blocking)
+        # A deadline that was asked for can be kept on another thread only. The default one is given up for
+        # evaluators that have proved to be quick: a thread costs more than most of them.
+        asked_for = "deadline" in vars(evaluator) and evaluator.deadline is not None
+        self.pace = Pace(True if asked_for else evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
 
     def run(self, key: int, results: dict[str, Outcome], view: History | None) -> Outcome:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph.constants import END
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import PregelNode
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.errors import PydanticUserError
 
 from arbiter.advice import CorrectionGate
 from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.lifecycle import Schemas
-from arbiter.packs import BindingPack, GraphFacts, binding_for, code_of
 from arbiter.registry import Registry
 from arbiter.weaving import NodeRule, Rules, governed_nodes, subgraph_of, targets_of
+
+if TYPE_CHECKING:
+    from arbiter.packs import BindingPack
 
 Graph = Pregel[Any, Any, Any, Any]
 _LABEL = "__arbiter_label__"
@@ -99,10 +101,11 @@ def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:
         return None
     try:
         return TypeAdapter(schema)
-    except PydanticSchemaGenerationError:
+    except PydanticUserError as exc:
+        why = exc.message.splitlines()[0]
         raise ConfigurationError(
-            f"schemas of node {node!r}: {schema!r} is nothing that pydantic can validate. "
-            "Give a model class, a TypedDict, a dataclass or another type."
+            f"schemas of node {node!r}: {schema!r} is nothing that pydantic can validate: {why} "
+            "Give a model class, a dataclass, a typing_extensions.TypedDict or another type."
         ) from None
 
 
@@ -206,6 +209,8 @@ def _from_metadata(name: str, node: PregelNode) -> Instruction | None:
 
 
 def _pack_of(graph: Graph) -> BindingPack | None:
+    from arbiter.packs import GraphFacts, binding_for, code_of  # YAML is read for the first graph
+
     config: Mapping[str, Any] = graph.config or {}
     nodes = governed_nodes(graph)
     return binding_for(

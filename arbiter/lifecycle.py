@@ -447,6 +447,7 @@ def _approve(
     state = as_state(run.input)
     key = digest(state)
     payload = {
+        **{k: v for c in reversed(asking) for k, v in verdicts[c.name].payload.items()},
         "type": "approval",
         "policy": first.name,
         "reason": verdicts[first.name].reason,
@@ -456,7 +457,6 @@ def _approve(
         "input": state,
         "digest": key,
         "allowed": ["approve", "edit", "reject"],
-        **{k: v for c in reversed(asking) for k, v in verdicts[c.name].payload.items()},
     }
     answer: Any = NO_ANSWER
     while answer is NO_ANSWER:
@@ -647,7 +647,7 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
             if run.view.past.redirects(seat.name) >= router.max_redirects:
                 record.note(
                     f"router {seat.name}",
-                    f"max_redirects={router.max_redirects} reached; the normal edges were taken",
+                    f"max_redirects={router.max_redirects} reached; it did not redirect to {target!r}",
                 )
                 continue
             run.redirect = record.redirected_to = target

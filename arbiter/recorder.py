@@ -227,6 +227,8 @@ class Recorder:
                 run = self._functional.setdefault((thread_id, root), run)
                 if len(self._functional) > KEEP_THREADS:
                     self._functional.popitem(last=False)
+        if (loop := _current.get().get(self.uid)) is not None:
+            loop.run = run  # the caller's own: its context was inherited
         self._latest = run
         return run
 

@@ -37,9 +37,11 @@ class Seat(Generic[C]):
 
     @staticmethod
     def of(contract: T) -> Seat[T]:
+        # A deadline can be kept on another thread only, so a contract that has one is never called in place.
+        blocking = contract.blocking if contract.deadline is None else True
         return Seat(
             contract,
-            Pace(contract.blocking),
+            Pace(blocking),
             contract.name,
             getattr(contract, contract.method),
             contract.deadline,

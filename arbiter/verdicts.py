@@ -18,7 +18,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Verdict:
     """What a policy checker decided about one node run. True in a boolean context only if it allows.
 
-    `payload` is extra JSON-able data of an `ask`, shown to the human with the reason.
+    `payload` is extra JSON-able data of an `ask`, shown to the human with the reason. The keys that every
+    question has (`policy`, `reason`, `node`, `input`, ...) stay as they are.
     """
 
     kind: Literal["allow", "deny", "ask"]

@@ -196,3 +196,15 @@ def test_a_question_that_nobody_can_answer_denies() -> None:
     arbiter_os.add_policy_checker(Check("asks", lambda _: Verdict.ask("sure?")))
     with pytest.raises(PolicyViolationError, match="nobody can be asked here"):
         arbiter_os.execute({"log": []}, Spy("pay"))
+
+
+def test_payload_cannot_replace_what_every_question_has() -> None:
+    pay = Spy("pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(
+        Check("asks", lambda _: Verdict.ask("why", digest="x", question=9, input="y", more=1))
+    )
+    app = arbiter_os.govern(chain(pay, checkpointer=InMemorySaver()))
+    shown = app.invoke({"log": [], "amount": 3}, thread("1"))["__interrupt__"][0].value
+    assert (shown["input"], shown["question"], shown["more"]) == ({"log": [], "amount": 3}, 0, 1)
+    assert app.invoke(Command(resume="approve"), thread("1"))["log"] == ["pay"]

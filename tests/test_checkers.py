@@ -259,3 +259,29 @@ def test_forbidden_sequence_does_not_span_two_runs_of_a_thread() -> None:
     )
     app.invoke({"log": []}, thread("1"))
     app.invoke({"log": []}, thread("1"))
+
+
+def test_deadline_is_kept_however_quick_the_checker_was_before() -> None:
+    """A checker that was quick many times and then hangs has denied, and the loop goes on turning."""
+    calls: list[int] = []
+
+    def sometimes(_: History) -> bool:
+        calls.append(1)
+        if len(calls) == 8:
+            time.sleep(1.0)
+        return True
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("sometimes", sometimes, deadline=0.1))
+    app = arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(9))))
+
+    async def main() -> None:
+        task = asyncio.create_task(app.ainvoke({"log": []}))
+        while not task.done():
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            assert time.perf_counter() - before < 0.5
+        await task
+
+    with pytest.raises(PolicyViolationError, match="no answer within"):
+        asyncio.run(main())

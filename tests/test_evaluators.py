@@ -367,3 +367,22 @@ def test_failed_and_denied_nodes_are_not_judged() -> None:
         arbiter_os.govern(chain(Spy("a"), broken)).invoke({"log": []})
     arbiter_os.drain()
     assert judged == ["a"]
+
+
+@MODES
+def test_deadline_is_kept_however_quick_the_evaluator_was_before(mode: str) -> None:
+    calls: list[int] = []
+
+    def sometimes(history: History) -> EvaluationResult:
+        calls.append(1)
+        if len(calls) == 6:
+            time.sleep(3)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("sometimes", sometimes, durable=True, deadline=0.1))
+    app = arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(6))))
+    begun = time.perf_counter()
+    run(app, {"log": []}, mode=mode)
+    assert time.perf_counter() - begun < 2.5
+    assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["sometimes"]

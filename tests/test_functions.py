@@ -291,3 +291,27 @@ def test_what_cannot_be_governed() -> None:
         arbiter_os.govern(Spy("a"), instructions={"a": GENERATE})  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match="instruction="):
         arbiter_os.govern(chain(Spy("a")), instruction=GENERATE)
+
+
+def test_history_after_the_functional_api_is_that_of_its_run() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.execute({}, Spy("before"), instruction=GENERATE)
+    think = task(arbiter_os.govern(Spy("think"), instruction=GENERATE))
+
+    @entrypoint()
+    def flow(x: int) -> Any:
+        return think({"x": x}).result()
+
+    flow.invoke(1)
+    assert [item.node for item in arbiter_os.history.items()] == ["think"]
+
+
+def test_schema_that_pydantic_refuses_is_a_configuration_error() -> None:
+    import typing
+
+    Shape = typing.TypedDict("Shape", {"x": int})  # noqa: UP013
+    for schema in (Shape, object()):
+        if schema is Shape and __import__("sys").version_info >= (3, 12):
+            continue
+        with pytest.raises(ConfigurationError, match="'a'"):
+            ArbiterOS().govern(chain(Spy("a")), schemas={"a": {"input": schema}})

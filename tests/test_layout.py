@@ -183,12 +183,8 @@ def test_importing_arbiter_brings_little_that_langgraph_has_not_brought() -> Non
     """What is optional, or needed to print or to load packs only, is imported where it is used."""
     brought = modules_after("import arbiter") - modules_after("import langgraph.graph")
     foreign = {name.partition(".")[0] for name in brought if not name.startswith("_cython")}
-    assert foreign <= {"arbiter", *BROUGHT}
+    assert foreign <= {"arbiter"}
     assert "arbiter.rendering" not in brought
-
-
-BROUGHT = {"yaml"}
-"""yaml comes with `arbiter.packs`. Its parser in C has a module of its own, `_cython_` and a version."""
 
 
 def modules_after(statement: str) -> set[str]:
