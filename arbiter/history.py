@@ -108,7 +108,7 @@ class HistoryItem:
         self._record = record
         self._view = view
         self._evaluations = evaluations
-        self._frozen: dict[int, tuple[Any, Any]] | None = None
+        self._frozen: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] | None = None
 
     def _shown(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """The state, in a view read-only; one wrapper for one state."""
@@ -578,15 +578,16 @@ def facts_of(results: Mapping[str, EvaluationResult]) -> dict[str, list[Any]]:
 
 
 def _jsonable(value: Any, depth: int = 0) -> Any:
+    parts: Any = value
     if value is None or type(value) in (bool, int, str):
         return _clean(value) if isinstance(value, str) else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if depth < 20:
         if isinstance(value, Mapping):
-            return {_clean(str(k)): _jsonable(v, depth + 1) for k, v in value.items()}
+            return {_clean(str(k)): _jsonable(v, depth + 1) for k, v in parts.items()}
         if isinstance(value, list | tuple | set | frozenset):
-            return [_jsonable(part, depth + 1) for part in value]
+            return [_jsonable(part, depth + 1) for part in parts]
         if hasattr(value, "model_dump"):
             try:
                 return _jsonable(value.model_dump(), depth + 1)

@@ -12,10 +12,11 @@ See docs/design/weaving.md.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.callbacks import BaseCallbackManager
@@ -198,17 +199,19 @@ class GatedWrite(ChannelWrite):
         return writes
 
 
-def _conf(config: RunnableConfig) -> dict[str, Any]:
-    return cast(dict[str, Any], config[CONF])  # type: ignore[literal-required]
+def _conf(config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = config[CONF]
+    return found
 
 
 def _for_this_graph(output: Any) -> Any:
     """A command's update without its goto; also that of a command to the parent, which is not reached now."""
+    parts: Any = output
     if isinstance(output, Command):
-        return replace(output, graph=None, goto=())
+        return replace(parts, graph=None, goto=())
     if isinstance(output, list | tuple):
-        return [_for_this_graph(part) for part in output]  # pyright: ignore[reportUnknownVariableType]
-    return output
+        return [_for_this_graph(part) for part in parts]
+    return parts
 
 
 class GatedBranch(Runnable[Any, Any]):
@@ -307,7 +310,7 @@ def _step_config(config: RunnableConfig, number: int) -> RunnableConfig:
 
 
 @contextmanager
-def _ambient_of_parent() -> Iterator[None]:
+def _ambient_of_parent() -> Generator[None]:
     this = opened.get()
     before = _ambient_before.get()
     token = var_child_runnable_config.set(before if this is not None else None)
@@ -556,7 +559,8 @@ class Visit(NodeRun):
         if self.node.core.registry.empty:
             return
         fact = self.fact()
-        if self.is_own(exc.args[0]):
+        command: Command[Any] = exc.args[0]
+        if self.is_own(command):
             self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
         self._report(fact)
 
@@ -568,7 +572,7 @@ class Visit(NodeRun):
     # Inside
 
     @contextmanager
-    def _ambient(self, held: bool) -> Iterator[RunnableConfig]:
+    def _ambient(self, held: bool) -> Generator[RunnableConfig]:
         config = self._holding() if held else cast(RunnableConfig, self.config)
         before = _ambient_before.set(None if self.parent is None else self.parent.config)
         token = var_child_runnable_config.set(config)
@@ -584,19 +588,19 @@ class Visit(NodeRun):
     def _holding(self) -> RunnableConfig:
         """The config for a draft: what it streams waits until the draft is taken."""
         self._held = held = []
-        conf = self._conf
+
+        def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
+            return lambda chunk: held.append(partial(emit, chunk))
+
+        config, conf = cast(RunnableConfig, self.config), self._conf
         patch: dict[str, Any] = {}
         if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
-            write = runtime.stream_writer
-            patch[CONFIG_KEY_RUNTIME] = runtime.override(
-                stream_writer=lambda chunk: held.append(lambda: write(chunk))
-            )
+            writer = later(runtime.stream_writer)
+            patch[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=writer)
         if (stream := conf.get(CONFIG_KEY_STREAM)) is not None:
-            patch[CONFIG_KEY_STREAM] = StreamProtocol(
-                lambda chunk: held.append(lambda: stream(chunk)), stream.modes
-            )
-        tags = [*(self.config.get("tags") or ()), "nostream"]
-        return {**self.config, "tags": tags, CONF: {**conf, **patch}}
+            patch[CONFIG_KEY_STREAM] = StreamProtocol(later(stream), stream.modes)
+        tags = [*(config.get("tags") or ()), "nostream"]
+        return {**config, "tags": tags, "configurable": {**conf, **patch}}
 
     def _unseen(self) -> Any:
         """The checkpointer, if the subgraph may have finished before this process saw any of it."""
@@ -637,11 +641,12 @@ class Visit(NodeRun):
         """Interrupt, or take what LangGraph has for this question. `_FRESH`: it came just now."""
         token = var_child_runnable_config.set(self.config)
         try:
-            answer = interrupt({**op.payload, "question": op.number})
+            answer: Any = interrupt({**op.payload, "question": op.number})
         finally:
             var_child_runnable_config.reset(token)
+        given: Any = answer
         if isinstance(answer, dict) and _STAMP in answer:
-            return answer["answer"] if answer[_STAMP] == op.key else NO_ANSWER
+            return given["answer"] if given[_STAMP] == op.key else NO_ANSWER
         return _FRESH
 
     def _settle(self, op: Ask, saved: Any) -> Any:
@@ -653,16 +658,13 @@ class Visit(NodeRun):
         conf = self._conf
         pad = conf[CONFIG_KEY_SCRATCHPAD]
         answer = pad.resume[op.number]
-        shown = [
-            question
-            for task, channel, value in (saved.pending_writes or () if saved else ())
-            if task == self.record.id and channel == INTERRUPT
-            for question in (value if isinstance(value, list | tuple) else [value])
-        ]
+        shown: list[Any] = []
+        for task, channel, value in saved.pending_writes or () if saved else ():
+            if task == self.record.id and channel == INTERRUPT:
+                shown.extend(question.value for question in cast(Sequence[Any], value))
         asked = any(
-            isinstance(question.value, dict)
-            and question.value.get("digest") == op.key
-            and question.value.get("question") == op.number
+            isinstance(question, Mapping)
+            and (question.get("digest"), question.get("question")) == (op.key, op.number)
             for question in shown
         )
         pad.resume[op.number] = {_STAMP: op.key if asked else "", "answer": answer}
@@ -717,9 +719,8 @@ Rules = Callable[[tuple[str, ...], str, PregelNode, Pregel[Any, Any, Any, Any]],
 
 def ledger_of(graph: object) -> LedgerChannel | None:
     """The hidden channel of a governed graph."""
-    if not isinstance(graph, Pregel):
-        return None
-    channel = graph.channels.get(LEDGER)
+    channels: Mapping[str, Any] = getattr(graph, "channels", {}) if isinstance(graph, _GRAPH) else {}
+    channel = channels.get(LEDGER)
     return channel if isinstance(channel, LedgerChannel) else None
 
 
@@ -737,15 +738,20 @@ def targets_of(graph: Pregel[Any, Any, Any, Any]) -> frozenset[str]:
 def subgraph_of(node: PregelNode) -> Pregel[Any, Any, Any, Any] | None:
     """The graph that is the node's body, or a step of it."""
     for part in _parts(node.bound):
-        if isinstance(part, Pregel):
-            return part
+        if isinstance(part, _GRAPH):
+            return cast(Pregel[Any, Any, Any, Any], part)
     return None
 
 
+_SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
+_BINDING: Any = RunnableBindingBase
+_GRAPH: Any = Pregel
+
+
 def _parts(bound: Any) -> list[Any]:
-    if isinstance(bound, RunnableSequence | RunnableSeq):
+    if isinstance(bound, _SEQUENCES):
         return [inner for step in bound.steps for inner in _parts(step)]
-    if isinstance(bound, RunnableBindingBase):
+    if isinstance(bound, _BINDING):
         return _parts(bound.bound)
     return [bound]
 
@@ -763,7 +769,7 @@ def weave(
         woven = copy.copy(node)
         woven.__dict__.pop("node", None)
         if node.bound is DEFAULT_BOUND:
-            writers = node.flat_writers
+            writers = _writers(node)
             if name == START and len(writers) == 1 and type(writers[0]) is ChannelWrite:
                 woven.__dict__["node"] = StartWrite(writers[0], core)
         else:
@@ -790,7 +796,7 @@ def _woven(
     path: tuple[str, ...],
     targets: frozenset[str],
 ) -> Runnable[Any, Any] | None:
-    writers = node.flat_writers
+    writers = _writers(node)
     gated: list[Runnable[Any, Any]] = []
     for index, writer in enumerate(writers):
         last = index == len(writers) - 1
@@ -800,10 +806,9 @@ def _woven(
             gated.append(GatedBranch(writer, last=last))
     body: Any = _woven_body(node.bound, core, rules, (*path, name))
     steps: list[Runnable[Any, Any]] = []
-    if isinstance(body, RunnableSequence | RunnableSeq):
-        flat = _flat(body)
-        steps = [Passthrough() for _ in flat[1:]]
-        body = LcelSteps(flat)
+    if isinstance(body, _SEQUENCES):
+        steps = [Passthrough() for _ in body.steps[1:]]
+        body = LcelSteps(list(body.steps))
     wrapper = GovernedNode(
         core,
         node=name,
@@ -818,30 +823,20 @@ def _woven(
     return node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
 
 
-def _flat(sequence: Any) -> list[Runnable[Any, Any]]:
-    """The steps of a sequence, as LangGraph flattens them: one level."""
-    flat: list[Runnable[Any, Any]] = []
-    for step in sequence.steps:
-        flat.append(step)
-    return flat
+def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:
+    return cast(Sequence[Runnable[Any, Any]], cast(Any, node).flat_writers)
 
 
 def _woven_body(bound: Any, core: Core, rules: Rules, path: tuple[str, ...]) -> Any:
     """The body with the graphs in it governed."""
-    if isinstance(bound, Pregel):
+    if isinstance(bound, _GRAPH):
         return bound if ledger_of(bound) is not None else weave(bound, core, rules, path)
-    if not any(isinstance(part, Pregel) for part in _parts(bound)):
+    if not any(isinstance(part, _GRAPH) for part in _parts(bound)):
         return bound
-    if isinstance(bound, RunnableSequence):
+    if isinstance(bound, _SEQUENCES):
         steps = [_woven_body(step, core, rules, path) for step in bound.steps]
-        return RunnableSequence(*steps, name=bound.name)
-    if isinstance(bound, RunnableSeq):
-        woven = copy.copy(bound)
-        woven.steps = [_woven_body(step, core, rules, path) for step in bound.steps]
-        return woven
-    if isinstance(bound, RunnableBindingBase):
-        return bound.model_copy(update={"bound": _woven_body(bound.bound, core, rules, path)})
-    return bound
+        return type(bound)(*steps, name=bound.name)
+    return bound.model_copy(update={"bound": _woven_body(bound.bound, core, rules, path)})
 
 
 def _own_cache(policy: Any, core: Core) -> Any:
@@ -851,7 +846,7 @@ def _own_cache(policy: Any, core: Core) -> Any:
     def key(*args: Any, **kwargs: Any) -> str | bytes:
         found = key_of(*args, **kwargs)
         registry = core.registry
-        names = ",".join(seat.name for seat in (*registry.checkers, *registry.routers))
+        names = ",".join([*(s.name for s in registry.checkers), *(s.name for s in registry.routers)])
         mark = f"arbiter:{names}:"
         return mark + found if isinstance(found, str) else mark.encode() + found
 
