@@ -67,7 +67,7 @@ class CorrectionGate(Contract):
 
     def validate(self) -> None:
         super().validate()
-        attempts: object = self.max_attempts
+        attempts: Any = self.max_attempts
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise RegistrationError(
                 f"gate {self.name!r}: max_attempts is {attempts!r}; expected a whole number from 1."

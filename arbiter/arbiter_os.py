@@ -171,13 +171,14 @@ class ArbiterOS:
         Runnable, `instruction` is its instruction and `schemas` its own pair. The original stays as it was.
         """
         if isinstance(target, StateGraph):
-            target = cast(Graph, target.compile())
+            target = target.compile()
         if isinstance(target, Pregel):
+            graph: Any = target
             if instruction is not None:
                 raise ConfigurationError(
                     "instruction= is for a function; a graph takes instructions={'node': ...}."
                 )
-            return self._govern_graph(cast(Graph, target), instructions, schemas)
+            return self._govern_graph(graph, instructions, schemas)
         if instructions is not None:
             raise ConfigurationError("instructions= is for a graph; a function takes instruction=.")
         return self._govern_callable(target, instruction, schemas)
@@ -215,7 +216,8 @@ class ArbiterOS:
         if label is not None:
             found, shapes = found or label.instruction, shapes or label.schemas
         if isinstance(target, Runnable):
-            return GovernedRunnable(self._core, cast(Runnable[Any, Any], target), name, found, shapes)
+            runnable: Any = target
+            return GovernedRunnable(self._core, runnable, name, found, shapes)
         return govern_function(self._core, target, name, found, shapes)
 
     # Running
@@ -232,9 +234,8 @@ class ArbiterOS:
         """Run `target` governed on `state`: a graph or builder as its `invoke` would, or one node function or
         Runnable as one step. Governing a graph is remembered, so a second call weaves nothing."""
         runnable, config = self._runnable(target, config, context, instruction)
-        if isinstance(runnable, Pregel):
-            return cast(Graph, runnable).invoke(state, config, **_context(context))
-        return runnable.invoke(state, config)
+        more = _context(context) if isinstance(runnable, Pregel) else {}
+        return runnable.invoke(state, config, **more)
 
     async def aexecute(
         self,
@@ -247,9 +248,8 @@ class ArbiterOS:
     ) -> Any:
         """As `execute`, with `ainvoke`."""
         runnable, config = self._runnable(target, config, context, instruction)
-        if isinstance(runnable, Pregel):
-            return await cast(Graph, runnable).ainvoke(state, config, **_context(context))
-        return await runnable.ainvoke(state, config)
+        more = _context(context) if isinstance(runnable, Pregel) else {}
+        return await runnable.ainvoke(state, config, **more)
 
     def _runnable(
         self,
@@ -269,7 +269,7 @@ class ArbiterOS:
         if callable(target) and not isinstance(target, Runnable | type):
             label = label_of(target)
             # As a node of a graph gets them: config, runtime, store and writer are injected by name.
-            runnable = coerce_to_runnable(target, name=_name_of(target), trace=False)
+            runnable: Any = coerce_to_runnable(target, name=_name_of(target), trace=False)
             if label is not None:
                 attach(runnable, label)
             runtime = Runtime(context=context)
@@ -320,7 +320,7 @@ def _fingerprint(graph: Any) -> Any:
     """What changes when a builder is built further. A compiled graph does not change."""
     if not isinstance(graph, StateGraph):
         return None
-    builder = cast(Builder, graph)
+    builder: Any = graph
     return (
         tuple((name, id(spec)) for name, spec in builder.nodes.items()),
         frozenset(builder.edges),
@@ -331,7 +331,7 @@ def _fingerprint(graph: Any) -> Any:
 
 def _name_of(target: Any) -> str:
     if isinstance(target, Runnable):
-        return cast(Runnable[Any, Any], target).get_name()
+        return target.get_name()
     while not hasattr(target, "__name__") and hasattr(target, "func"):
         target = target.func
     return getattr(target, "__name__", None) or type(target).__name__

@@ -14,13 +14,29 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from arbiter.calls import start, within
 from arbiter.errors import SyncDriverError
-from arbiter.lifecycle import Ask, Body, Call, NodeRun, Op, Raised, Resolve, lifecycle
+from arbiter.lifecycle import Ask, Body, Call, NodeRun, Op, Raised, Resolve, Steps, conclude, lifecycle, note_output
 from arbiter.verdicts import Correction, Verdict
 
 
 def drive(run: NodeRun) -> Any:
     """Run a node to its end. Raises what the node raised, or what governs it."""
-    steps = lifecycle(run)
+    if run.plan.empty and run.schemas is None:
+        return _drive_unruled(run)
+    return _drive(run, lifecycle(run))
+
+
+def _drive_unruled(run: NodeRun) -> Any:
+    """Where nothing applies there is nothing to decide, unless the body raises."""
+    run.begun = run.settings.timer()
+    try:
+        output = run.body(run.input, False)
+    except BaseException as exc:
+        return _drive(run, conclude(run, Raised(exc)))
+    note_output(run, output)
+    return output
+
+
+def _drive(run: NodeRun, steps: Steps) -> Any:
     answer: Any = None
     try:
         while True:
@@ -46,6 +62,15 @@ def drive(run: NodeRun) -> Any:
 async def adrive(run: NodeRun) -> Any:
     """As `drive`, in an event loop."""
     steps = lifecycle(run)
+    if run.plan.empty and run.schemas is None:
+        run.begun = run.settings.timer()
+        try:
+            output = await run.abody(run.input, False)
+        except BaseException as exc:
+            steps = conclude(run, Raised(exc))
+        else:
+            note_output(run, output)
+            return output
     answer: Any = None
     try:
         while True:

@@ -82,10 +82,12 @@ def schemas_of(declared: Any, node: str) -> Schemas | None:
     """`{"input": T, "output": T}`, `(T, T)` with None for neither, or a `Schemas` as it is."""
     if declared is None or isinstance(declared, Schemas):
         return declared
-    if isinstance(declared, Mapping) and declared and set(declared) <= {"input", "output"}:
-        pair = (declared.get("input"), declared.get("output"))
-    elif isinstance(declared, tuple) and len(declared) == 2:
-        pair = (declared[0], declared[1])
+    given: Any = declared
+    pair: tuple[Any, Any]
+    if isinstance(declared, Mapping) and given and set(given) <= {"input", "output"}:
+        pair = (given.get("input"), given.get("output"))
+    elif isinstance(declared, tuple) and len(given) == 2:
+        pair = (given[0], given[1])
     else:
         raise ConfigurationError(
             f"schemas of node {node!r}: expected {{'input': Model, 'output': Model}} or (Model, Model), "
@@ -226,8 +228,10 @@ def _pack_of(graph: Graph) -> BindingPack | None:
 
 def check_registered(registry: Registry, graph: Graph, rule: Rules) -> None:
     """Everything that is registered makes sense on this graph."""
-    for seat in (*registry.checkers, *registry.routers):
-        check_contract(seat.contract, registry, graph, rule)
+    policies: list[Contract] = [seat.contract for seat in registry.checkers]
+    policies += [seat.contract for seat in registry.routers]
+    for policy in policies:
+        check_contract(policy, registry, graph, rule)
     _check_gates([seat.contract for seat in registry.gates], graph, rule)
 
 

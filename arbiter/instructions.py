@@ -83,6 +83,8 @@ class Instruction(Enum, metaclass=_CoreType):
     meaning: str
     unverified: bool
     acts: bool
+    qualified: str
+    """The text that stays clear if another core has the word too: "CognitiveCore.GENERATE"."""
 
     def __new__(cls, declared: _Meaning) -> Instruction:
         if not isinstance(declared, _Meaning):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -94,6 +96,7 @@ class Instruction(Enum, metaclass=_CoreType):
         member.meaning = declared.text
         member.unverified = declared.unverified
         member.acts = declared.acts
+        member.qualified = f"{cls.__name__}.{declared.name}"
         return member
 
     @property
@@ -101,10 +104,8 @@ class Instruction(Enum, metaclass=_CoreType):
         """The name of its class, "CognitiveCore"."""
         return type(self).__name__
 
-    @property
-    def qualified(self) -> str:
-        """The text that stays clear if another core has the word too: "CognitiveCore.GENERATE"."""
-        return f"{self.core}.{self._value_}"
+    # A member equals itself only. Enum's own hash is made of the name, in Python, at every look-up.
+    __hash__ = object.__hash__
 
     def __str__(self) -> str:
         return self._value_

@@ -273,6 +273,11 @@ def lifecycle(run: NodeRun) -> Steps:
         output = yield Body(run.input)
     else:
         output = yield from _correct(run, plan.gate)
+    return (yield from conclude(run, output))
+
+
+def conclude(run: NodeRun, output: Any) -> Steps:
+    """What follows the body. `output` is what it returned, or `Raised`."""
     if type(output) is Raised:
         return (yield from _failed(run, output))
     if run.lent:
@@ -287,12 +292,17 @@ def _end(run: NodeRun, output: Any) -> Any:
     return output
 
 
-def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
-    """The body is done: record, evaluate, route. `answer` is what the node run returns."""
-    record, plan = run.record, run.plan
+def note_output(run: NodeRun, output: Any) -> None:
+    record = run.record
     record.duration = run.settings.timer() - run.begun
     record.output = snapshot(output, run.settings.snapshot)
     record.status = "completed"
+
+
+def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
+    """The body is done: record, evaluate, route. `answer` is what the node run returns."""
+    record, plan = run.record, run.plan
+    note_output(run, output)
     if plan.lanes:
         # Evaluators read one another through the record, which nobody commits; policies through `reads`.
         own = CausalHistory(run.past, HistoryItem(record, view=True), run.run.log.by_id.get)
@@ -316,7 +326,7 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
     record, error = run.record, raised.error
     if isinstance(error, ParentCommand):
         # A subgraph hands over with a command; for this graph that is the node's result.
-        command: Command[Any] = error.args[0]
+        command: Any = error.args[0]
         if not run.is_own(command):
             record.status = "completed"
             return _end(run, raised)
@@ -485,12 +495,14 @@ def _approve(
 
 def _read_answer(answer: Any) -> tuple[str, Any]:
     """("approve", None), ("edit", changes) or ("reject", why). Anything unknown is a rejection."""
-    if isinstance(answer, Mapping) and isinstance(decisions := answer.get("decisions"), list):
-        answer = decisions[0] if len(decisions) == 1 else answer  # LangChain's envelope
+    given: Any = answer
+    if isinstance(answer, Mapping) and isinstance(given.get("decisions"), list):
+        decisions: Any = given["decisions"]
+        given = decisions[0] if len(decisions) == 1 else given  # LangChain's envelope
     if isinstance(answer, str) and answer in ("approve", "reject"):
         return answer, "no message was given"
     if isinstance(answer, Mapping):
-        match answer.get("type"):
+        match given.get("type"):
             case "approve":
                 return "approve", None
             case "edit" if isinstance(changes := answer.get("input"), Mapping):

@@ -49,7 +49,7 @@ class PolicyChecker(Contract):
 
     def validate(self) -> None:
         super().validate()
-        on_deny: object = self.on_deny
+        on_deny: Any = self.on_deny
         if on_deny in ("raise", "end", "audit"):
             return
         if not isinstance(on_deny, str) or not on_deny.startswith("redirect:") or on_deny == "redirect:":
@@ -99,7 +99,7 @@ class PolicyRouter(Contract):
 
     def validate(self) -> None:
         super().validate()
-        cap: object = self.max_redirects
+        cap: Any = self.max_redirects
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 0:
             raise ConfigurationError(
                 f"router {self.name!r}: max_redirects is {cap!r}; expected a whole number from 0."

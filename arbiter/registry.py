@@ -67,6 +67,8 @@ class Plan:
     """`all_allowed` as a fact holds it."""
     only_async: Contract | None = None
     """A contract that only an async run can call, if there is one."""
+    empty: bool = True
+    """Nothing applies: there is nothing to decide, only to record."""
 
 
 class Registry:
@@ -146,6 +148,7 @@ class Registry:
                 no_routes=MappingProxyType({seat.name: None for seat in plain}),
                 kinds={seat.name: "allow" for seat in checkers},
                 only_async=next((contract for contract in called if contract.is_async), None),
+                empty=not called and not lanes,
             )
 
 

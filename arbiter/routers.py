@@ -71,7 +71,7 @@ class EvaluationRouter(PolicyRouter):
 
 def number_at(state: Mapping[str, Any], key: str) -> float | None:
     """The number at `key`, or None if there is none. NaN is none; True is not 1."""
-    value = state.get(key)
+    value: Any = state.get(key)
     if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str | bytes):
         return None
     try:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, SupportsIndex, overload
 
 from langgraph.types import Command
@@ -41,19 +42,21 @@ def as_state(value: object) -> dict[str, Any]:
         return {**value.__dict__, **(value.__pydantic_extra__ or {})}
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
-    if isinstance(value, list | tuple) and any(isinstance(part, Command) for part in value):
+    parts: Any = value
+    if isinstance(value, list | tuple) and any(isinstance(part, Command) for part in parts):
         merged: dict[str, Any] = {}
-        for part in value:  # pyright: ignore[reportUnknownVariableType]
-            merged.update(as_state(part))  # pyright: ignore[reportUnknownArgumentType]
+        for part in parts:
+            merged.update(as_state(part))
         return merged
     return {ROOT: value}
 
 
-def _update_of(command: Command[Any]) -> dict[str, Any]:
-    update: object = command.update
+def _update_of(command: Any) -> dict[str, Any]:
+    update: Any = command.update
     if isinstance(update, list | tuple):
+        pairs: Any = update
         try:
-            return dict(update)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return dict(pairs)
         except (TypeError, ValueError):
             return {ROOT: update}
     return as_state(update)
@@ -65,7 +68,8 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
     A pydantic model is validated again. A value without fields is replaced by `changes["__root__"]`.
     """
     if isinstance(value, Mapping):
-        return {**value, **changes}
+        state: Any = value
+        return {**state, **changes}
     if isinstance(value, BaseModel):
         return type(value).model_validate({**as_state(value), **changes})
     if is_dataclass(value) and not isinstance(value, type):
@@ -97,7 +101,8 @@ def _plain(value: Any, depth: int) -> Any:
     """`value` as JSON-able data that keeps types apart. No `repr`: that may hold an address."""
     if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
         return value
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    cls: Any = type(value)
+    kind = f"{cls.__module__}.{cls.__qualname__}"
     if depth > _MAX_DEPTH:
         return [kind, "..."]
     if isinstance(value, float):
@@ -106,13 +111,14 @@ def _plain(value: Any, depth: int) -> Any:
         return ["bytes", hashlib.sha256(value).hexdigest()]
     if isinstance(value, Enum):
         return [kind, value.name]
+    inside: Any = value
     if isinstance(value, Mapping):
-        items = [(_plain(k, depth + 1), _plain(v, depth + 1)) for k, v in value.items()]
+        items = [(_plain(k, depth + 1), _plain(v, depth + 1)) for k, v in inside.items()]
         return ["map", sorted(items, key=lambda item: json.dumps(item[0], sort_keys=True))]
     if isinstance(value, list | tuple):
-        return [_plain(part, depth + 1) for part in value]
+        return [_plain(part, depth + 1) for part in inside]
     if isinstance(value, set | frozenset):
-        parts = (_plain(part, depth + 1) for part in value)
+        parts = (_plain(part, depth + 1) for part in inside)
         return ["set", sorted(parts, key=lambda part: json.dumps(part, sort_keys=True))]
     if isinstance(value, BaseModel) or is_dataclass(value):
         return [kind, _plain(as_state(value), depth + 1)]
@@ -121,7 +127,7 @@ def _plain(value: Any, depth: int) -> Any:
     state = getattr(value, "__dict__", None)
     if isinstance(state, dict) and not callable(value):
         return [kind, _plain(state, depth + 1)]
-    if type(value).__repr__ is object.__repr__ or callable(value):
+    if cls.__repr__ is object.__repr__ or callable(value):
         return [kind]
     return [kind, str(value)]
 
@@ -135,8 +141,14 @@ def freeze(value: Any) -> Any:
     Dicts and lists raise on every change, at every depth; scalars pass; other objects are copied when
     they are reached, so that a change stays with whoever made it. Work is done on access only.
     """
-    kind = type(value)
-    if kind in _ATOMS or isinstance(value, FrozenDict | FrozenList | Enum | type):
+    kind: Any = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict:
+        return FrozenDict(value)
+    if kind is list:
+        return FrozenList(value)
+    if isinstance(value, _UNCHANGING):
         return value
     if isinstance(value, dict):
         return FrozenDict(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -167,6 +179,9 @@ def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
     )
 
 
+_refuse: Any = _read_only
+
+
 class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed and hands out frozen values. Equal to a dict with the same items."""
 
@@ -194,13 +209,14 @@ class FrozenDict(dict[str, Any]):
         return {key: copy.deepcopy(value, memo) for key, value in super().items()}
 
     def __or__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
-        return self.copy() | other
+        merged: dict[str, Any] = self.copy() | other
+        return merged
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(super().items()),)
 
-    __setitem__ = __delitem__ = __ior__ = _read_only  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _read_only  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
 
 class FrozenList(list[Any]):
@@ -237,8 +253,12 @@ class FrozenList(list[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(super().__iter__()),)
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _read_only  # type: ignore[assignment]
-    append = extend = insert = pop = remove = clear = sort = reverse = _read_only  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+
+# A tuple and not `A | B`, which is put together again every time that it is asked for.
+_UNCHANGING = (FrozenDict, FrozenList, Enum, type, MappingProxyType)
 
 
 # Transient input ----------------------------------------------------------------------------------
@@ -250,20 +270,19 @@ def without(value: Any, is_transient: Callable[[Any], bool]) -> Any:
     Looks at the lists of the top level (`{"messages": [...]}`, a `Command`'s update, a bare list), where a
     chat node returns what it was given. Returns `value` itself when there is nothing to take out.
     """
+    given: Any = value
     if isinstance(value, list):
-        kept = [part for part in value if not is_transient(part)]  # pyright: ignore[reportUnknownVariableType]
-        return kept if len(kept) != len(value) else value  # pyright: ignore[reportUnknownArgumentType]
+        kept = [part for part in given if not is_transient(part)]
+        return kept if len(kept) != len(given) else given
     if isinstance(value, dict):
-        changed = {
-            key: without(part, is_transient)
-            for key, part in value.items()  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(part, list)
+        changed: dict[Any, Any] = {
+            key: without(part, is_transient) for key, part in given.items() if isinstance(part, list)
         }
-        if all(changed[key] is value[key] for key in changed):
-            return value  # pyright: ignore[reportUnknownVariableType]
-        return {**value, **changed}
-    if isinstance(value, Command) and isinstance(value.update, dict):
-        update = without(value.update, is_transient)
-        if update is not value.update:
-            return Command(graph=value.graph, update=update, resume=value.resume, goto=value.goto)
-    return value
+        if all(changed[key] is given[key] for key in changed):
+            return given
+        return {**given, **changed}
+    if isinstance(value, Command) and isinstance(given.update, dict):
+        update = without(given.update, is_transient)
+        if update is not given.update:
+            return Command(graph=given.graph, update=update, resume=given.resume, goto=given.goto)
+    return given

@@ -559,7 +559,7 @@ class Visit(NodeRun):
         if self.node.core.registry.empty:
             return
         fact = self.fact()
-        command: Command[Any] = exc.args[0]
+        command: Any = cast(Any, exc).args[0]
         if self.is_own(command):
             self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
         self._report(fact)

@@ -366,9 +366,7 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
 
         return run
 
-    def contest(
-        works: Mapping[str, Contestant], base: Mapping[str, str], label: str, note: str
-    ) -> Row:
+    def contest(works: Mapping[str, Contestant], base: Mapping[str, str], label: str, note: str) -> Row:
         rounds: list[dict[str, float]] = []
 
         def settled(name: str, settle: Callable[[], object]) -> Callable[[], None]:
@@ -382,9 +380,7 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
         last = list(works)[-1]
         compete(
             {
-                name: Contestant(
-                    prepare=c.prepare, run=timed(name, c.run), settle=settled(name, c.settle)
-                )
+                name: Contestant(prepare=c.prepare, run=timed(name, c.run), settle=settled(name, c.settle))
                 for name, c in works.items()
             },
             effort.seconds / 2,
@@ -420,9 +416,7 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
 
         def work() -> None:
             for _ in range(n):
-                record = begin(
-                    thread, run, str(next(_ids)), "step", GENERATE, 1, "", settings.clock(), ()
-                )
+                record = begin(thread, run, str(next(_ids)), "step", GENERATE, 1, "", settings.clock(), ())
                 record.input = snapshot(state, "shallow")
                 node_run = _Alone(
                     record=record,
@@ -684,9 +678,7 @@ def unrelated(effort: Effort) -> Iterator[Row]:
             if arbiter_os is not None:
                 arbiter_os.drain()
 
-        return Contestant(
-            prepare=prepare, run=lambda: mine.invoke({"value": 0}, {"recursion_limit": 100})
-        )
+        return Contestant(prepare=prepare, run=lambda: mine.invoke({"value": 0}, {"recursion_limit": 100}))
 
     rounds = compete(
         {
@@ -803,7 +795,9 @@ CASES: dict[str, Callable[[Effort], Iterator[Row]]] = {
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    table = Table(title="What governing costs", caption="median [quartiles] of pairwise ratios; cpu: all threads")
+    table = Table(
+        title="What governing costs", caption="median [quartiles] of pairwise ratios; cpu: all threads"
+    )
     table.add_column("case")
     for title in ("bare", "nothing registered", "3 checkers, 1 router, 2 evaluators"):
         table.add_column(title, justify="right")
@@ -821,8 +815,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "bare: the spread of two equal contestants, or the closure itself "
-        "('stamped': with clock and append)",
+        "bare: the spread of two equal contestants, or the closure itself ('stamped': with clock and append)",
         style="dim",
     )
 
