@@ -170,10 +170,10 @@ class ArbiterOS:
         `instructions` and `schemas` go by node name; a node of a subgraph is `parent:child`. For a function or a
         Runnable, `instruction` is its instruction and `schemas` its own pair. The original stays as it was.
         """
+        graph: Any = target
         if isinstance(target, StateGraph):
-            target = target.compile()
+            target = graph = graph.compile()
         if isinstance(target, Pregel):
-            graph: Any = target
             if instruction is not None:
                 raise ConfigurationError(
                     "instruction= is for a function; a graph takes instructions={'node': ...}."
@@ -205,6 +205,7 @@ class ArbiterOS:
         return governed
 
     def _govern_callable(self, target: Any, instruction: Instruction | str | None, schemas: Any) -> Any:
+        body: Any = target
         if isinstance(target, type) or not (isinstance(target, Runnable) or callable(target)):
             raise NotAGraphError(
                 f"cannot govern {target!r}: expected a compiled graph, a StateGraph, a function or a Runnable."
@@ -216,8 +217,7 @@ class ArbiterOS:
         if label is not None:
             found, shapes = found or label.instruction, shapes or label.schemas
         if isinstance(target, Runnable):
-            runnable: Any = target
-            return GovernedRunnable(self._core, runnable, name, found, shapes)
+            return GovernedRunnable(self._core, body, name, found, shapes)
         return govern_function(self._core, target, name, found, shapes)
 
     # Running
@@ -234,8 +234,7 @@ class ArbiterOS:
         """Run `target` governed on `state`: a graph or builder as its `invoke` would, or one node function or
         Runnable as one step. Governing a graph is remembered, so a second call weaves nothing."""
         runnable, config = self._runnable(target, config, context, instruction)
-        more = _context(context) if isinstance(runnable, Pregel) else {}
-        return runnable.invoke(state, config, **more)
+        return runnable.invoke(state, config, **_context(runnable, context))
 
     async def aexecute(
         self,
@@ -248,8 +247,7 @@ class ArbiterOS:
     ) -> Any:
         """As `execute`, with `ainvoke`."""
         runnable, config = self._runnable(target, config, context, instruction)
-        more = _context(context) if isinstance(runnable, Pregel) else {}
-        return await runnable.ainvoke(state, config, **more)
+        return await runnable.ainvoke(state, config, **_context(runnable, context))
 
     def _runnable(
         self,
@@ -269,16 +267,13 @@ class ArbiterOS:
         if callable(target) and not isinstance(target, Runnable | type):
             label = label_of(target)
             # As a node of a graph gets them: config, runtime, store and writer are injected by name.
-            runnable: Any = coerce_to_runnable(target, name=_name_of(target), trace=False)
-            if label is not None:
-                attach(runnable, label)
+            target = _labelled(coerce_to_runnable(target, name=_name_of(target), trace=False), label)
             runtime = Runtime(context=context)
             config = {**(config or {})}
             config["configurable"] = {
                 **config.get("configurable", {}),
                 "__pregel_runtime": runtime,
             }
-            target = runnable
         return self._govern_callable(target, instruction, None), config
 
     def _remembered(self, graph: Any) -> Graph:
@@ -312,15 +307,21 @@ class ArbiterOS:
         return await asyncio.to_thread(self.drain, timeout)
 
 
-def _context(context: Any) -> dict[str, Any]:
-    return {} if context is None else {"context": context}
+def _context(runnable: Any, context: Any) -> dict[str, Any]:
+    return {"context": context} if context is not None and isinstance(runnable, Pregel) else {}
+
+
+def _labelled(runnable: Any, label: Label | None) -> Any:
+    if label is not None:
+        attach(runnable, label)
+    return runnable
 
 
 def _fingerprint(graph: Any) -> Any:
     """What changes when a builder is built further. A compiled graph does not change."""
+    builder: Any = graph
     if not isinstance(graph, StateGraph):
         return None
-    builder: Any = graph
     return (
         tuple((name, id(spec)) for name, spec in builder.nodes.items()),
         frozenset(builder.edges),

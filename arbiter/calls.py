@@ -61,11 +61,14 @@ def start(call: Callable[[], Any], *, context: Context | None = None, name: str 
     context = copy_context() if context is None else context
 
     def run() -> None:
+        nonlocal call, context
         try:
             result = context.run(call)
         except BaseException as exc:  # reported to the waiter, whatever it is
+            del call, context  # the waiter may be done before this thread is; what it ran is to be freed then
             future.set_exception(exc)
         else:
+            del call, context
             future.set_result(result)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -14,7 +14,21 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from arbiter.calls import start, within
 from arbiter.errors import SyncDriverError
-from arbiter.lifecycle import Ask, Body, Call, NodeRun, Op, Raised, Resolve, Steps, conclude, lifecycle, note_output
+from arbiter.lifecycle import (
+    Ask,
+    Body,
+    Call,
+    CallAll,
+    NodeRun,
+    Op,
+    Raised,
+    Resolve,
+    Steps,
+    conclude,
+    lifecycle,
+    note_output,
+)
+from arbiter.registry import Seat
 from arbiter.verdicts import Correction, Verdict
 
 
@@ -44,6 +58,8 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
             try:
                 if type(op) is Body:
                     answer = run.body(op.input, op.held)
+                elif type(op) is CallAll:
+                    answer = _call_all(op, run)
                 elif type(op) is Call:
                     answer = _call(op, run)
                 elif type(op) is Resolve:
@@ -55,7 +71,10 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
     except StopIteration as stop:
         answer = stop.value
     if type(answer) is Raised:
-        raise answer.error
+        try:
+            raise answer.error
+        finally:
+            del answer  # this frame is in the error's traceback: a cycle would keep the whole run alive
     return answer
 
 
@@ -89,7 +108,10 @@ async def adrive(run: NodeRun) -> Any:
     except StopIteration as stop:
         answer = stop.value
     if type(answer) is Raised:
-        raise answer.error
+        try:
+            raise answer.error
+        finally:
+            del answer  # this frame is in the error's traceback: a cycle would keep the whole run alive
     return answer
 
 
@@ -116,7 +138,10 @@ async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
     except StopIteration as stop:
         answer = stop.value
     if type(answer) is Raised:
-        raise answer.error
+        try:
+            raise answer.error
+        finally:
+            del answer  # this frame is in the error's traceback: a cycle would keep the whole run alive
     yield Final(answer)
 
 
@@ -151,6 +176,41 @@ class Sum:
 # What is not the body -----------------------------------------------------------------------------
 
 
+def _call_all(op: CallAll, run: NodeRun) -> list[Any]:
+    answers: list[Any] = []
+    token = var_child_runnable_config.set(run.aside)
+    try:
+        for seat in op.seats:
+            if seat.deadline is not None:
+                answers.append(_try_call(Call(seat, op.args), run))
+                continue
+            try:
+                answer = seat.method(*op.args)
+                if type(answer) not in _ANSWERS:
+                    answer = _no_coroutine(answer, seat, run)
+            except Exception as exc:
+                answer = Raised(exc)
+            answers.append(answer)
+    finally:
+        var_child_runnable_config.reset(token)
+    return answers
+
+
+def _try_call(op: Call, run: NodeRun) -> Any:
+    try:
+        return _call(op, run)
+    except Exception as exc:
+        return Raised(exc)
+
+
+def _no_coroutine(answer: Any, seat: Seat[Any], run: NodeRun) -> Any:
+    if isawaitable(answer):
+        if iscoroutine(answer):
+            answer.close()
+        raise SyncDriverError(node=run.record.node, source=f"{seat.contract.kind} {seat.name!r}")
+    return answer
+
+
 def _call(op: Call, run: NodeRun) -> Any:
     seat = op.seat
     token = var_child_runnable_config.set(run.aside)
@@ -161,11 +221,7 @@ def _call(op: Call, run: NodeRun) -> Any:
             answer = within(seat.deadline, start(partial(seat.method, *op.args)))
     finally:
         var_child_runnable_config.reset(token)
-    if type(answer) not in _ANSWERS and isawaitable(answer):
-        if iscoroutine(answer):
-            answer.close()
-        raise SyncDriverError(node=run.record.node, source=f"{seat.contract.kind} {seat.name!r}")
-    return answer
+    return answer if type(answer) in _ANSWERS else _no_coroutine(answer, seat, run)
 
 
 # The usual answers, of which nobody has to find out whether they can be awaited.
@@ -180,7 +236,19 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
         return await asyncio.wrap_future(start(partial(evaluations.resolve, lane), context=Context()))
     if type(op) is Call:
         return await _acall(op, run)
+    if type(op) is CallAll:
+        return [await _try_acall(Call(seat, op.args), run) for seat in op.seats]
     return await run.aask(cast(Ask, op))
+
+
+async def _try_acall(op: Call, run: NodeRun) -> Any:
+    try:
+        if op.seat.pace.inline and not op.seat.is_async:
+            answer = _acall_inline(op, run)
+            return answer if type(answer) in _ANSWERS or not isawaitable(answer) else await answer
+        return await _acall(op, run)
+    except Exception as exc:
+        return Raised(exc)
 
 
 def _acall_inline(op: Call, run: NodeRun) -> Any:

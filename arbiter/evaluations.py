@@ -72,13 +72,16 @@ class Lane:
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
         token = _running.set((*stack, (self, key)))
         # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
-        ambient = var_child_runnable_config.set(None)
+        ambient = None
+        if var_child_runnable_config.get() is not None:
+            ambient = var_child_runnable_config.set(None)
         try:
             if self.name not in results:  # whoever came first has put it there
                 assert view is not None
                 results[self.name] = self._outcome(view, deadline)
         finally:
-            var_child_runnable_config.reset(ambient)
+            if ambient is not None:
+                var_child_runnable_config.reset(ambient)
             _running.reset(token)
             self.lock.release()
         return results[self.name]
@@ -270,14 +273,14 @@ class Background:
             return self._none_open.wait_for(lambda: self._open == 0, timeout)
 
     def _work(self) -> None:
-        naps = 0
+        naps, nap = 0, threading.Event()
         while True:
             try:
                 evaluations = self._queue.popleft()
             except IndexError:
                 naps += 1
                 if naps < _NAPS:
-                    time.sleep(_NAP)
+                    nap.wait(_NAP)  # not time.sleep, which people's tests replace
                 elif not self._sleep():
                     return
                 continue

@@ -18,7 +18,7 @@ See docs/design/history.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Fact = dict[str, Any]
@@ -30,8 +30,10 @@ KEEP = 256
 _EMPTY: Mapping[str, Any] = {}
 
 
-def fold(value: Value, writes: Iterable[Fact], keep: int = KEEP) -> Value:
+def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     """The ledger value after `writes`, in their order. `value` is left as it is."""
+    if len(writes) == 1 and value and not _SPECIAL.intersection(writes[0]):
+        return _with_one(value, writes[0], keep)
     new = _Fold(value)
     for write in writes:
         if "start" in write:
@@ -45,7 +47,30 @@ def fold(value: Value, writes: Iterable[Fact], keep: int = KEEP) -> Value:
     return new.value(keep)
 
 
-_PARTS = ("nodes", "instructions", "denied", "redirects", "first", "last")
+_SPECIAL = frozenset({"start", "inner", "status", "why", "by"})
+
+
+def _with_one(value: Value, fact: Fact, keep: int) -> Value:
+    """What `_Fold` makes of one ordinary fact, which is what nearly every superstep writes."""
+    number = value["seq"] + 1
+    node, instruction = fact["node"], fact.get("in")
+    nodes = {**value.get("nodes", _EMPTY)}
+    nodes[node] = nodes.get(node, 0) + 1
+    new = {
+        **value,
+        "seq": number,
+        "nodes": nodes,
+        "last": {**value.get("last", _EMPTY), node: [number, fact]},
+    }
+    if instruction is not None:
+        counts = new["instructions"] = {**value.get("instructions", _EMPTY)}
+        before = counts.get(instruction, 0)
+        counts[instruction] = before + 1
+        if not before:
+            new["first"] = {**value.get("first", _EMPTY), instruction: number}
+    facts = new["facts"] = value["facts"] + [fact]
+    del facts[:-keep]
+    return new
 
 
 class _Fold:

@@ -84,6 +84,7 @@ class Record:
         self.notes = {**self.notes, contract: remark}
 
 
+_UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, _NOTHING)
 _FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {"attempt", "input"}
 
 
@@ -96,7 +97,7 @@ class HistoryItem:
     `errors` says which contract failed itself, and how; `notes` where a cap was reached; `error` is the node's own.
     """
 
-    __slots__ = ("_evaluations", "_frozen", "_record", "_view")
+    __slots__ = ("_evaluations", "_input", "_output", "_record", "_view")
 
     def __init__(
         self,
@@ -108,18 +109,10 @@ class HistoryItem:
         self._record = record
         self._view = view
         self._evaluations = evaluations
-        self._frozen: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] | None = None
+        self._input = self._output = _UNSEEN
 
-    def _shown(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The state, in a view read-only; one wrapper for one state."""
-        if not self._view:
-            return state
-        if self._frozen is None:
-            self._frozen = {}
-        found = self._frozen.get(id(state))
-        if found is None:  # kept with the state, so that its id is not given away
-            found = self._frozen[id(state)] = (state, freeze(state))
-        return found[1]
+    def give_results(self, evaluations: Mapping[str, EvaluationResult]) -> None:
+        self._evaluations = evaluations
 
     @property
     def id(self) -> str:
@@ -151,11 +144,21 @@ class HistoryItem:
 
     @property
     def input_state(self) -> Mapping[str, Any]:
-        return self._shown(self._record.input)
+        state = self._record.input
+        if not self._view:
+            return state
+        if self._input[0] is not state:
+            self._input = (state, freeze(state))
+        return self._input[1]
 
     @property
     def output_state(self) -> Mapping[str, Any]:
-        return self._shown(self._record.output)
+        state = self._record.output
+        if not self._view:
+            return state
+        if self._output[0] is not state:
+            self._output = (state, freeze(state))
+        return self._output[1]
 
     @property
     def timestamp(self) -> datetime:
@@ -384,27 +387,24 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    __slots__ = ("_lookup", "_own", "_past", "_supersteps")
+    __slots__ = ("_lookup", "_own", "_past", "_supersteps", "entries")
 
     def __init__(self, past: Past, own: HistoryItem, lookup: Callable[[str], Record | None]) -> None:
         self._past = past
         self._own = own
         self._lookup = lookup
         self._supersteps: list[tuple[HistoryItem, ...]] | None = None
+        # An attribute and no property: nearly every policy begins with it.
+        self.entries: Sequence[Sequence[HistoryItem]] = _CausalEntries(self, own)
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult]) -> None:
         """From now on the node's own item shows these results."""
-        self._own = HistoryItem(self._own._record, view=True, evaluations=evaluations)  # pyright: ignore[reportPrivateUsage]
-        self._supersteps = None
+        self._own.give_results(evaluations)
 
     @property
     def past(self) -> Past:
         """The facts and totals behind this view."""
         return self._past
-
-    @property
-    def entries(self) -> Sequence[Sequence[HistoryItem]]:
-        return _CausalEntries(self)
 
     def last(
         self, instruction: Instruction | str | None = None, node: str | None = None
@@ -477,10 +477,11 @@ class CausalHistory(History):
 class _CausalEntries(Sequence[Sequence[HistoryItem]]):
     """`entries` of a causal view. `[-1]`, which nearly everybody asks for, builds nothing."""
 
-    __slots__ = ("_view",)
+    __slots__ = ("_newest", "_view")
 
-    def __init__(self, view: CausalHistory) -> None:
+    def __init__(self, view: CausalHistory, own: HistoryItem) -> None:
         self._view = view
+        self._newest = (own,)
 
     @overload
     def __getitem__(self, index: int) -> Sequence[HistoryItem]: ...
@@ -488,7 +489,7 @@ class _CausalEntries(Sequence[Sequence[HistoryItem]]):
     def __getitem__(self, index: slice) -> Sequence[Sequence[HistoryItem]]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if index == -1:
-            return (self._view.own,)
+            return self._newest
         return self._view.materialize()[index]
 
     def __len__(self) -> int:

@@ -51,6 +51,14 @@ class Call:
 
 
 @dataclass(slots=True)
+class CallAll:
+    """Call one method of several contracts, one after another, with the same arguments; sends the answers."""
+
+    seats: Sequence[Seat[Any]]
+    args: tuple[Any, ...]
+
+
+@dataclass(slots=True)
 class Body:
     """Run the node's body. `held`: what it streams is kept back until it is released."""
 
@@ -88,7 +96,7 @@ class NoAnswer:
 
 
 NO_ANSWER = NoAnswer()
-Op = Call | Body | Ask | Resolve
+Op = Call | CallAll | Body | Ask | Resolve
 Steps = Generator[Op, Any, Any]
 
 
@@ -326,7 +334,7 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
     record, error = run.record, raised.error
     if isinstance(error, ParentCommand):
         # A subgraph hands over with a command; for this graph that is the node's result.
-        command: Any = error.args[0]
+        command: Any = raised.error.args[0]
         if not run.is_own(command):
             record.status = "completed"
             return _end(run, raised)
@@ -357,9 +365,11 @@ def _check(run: NodeRun) -> Steps:
             return _denied(run, "input_schema", "raise", refused, None)
         verdicts: dict[str, Verdict] = {}
         causes: dict[str, BaseException] = {}
-        view = run.view
-        for seat in plan.checkers:
-            answer = yield Call(seat, (view,))
+        answers: Any = yield CallAll(plan.checkers, (run.view,))
+        if type(answers) is Raised:  # no checker's own: the run was cancelled
+            record.status, record.error = "cancelled", describe(answers.error)
+            return answers
+        for seat, answer in zip(plan.checkers, answers, strict=True):
             if answer is True or answer is ALLOW:
                 continue
             if type(answer) is Raised:
@@ -498,22 +508,22 @@ def _read_answer(answer: Any) -> tuple[str, Any]:
     given: Any = answer
     if isinstance(answer, Mapping) and isinstance(given.get("decisions"), list):
         decisions: Any = given["decisions"]
-        given = decisions[0] if len(decisions) == 1 else given  # LangChain's envelope
+        answer = given = decisions[0] if len(decisions) == 1 else given  # LangChain's envelope
     if isinstance(answer, str) and answer in ("approve", "reject"):
         return answer, "no message was given"
     if isinstance(answer, Mapping):
         match given.get("type"):
             case "approve":
                 return "approve", None
-            case "edit" if isinstance(changes := answer.get("input"), Mapping):
-                return "edit", changes
+            case "edit" if isinstance(given.get("input"), Mapping):
+                return "edit", given["input"]
             case "edit":
                 return "reject", "an edit needs {'type': 'edit', 'input': {...}}"
             case "reject":
-                return "reject", str(answer.get("message") or "no message was given")
+                return "reject", str(given.get("message") or "no message was given")
             case _:
                 pass
-    text = repr(answer)
+    text = repr(given)
     text = text if len(text) <= 80 else text[:77] + "..."
     return "reject", f"the answer was {text}; expected approve, edit or reject"
 
@@ -541,20 +551,22 @@ def _lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None
     if advice is None or advice == "":
         return
     state = as_state(run.input)
-    messages = state.get("messages")
+    messages: Any = state.get("messages")
+    has_messages = isinstance(state.get("messages"), list)
     if isinstance(advice, str):
-        if isinstance(messages, list):
+        if has_messages:
             advice = HumanMessage(advice) if feedback else SystemMessage(advice)
         else:
             advice = {"feedback" if feedback else "advice": advice}
+    given: Any = advice
     if isinstance(advice, Mapping):
-        run.input = with_fields(run.input, advice)
-        run.lent = {**run.lent, **advice}
+        run.input = with_fields(run.input, given)
+        run.lent = {**run.lent, **given}
         return
-    added = [advice] if isinstance(advice, BaseMessage) else advice
-    if not isinstance(added, Sequence) or not all(isinstance(m, BaseMessage) for m in added):
-        raise TypeError(f"advice was a {type(advice).__name__}; expected a text, messages or a mapping")
-    if not isinstance(messages, list):
+    added: Any = [given] if isinstance(advice, BaseMessage) else given
+    if not isinstance(advice, BaseMessage | Sequence) or not all(isinstance(m, BaseMessage) for m in added):
+        raise TypeError(f"advice was a {type(given).__name__}; expected a text, messages or a mapping")
+    if not has_messages:
         raise TypeError("advice was messages, but the node's input has no list 'messages'")
     named = [m.model_copy(update={"id": f"{id}-{i}"}) for i, m in enumerate(added)]
     lead = next((i for i, m in enumerate(messages) if getattr(m, "type", "") != "system"), len(messages))
@@ -569,9 +581,10 @@ def _without_lent(run: NodeRun, output: Any) -> Any:
     """The output without what was lent, should the node have returned it."""
     lent = run.lent
     output = without(output, lambda part: isinstance(part, BaseMessage) and part.id in lent)
-    if isinstance(output, dict) and any(key in lent and value is lent[key] for key, value in output.items()):
-        return {k: v for k, v in output.items() if not (k in lent and v is lent[k])}
-    return output
+    given: Any = output
+    if isinstance(output, dict) and any(key in lent and value is lent[key] for key, value in given.items()):
+        return {k: v for k, v in given.items() if not (k in lent and v is lent[k])}
+    return given
 
 
 def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:

@@ -53,8 +53,8 @@ def as_state(value: object) -> dict[str, Any]:
 
 def _update_of(command: Any) -> dict[str, Any]:
     update: Any = command.update
+    pairs = update
     if isinstance(update, list | tuple):
-        pairs: Any = update
         try:
             return dict(pairs)
         except (TypeError, ValueError):
@@ -67,8 +67,8 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
 
     A pydantic model is validated again. A value without fields is replaced by `changes["__root__"]`.
     """
+    state: Any = value
     if isinstance(value, Mapping):
-        state: Any = value
         return {**state, **changes}
     if isinstance(value, BaseModel):
         return type(value).model_validate({**as_state(value), **changes})
@@ -97,7 +97,7 @@ def digest(value: object) -> str:
 _MAX_DEPTH = 40
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain(value: object, depth: int) -> Any:
     """`value` as JSON-able data that keeps types apart. No `repr`: that may hold an address."""
     if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
         return value
@@ -123,7 +123,7 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, BaseModel) or is_dataclass(value):
         return [kind, _plain(as_state(value), depth + 1)]
     if hasattr(value, "isoformat"):
-        return [kind, value.isoformat()]
+        return [kind, inside.isoformat()]
     state = getattr(value, "__dict__", None)
     if isinstance(state, dict) and not callable(value):
         return [kind, _plain(state, depth + 1)]
@@ -135,30 +135,31 @@ def _plain(value: Any, depth: int) -> Any:
 # Read-only views ----------------------------------------------------------------------------------
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: object) -> Any:
     """A read-only view of `value`, for code that must not change it.
 
     Dicts and lists raise on every change, at every depth; scalars pass; other objects are copied when
     they are reached, so that a change stays with whoever made it. Work is done on access only.
     """
-    kind: Any = type(value)
+    kind = type(value)
     if kind in _ATOMS:
         return value
+    given: Any = value
     if kind is dict:
-        return FrozenDict(value)
+        return FrozenDict(given)
     if kind is list:
-        return FrozenList(value)
+        return FrozenList(given)
     if isinstance(value, _UNCHANGING):
-        return value
+        return given
     if isinstance(value, dict):
-        return FrozenDict(value)  # pyright: ignore[reportUnknownArgumentType]
+        return FrozenDict(given)
     if isinstance(value, list):
-        return FrozenList(value)  # pyright: ignore[reportUnknownArgumentType]
+        return FrozenList(given)
     if kind is tuple:
-        return tuple([freeze(part) for part in value])
+        return tuple([freeze(part) for part in given])
     if isinstance(value, set | frozenset):
-        return frozenset(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    return _deepcopy(value)
+        return frozenset(given)
+    return _deepcopy(given)
 
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -182,16 +183,23 @@ def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
 _refuse: Any = _read_only
 
 
+_item: Any = dict.__getitem__
+
+
 class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed and hands out frozen values. Equal to a dict with the same items."""
 
     __slots__ = ()
 
     def __getitem__(self, key: str) -> Any:
-        return freeze(super().__getitem__(key))
+        value = _item(self, key)
+        return value if type(value) in _ATOMS else freeze(value)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return freeze(super().__getitem__(key)) if key in self else default
+        if key not in self:
+            return default
+        value = _item(self, key)
+        return value if type(value) in _ATOMS else freeze(value)
 
     def values(self) -> Any:
         return [freeze(value) for value in super().values()]

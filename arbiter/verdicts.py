@@ -53,7 +53,7 @@ class EvaluationResult:
     passed: bool
     feedback: str = ""
     # Not `dict[str, Any]`: calling the alias costs more than the rest of the object.
-    metadata: Mapping[str, Any] = field(default_factory=lambda: {})
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

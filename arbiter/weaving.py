@@ -166,14 +166,20 @@ class GatedWrite(ChannelWrite):
         self.last = last
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
+        if not self.first:
+            if type(input) is Redirect:
+                return input.output if self.last else input
+            return super()._write(input, config)
         conf = _conf(config)
-        stash: _Stash | None = conf.pop(_STASH, None) if self.first else None
+        stash: _Stash | None = conf.pop(_STASH, None)
+        fact = None if stash is None else stash.fact
         try:
             if type(input) is Redirect:
-                if self.first:
-                    self.do_write(config, self._redirected(input))
-            else:
+                _with_fact(fact, conf, partial(self.do_write, writes=self._redirected(input)))
+            elif fact is None:
                 super()._write(input, config)
+            else:
+                _with_fact(fact, conf, partial(super()._write, input))
         except ParentCommand:
             raise
         except Exception as exc:
@@ -181,10 +187,6 @@ class GatedWrite(ChannelWrite):
                 stash.record.status = "failed"
                 stash.record.error = f"{type(exc).__name__}: {exc}"
             raise
-        if stash is not None and stash.fact is not None:
-            # Right after the node's own writes, so that it is with them or not at all: should they fail,
-            # a fact alone would make LangGraph take the task for done.
-            conf[CONFIG_KEY_SEND](((LEDGER, stash.fact),))
         return input.output if type(input) is Redirect and self.last else input
 
     async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
@@ -197,6 +199,18 @@ class GatedWrite(ChannelWrite):
         if redirect.target != END:
             writes.append(ChannelWriteEntry(_BRANCH_TO.format(redirect.target), None))
         return writes
+
+
+def _with_fact(fact: Fact | None, conf: Mapping[str, Any], write: Callable[[Any], Any]) -> None:
+    """Send what `write` writes together with `fact`, all or none, and after it.
+
+    All or none, because a fact alone would make LangGraph take a failed task for done. After it, because
+    savers know a task's writes by position and keep the old ones when the task runs again (a replay from an
+    addressed checkpoint): a fact behind them would keep the place of a write that only the new attempt has.
+    """
+    written: list[Any] = [] if fact is None else [(LEDGER, fact)]
+    write({CONF: {CONFIG_KEY_SEND: written.extend}})  # all of a config that a channel write looks at
+    conf[CONFIG_KEY_SEND](written)
 
 
 def _conf(config: Any) -> dict[str, Any]:
@@ -240,12 +254,12 @@ class StartWrite(ChannelWrite):
         self.core = core
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
-        output = super()._write(input, config)
-        if not self.core.registry.empty:
-            parent = opened.get()
-            nested = parent is not None and parent.settings is self.core.settings
-            _conf(config)[CONFIG_KEY_SEND]([(LEDGER, NESTED_RUN if nested else RUN)])
-        return output
+        if self.core.registry.empty:
+            return super()._write(input, config)
+        parent = opened.get()
+        nested = parent is not None and parent.settings is self.core.settings
+        _with_fact(NESTED_RUN if nested else RUN, _conf(config), partial(super()._write, input))
+        return input
 
     async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
         return self._write(input, config)

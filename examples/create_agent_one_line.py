@@ -25,6 +25,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
+from langgraph.graph.state import CompiledStateGraph
 from rich.console import Console
 
 from arbiter import ArbiterOS, History, PolicyChecker, PolicyViolationError, Verdict
@@ -94,7 +95,7 @@ def main() -> int:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(NobodyAlone())
 
-    agent = arbiter_os.govern(create_agent(ScriptedModel(), [mean]))  # the one line
+    agent: CompiledStateGraph[Any, Any, Any, Any] = arbiter_os.govern(create_agent(ScriptedModel(), [mean]))  # the one line
 
     for question in QUESTIONS:
         console.print()

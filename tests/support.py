@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
@@ -112,5 +113,5 @@ def statuses(arbiter_os: ArbiterOS) -> list[tuple[str, str]]:
     return [(item.node, item.status) for item in arbiter_os.history.items()]
 
 
-def thread(name: str) -> dict[str, Any]:
+def thread(name: str) -> RunnableConfig:
     return {"configurable": {"thread_id": name}}

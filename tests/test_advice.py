@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -30,6 +30,9 @@ from arbiter import (
 )
 from tests.support import MODES, Judge, Route, Spy, bad, chain, run, thread
 
+Advise = Callable[[Any, Any], Any]
+Answer = Callable[[Any, Any, Any], Any]
+
 
 class Chat(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], add_messages]
@@ -46,7 +49,7 @@ class Tell(Advisor):
 
 
 class Review(CorrectionGate):
-    def __init__(self, name: str, answer: Any, **kwargs: Any) -> None:
+    def __init__(self, name: str, answer: Answer, **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self.answer = answer
 
@@ -69,12 +72,12 @@ def test_text_reaches_a_chat_node_for_one_call_only(mode: str) -> None:
     """The advice is a message of the call; neither state nor checkpoint ever holds it."""
     seen: list[list[Any]] = []
 
-    def speak(state: Chat) -> Any:
+    def speak(state: Any) -> Any:
         seen.append([(m.type, m.content) for m in state["messages"]])
         # A node that hands back what it was given must not make the advice permanent.
         return {"messages": [*state["messages"], AIMessage("hello", id="1")]}
 
-    def last(state: Chat) -> Any:
+    def last(state: Any) -> Any:
         seen.append([(m.type, m.content) for m in state["messages"]])
         return {}
 
@@ -125,8 +128,16 @@ def test_pydantic_state_gets_a_changed_copy() -> None:
     assert seen == [Model(x=5)]
 
 
+BAD_ADVICE: list[Advise | int | list[Any]] = [
+    lambda h, s: 1 / 0,
+    42,
+    [HumanMessage("x")],
+    lambda h, s: s.clear(),
+]
+
+
 @MODES
-@pytest.mark.parametrize("advice", [lambda h, s: 1 / 0, 42, [HumanMessage("x")], lambda h, s: s.clear()])
+@pytest.mark.parametrize("advice", BAD_ADVICE)
 def test_failing_advisor_is_skipped_and_recorded(advice: Any, mode: str) -> None:
     node = Spy("node")
     arbiter_os = ArbiterOS()
@@ -155,7 +166,7 @@ def test_rejected_drafts_are_seen_nowhere(mode: str) -> None:
     )
     inputs: list[list[str]] = []
 
-    def speak(state: Chat) -> Any:
+    def speak(state: Any) -> Any:
         inputs.append([str(m.content) for m in state["messages"]])
         answer = model.invoke(state["messages"])
         get_stream_writer()({"custom": answer.content})
@@ -172,7 +183,7 @@ def test_rejected_drafts_are_seen_nowhere(mode: str) -> None:
     modes: Any = ["values", "updates", "messages", "custom", "debug", "tasks", "checkpoints"]
     state = {"messages": [HumanMessage("hi")]}
     if mode == "sync":
-        chunks = list(app.stream(state, thread("1"), stream_mode=modes))
+        chunks: list[Any] = list(app.stream(state, thread("1"), stream_mode=modes))
     else:
 
         async def collect() -> list[Any]:
@@ -200,14 +211,14 @@ def test_attempts_are_bounded(mode: str) -> None:
     assert "max_attempts=3" in arbiter_os.history.entries[-1][-1].notes["gate gate"]
 
 
+GIVING_UP: list[tuple[Answer, dict[str, Any], int]] = [
+    (lambda h, d, a: Correction.give_up("hopeless"), {}, 1),
+    (lambda h, d, a: Correction.retry("hopeless"), {"on_exhausted": "raise", "max_attempts": 2}, 2),
+]
+
+
 @MODES
-@pytest.mark.parametrize(
-    ("answer", "kwargs", "calls"),
-    [
-        (lambda h, d, a: Correction.give_up("hopeless"), {}, 1),
-        (lambda h, d, a: Correction.retry("hopeless"), {"on_exhausted": "raise", "max_attempts": 2}, 2),
-    ],
-)
+@pytest.mark.parametrize(("answer", "kwargs", "calls"), GIVING_UP)
 def test_giving_up_fails_the_node(answer: Any, kwargs: Any, calls: int, mode: str) -> None:
     node = Spy("node")
     arbiter_os = ArbiterOS()
@@ -218,8 +229,11 @@ def test_giving_up_fails_the_node(answer: Any, kwargs: Any, calls: int, mode: st
     assert arbiter_os.history.entries[-1][-1].status == "failed"
 
 
+BAD_ANSWERS: list[Answer] = [lambda h, d, a: 1 / 0, lambda h, d, a: None, lambda h, d, a: d.clear()]
+
+
 @MODES
-@pytest.mark.parametrize("answer", [lambda h, d, a: 1 / 0, lambda h, d, a: None, lambda h, d, a: d.clear()])
+@pytest.mark.parametrize("answer", BAD_ANSWERS)
 def test_failing_gate_lets_the_draft_pass_and_says_so(answer: Any, mode: str) -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.add_correction_gate(Review("gate", answer))

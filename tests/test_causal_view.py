@@ -26,23 +26,28 @@ class Fan(TypedDict, total=False):
     n: int
 
 
-def fan(width: int, delays: list[float]) -> Any:
+def fan(width: int, delays: list[float]) -> StateGraph[Fan]:
     builder = StateGraph(Fan)
 
-    def work(state: Fan) -> Any:
-        time.sleep(delays[state["n"]])
-        return {"log": [f"work{state['n']}"]}
+    def work(state: Any) -> Any:
+        number: int = state["n"]
+        time.sleep(delays[number])
+        return {"log": [f"work{number}"]}
 
-    async def awork(state: Fan) -> Any:
-        await asyncio.sleep(delays[state["n"]])
-        return {"log": [f"work{state['n']}"]}
+    async def awork(state: Any) -> Any:
+        number: int = state["n"]
+        await asyncio.sleep(delays[number])
+        return {"log": [f"work{number}"]}
+
+    def sends(state: Any) -> list[Send]:
+        return [Send("work", {"n": i}) for i in range(width)]
 
     from langchain_core.runnables import RunnableLambda
 
     builder.add_node("work", RunnableLambda(work, awork))
-    builder.add_node("repair", lambda s: {"log": ["repair"]})
-    builder.add_node("after", lambda s: {"log": ["after"]})
-    builder.add_conditional_edges(START, lambda s: [Send("work", {"n": i}) for i in range(width)])
+    builder.add_node("repair", lambda state: {"log": ["repair"]})
+    builder.add_node("after", lambda state: {"log": ["after"]})
+    builder.add_conditional_edges(START, sends)
     builder.add_edge("work", "after")
     return builder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,21 +25,22 @@ def hang(_: History) -> bool:
     return True
 
 
-NO = [
-    pytest.param(lambda _: False, "the checker returned False", id="False"),
-    pytest.param(lambda _: (False, "why"), "why", id="(False, why)"),
-    pytest.param(lambda _: Verdict.deny("because"), "because", id="deny"),
-    pytest.param(boom, "ZeroDivisionError", id="raises"),
-    pytest.param(lambda _: None, "returned None", id="None"),
-    pytest.param(lambda _: "yes", "returned 'yes'", id="a string"),
-    pytest.param(lambda _: 1, "returned 1", id="1"),
-    pytest.param(lambda _: (True,), "returned (True,)", id="a short tuple"),
-    pytest.param(lambda h: h.entries[-1][-1].input_state["absent"], "KeyError", id="lacks input"),
-]
+NO: dict[str, tuple[Callable[[History], Any], str]] = {
+    "False": (lambda _: False, "the checker returned False"),
+    "(False, why)": (lambda _: (False, "why"), "why"),
+    "deny": (lambda _: Verdict.deny("because"), "because"),
+    "raises": (boom, "ZeroDivisionError"),
+    "None": (lambda _: None, "returned None"),
+    "a string": (lambda _: "yes", "returned 'yes'"),
+    "1": (lambda _: 1, "returned 1"),
+    "a short tuple": (lambda _: (True,), "returned (True,)"),
+    "lacks input": (lambda h: h.entries[-1][-1].input_state["absent"], "KeyError"),
+}
+NOT_ALLOWED: list[Callable[[History], Any]] = [lambda _: False, boom, lambda _: Verdict.ask("may I?")]
 
 
 @MODES
-@pytest.mark.parametrize(("answer", "reason"), NO)
+@pytest.mark.parametrize(("answer", "reason"), NO.values(), ids=NO.keys())
 def test_denied_node_does_not_run(answer: Any, reason: str, mode: str) -> None:
     """The body is not called, and the error says which policy denied, where and why."""
     first, pay, last = Spy("first"), Spy("pay"), Spy("last")
@@ -75,7 +77,7 @@ def test_checker_past_its_deadline_denies(mode: str) -> None:
 
 def test_async_checker_past_its_deadline_denies() -> None:
     class Slow(Check):
-        async def check_before(self, history: History) -> bool:  # type: ignore[override]
+        async def check_before(self, history: History) -> bool:
             await asyncio.sleep(5)
             return True
 
@@ -112,7 +114,7 @@ def test_on_deny_end_takes_no_edge(mode: str) -> None:
 
 
 @MODES
-@pytest.mark.parametrize("answer", [lambda _: False, boom, lambda _: Verdict.ask("may I?")])
+@pytest.mark.parametrize("answer", NOT_ALLOWED)
 def test_on_deny_audit_records_and_runs(answer: Any, mode: str) -> None:
     pay = Spy("pay")
     arbiter_os = ArbiterOS()
@@ -204,7 +206,7 @@ def test_async_checker_in_a_sync_run_stops_before_the_first_body() -> None:
     from arbiter import SyncDriverError
 
     class Later(Check):
-        async def check_before(self, history: History) -> bool:  # type: ignore[override]
+        async def check_before(self, history: History) -> bool:
             return True
 
     pay = Spy("pay")

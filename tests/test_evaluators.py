@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -60,7 +60,7 @@ def hang(history: History) -> EvaluationResult:
     return good(history)
 
 
-BROKEN = {
+BROKEN: dict[str, Callable[[Any], Any]] = {
     "raises": lambda h: 1 / 0,
     "returns None": lambda h: None,
     "returns a string": lambda h: "good",
@@ -207,10 +207,11 @@ def test_one_evaluators_calls_run_one_after_another() -> None:
     arbiter_os.add_evaluator(Judge("judge", judge))
     app = arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(5))))
     app.invoke({"log": []})
-    threads = [
-        threading.Thread(target=lambda item=item: item.evaluation_results.get("judge"))
-        for item in arbiter_os.history.items()
-    ]
+
+    def read(item: Any) -> None:
+        item.evaluation_results.get("judge")
+
+    threads = [threading.Thread(target=read, args=(item,)) for item in arbiter_os.history.items()]
     for each in threads:
         each.start()
     for each in threads:

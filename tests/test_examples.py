@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
@@ -267,7 +268,7 @@ def test_an_older_verification_does_not_cover_a_newer_draft() -> None:
     instructions = {node: INSTRUCTIONS[node] for node in ("verify", "answer", "respond")}
     governed = arbiter_os.govern(graph.compile(), instructions=instructions)
     with pytest.raises(PolicyViolationError, match="was not verified"):
-        governed.invoke({"terms": {"list": 1.0}})
+        governed.invoke(cast(Any, {"terms": {"list": 1.0}}))
 
 
 # --- As a reader runs them ---

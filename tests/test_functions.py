@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
@@ -60,7 +60,7 @@ def test_steps_of_one_context_are_one_history() -> None:
 
 def test_execute_injects_what_a_node_may_ask_for() -> None:
     def node(state: dict[str, Any], config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        return {"user": config["configurable"]["user"], "context": runtime.context}
+        return {"user": config.get("configurable", {})["user"], "context": runtime.context}
 
     output = ArbiterOS().execute({}, node, {"configurable": {"user": "u"}}, {"tenant": 1})
     assert output == {"user": "u", "context": {"tenant": 1}}
@@ -201,7 +201,7 @@ def test_governed_entrypoint_itself() -> None:
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(Check("fine", lambda _: True))
-    governed = arbiter_os.govern(flow, {"flow": "GENERATE"})
+    governed = arbiter_os.govern(cast(Any, flow), {"flow": "GENERATE"})
     config: Any = {"configurable": {"thread_id": "1"}}
     assert governed.invoke(1, config) == 2
     assert list(governed.stream(1, config)) == list(flow.stream(1, {"configurable": {"thread_id": "x"}}))
@@ -210,7 +210,11 @@ def test_governed_entrypoint_itself() -> None:
 
 def test_function_inside_a_node_belongs_to_the_nodes_run() -> None:
     arbiter_os = ArbiterOS()
-    inner = arbiter_os.govern(lambda x: x, instruction=VERIFY)
+
+    def same(x: Any) -> Any:
+        return x
+
+    inner = arbiter_os.govern(same, instruction=VERIFY)
     seen: list[int] = []
 
     def verified(history: Any) -> bool:
@@ -278,9 +282,10 @@ def test_what_cannot_be_governed() -> None:
     async def later(state: Any) -> Any:
         return state
 
-    for thing in (42, "graph", None, dict, Spy):
+    things: list[Any] = [42, "graph", None, dict, Spy]
+    for thing in things:
         with pytest.raises(NotAGraphError):
-            arbiter_os.govern(thing)  # type: ignore[type-var]
+            arbiter_os.govern(thing)
         with pytest.raises(NotAGraphError):
             arbiter_os.execute({}, thing)
     with pytest.raises(NotAGraphError, match="generator"):

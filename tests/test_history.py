@@ -23,10 +23,17 @@ from tests.support import MODES, Check, Judge, Spy, State, allow, chain, good, r
 
 def loop(times: int, checkpointer: Any = None) -> Any:
     """One node that runs `times` times."""
+
+    def work(state: Any) -> Any:
+        return {"amount": state["amount"] + 1}
+
+    def again(state: Any) -> str:
+        return "work" if state["amount"] < times else "__end__"
+
     builder = StateGraph(State)
-    builder.add_node("work", lambda s: {"amount": s["amount"] + 1})
+    builder.add_node("work", work)
     builder.add_edge(START, "work")
-    builder.add_conditional_edges("work", lambda s: "work" if s["amount"] < times else "__end__")
+    builder.add_conditional_edges("work", again)
     return builder.compile(checkpointer=checkpointer)
 
 
@@ -70,6 +77,12 @@ def test_every_shape_of_output_is_normalised() -> None:
     class Model(BaseModel):
         amount: int
 
+    def returning(result: Any) -> Any:
+        def body(state: Any) -> Any:
+            return result
+
+        return body
+
     shapes: list[tuple[Any, Any]] = [
         (None, {}),
         ({"amount": 1}, {"amount": 1}),
@@ -82,7 +95,7 @@ def test_every_shape_of_output_is_normalised() -> None:
     for result, expected in shapes:
         arbiter_os = ArbiterOS()
         builder = StateGraph(State)
-        builder.add_node("a", lambda s, result=result: result)
+        builder.add_node("a", returning(result))
         builder.add_edge(START, "a")
         arbiter_os.govern(builder).invoke({"log": []})
         assert arbiter_os.history.entries[-1][-1].output_state == expected
@@ -163,7 +176,7 @@ def test_checkpoint_does_not_grow_with_the_run_and_totals_are_exact() -> None:
     app = arbiter_os.govern(loop(40, saver), {"work": GENERATE})
     app.invoke({"amount": 0}, {"recursion_limit": 99, **thread("1")})
     assert seen == list(range(1, 41))
-    saved = saver.get_tuple(thread("1"))  # type: ignore[arg-type]
+    saved = saver.get_tuple(thread("1"))
     assert saved is not None
     value = saved.checkpoint["channel_values"][LEDGER]
     assert len(value["facts"]) == 10
@@ -194,7 +207,7 @@ def test_facts_never_show(mode: str) -> None:
             app.get_output_jsonschema(),
         ]
         assert LEDGER not in str(shown)
-        saved = saver.get_tuple(thread("1"))  # type: ignore[arg-type]
+        saved = saver.get_tuple(thread("1"))
         assert saved is not None
         assert (LEDGER in saved.checkpoint["channel_values"]) is registered
 
@@ -235,7 +248,7 @@ def test_pprint_prints_a_real_run() -> None:
     assert "✓ quality: score=1.00 - good" in text
     assert "[/red]" in text
     assert "\x1b" not in text
-    assert "SuperStep" in arbiter_os.history._repr_html_()
+    assert "SuperStep" in arbiter_os.history._repr_html_()  # pyright: ignore[reportPrivateUsage]  # as notebooks call it
 
 
 @pytest.mark.parametrize("how", ["shallow", "deep", "digest"])

@@ -34,9 +34,10 @@ def refused(kind: type[ArbiterError], *words: str) -> Any:
 
 
 def test_not_a_graph() -> None:
-    for thing in (42, "x", None, {"nodes": []}, StateGraph):
+    things: list[Any] = [42, "x", None, {"nodes": []}, StateGraph]
+    for thing in things:
         with refused(NotAGraphError, "expected a compiled graph"):
-            ArbiterOS().govern(thing)  # type: ignore[type-var]
+            ArbiterOS().govern(thing)
 
 
 def test_builder_that_does_not_compile_says_what_langgraph_says() -> None:
@@ -98,17 +99,23 @@ def test_duplicate_names() -> None:
     ],
 )
 def test_contract_classes(base: Any, add: str, method: str) -> None:
+    def answer(self: object, *args: object) -> None:
+        pass
+
+    def forget(self: object) -> None:
+        pass
+
     register = getattr(ArbiterOS(), add)
     missing = type("Missing", (base,), {})
     with refused(RegistrationError, "'m'", "Missing", method, "Define def"):
         register(missing("m"))
-    sound = type("Sound", (base,), {method: lambda self, *args: None})
+    sound = type("Sound", (base,), {method: answer})
     register(sound("sound"))
     with refused(RegistrationError, "class Sound"):
         register(sound)
     with refused(RegistrationError, "expected a", base.__name__):
         register(42)
-    nameless = type("Nameless", (base,), {method: lambda self, *args: None, "__init__": lambda self: None})
+    nameless = type("Nameless", (base,), {method: answer, "__init__": forget})
     with refused(RegistrationError, "Nameless", "super"):
         register(nameless())
     with refused(RegistrationError, "name"):

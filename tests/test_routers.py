@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -90,7 +91,7 @@ def test_redirect_to_end(mode: str) -> None:
 def test_command_to_the_parent_is_replaced_too(mode: str) -> None:
     """The update stays in the subgraph, whose reflect node runs; the parent is not told."""
     inner = StateGraph(State)
-    inner.add_node("a", lambda s: Command(graph=Command.PARENT, update={"log": ["a"]}, goto="p"))
+    inner.add_node("a", lambda state: Command(graph=Command.PARENT, update={"log": ["a"]}, goto="p"))
     inner.add_node("reflect", Spy("reflect"))
     inner.add_edge(START, "a")
     outer = StateGraph(State)
@@ -132,16 +133,16 @@ def test_first_registered_wins_and_the_other_is_recorded(mode: str) -> None:
     assert item.redirected_to == "one"
 
 
+FAILING: list[tuple[Callable[[Any, Any], Any], str]] = [
+    (lambda h, o: 1 / 0, "ZeroDivisionError"),
+    (lambda h, o: "nowhere", "not a node"),
+    (lambda h, o: 42, "not a node"),
+    (lambda h, o: o.clear(), "TypeError"),
+]
+
+
 @MODES
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (lambda h, o: 1 / 0, "ZeroDivisionError"),
-        (lambda h, o: "nowhere", "not a node"),
-        (lambda h, o: 42, "not a node"),
-        (lambda h, o: o.clear(), "TypeError"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "said"), FAILING)
 def test_failing_router_takes_the_normal_edges(answer: Any, said: str, mode: str) -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(Route("broken", answer))
@@ -262,11 +263,17 @@ def test_redirect_of_one_of_many_sends() -> None:
         log: Annotated[list[str], operator.add]
         n: int
 
+    def work(state: Any) -> Any:
+        return {"log": [f"work{state['n']}"]}
+
+    def sends(state: Any) -> list[Send]:
+        return [Send("work", {"n": i}) for i in range(3)]
+
     builder = StateGraph(Many)
-    builder.add_node("work", lambda s: {"log": [f"work{s['n']}"]})
-    builder.add_node("after", lambda s: {"log": ["after"]})
-    builder.add_node("repair", lambda s: {"log": ["repair"]})
-    builder.add_conditional_edges(START, lambda s: [Send("work", {"n": i}) for i in range(3)])
+    builder.add_node("work", work)
+    builder.add_node("after", lambda state: {"log": ["after"]})
+    builder.add_node("repair", lambda state: {"log": ["repair"]})
+    builder.add_conditional_edges(START, sends)
     builder.add_edge("work", "after")
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(Route("r", lambda h, o: "repair" if o == {"log": ["work1"]} else None))
