@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, overload
 
+import langgraph._internal._runnable as langgraph_runnables
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph._internal._runnable import coerce_to_runnable
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
@@ -267,7 +267,9 @@ class ArbiterOS:
         if callable(target) and not isinstance(target, Runnable | type):
             label = label_of(target)
             # As a node of a graph gets them: config, runtime, store and writer are injected by name.
-            target = _labelled(coerce_to_runnable(target, name=_name_of(target), trace=False), label)
+            target = _labelled(
+                langgraph_runnables.coerce_to_runnable(target, name=_name_of(target), trace=False), label
+            )
             runtime = Runtime(context=context)
             config = {**(config or {})}
             config["configurable"] = {

@@ -58,17 +58,17 @@ def start(call: Callable[[], Any], *, context: Context | None = None, name: str 
     """
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()  # from here on a waiter that gives up cannot cancel it
-    context = copy_context() if context is None else context
+    inside = copy_context() if context is None else context
 
     def run() -> None:
-        nonlocal call, context
+        nonlocal call, inside
         try:
-            result = context.run(call)
+            result = inside.run(call)
         except BaseException as exc:  # reported to the waiter, whatever it is
-            del call, context  # the waiter may be done before this thread is; what it ran is to be freed then
+            del call, inside  # the waiter may be done before this thread is; what it ran is to be freed then
             future.set_exception(exc)
         else:
-            del call, context
+            del call, inside
             future.set_result(result)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -11,6 +11,7 @@ from inspect import isawaitable, iscoroutine
 from typing import Any, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.errors import GraphBubbleUp
 
 from arbiter.calls import start, within
 from arbiter.errors import SyncDriverError
@@ -189,7 +190,10 @@ def _call_all(op: CallAll, run: NodeRun) -> list[Any]:
                 if type(answer) not in _ANSWERS:
                     answer = _no_coroutine(answer, seat, run)
             except Exception as exc:
-                answer = Raised(exc)
+                answers.append(Raised(exc))
+                if isinstance(exc, GraphBubbleUp):
+                    break  # the checker pauses the graph itself
+                continue
             answers.append(answer)
     finally:
         var_child_runnable_config.reset(token)
@@ -237,7 +241,13 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
     if type(op) is Call:
         return await _acall(op, run)
     if type(op) is CallAll:
-        return [await _try_acall(Call(seat, op.args), run) for seat in op.seats]
+        answers: list[Any] = []
+        for seat in op.seats:
+            answer = await _try_acall(Call(seat, op.args), run)
+            answers.append(answer)
+            if type(answer) is Raised and isinstance(answer.error, GraphBubbleUp):
+                break
+        return answers
     return await run.aask(cast(Ask, op))
 
 

@@ -56,14 +56,15 @@ def _with_one(value: Value, fact: Fact, keep: int) -> Value:
     node, instruction = fact["node"], fact.get("in")
     nodes = {**value.get("nodes", _EMPTY)}
     nodes[node] = nodes.get(node, 0) + 1
-    new = {
+    new: Value = {
         **value,
         "seq": number,
         "nodes": nodes,
         "last": {**value.get("last", _EMPTY), node: [number, fact]},
     }
     if instruction is not None:
-        counts = new["instructions"] = {**value.get("instructions", _EMPTY)}
+        counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
+        new["instructions"] = counts
         before = counts.get(instruction, 0)
         counts[instruction] = before + 1
         if not before:

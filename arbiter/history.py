@@ -111,7 +111,8 @@ class HistoryItem:
         self._evaluations = evaluations
         self._input = self._output = _UNSEEN
 
-    def give_results(self, evaluations: Mapping[str, EvaluationResult]) -> None:
+    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
+        """Show these results from now on; None: those of the record."""
         self._evaluations = evaluations
 
     @property
@@ -256,9 +257,7 @@ class HistoryItem:
 class History:
     """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
 
-    @property
-    def entries(self) -> Sequence[Sequence[HistoryItem]]:
-        raise NotImplementedError
+    entries: Sequence[Sequence[HistoryItem]]
 
     def items(self) -> Iterator[HistoryItem]:
         for superstep in self.entries:
@@ -337,12 +336,8 @@ class RunHistory(History):
     """What is in memory of one run, or of all runs of one thread."""
 
     def __init__(self, records: Sequence[Record], totals: Totals) -> None:
-        self._entries = _supersteps(records)
+        self.entries = _supersteps(records)
         self._totals = totals
-
-    @property
-    def entries(self) -> Sequence[Sequence[HistoryItem]]:
-        return self._entries
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         wanted = None if instruction is None else find_instruction(instruction)
@@ -387,18 +382,17 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    __slots__ = ("_lookup", "_own", "_past", "_supersteps", "entries")
+    __slots__ = ("_lookup", "_own", "_past", "_supersteps")
 
     def __init__(self, past: Past, own: HistoryItem, lookup: Callable[[str], Record | None]) -> None:
         self._past = past
         self._own = own
         self._lookup = lookup
         self._supersteps: list[tuple[HistoryItem, ...]] | None = None
-        # An attribute and no property: nearly every policy begins with it.
-        self.entries: Sequence[Sequence[HistoryItem]] = _CausalEntries(self, own)
+        self.entries = _CausalEntries(self, own)
 
-    def give_results(self, evaluations: Mapping[str, EvaluationResult]) -> None:
-        """From now on the node's own item shows these results."""
+    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
+        """From now on the node's own item shows these results; None: those of its record."""
         self._own.give_results(evaluations)
 
     @property

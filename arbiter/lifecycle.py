@@ -312,16 +312,17 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     record, plan = run.record, run.plan
     note_output(run, output)
     if plan.lanes:
-        # Evaluators read one another through the record, which nobody commits; policies through `reads`.
-        own = CausalHistory(run.past, HistoryItem(record, view=True), run.run.log.by_id.get)
-        evaluations = record.evaluations = Evaluations(plan.lanes, own)
+        evaluations = record.evaluations = Evaluations(plan.lanes, run.view)
         run.reads = ReadEvaluations(evaluations)
         for lane in plan.durable:
             yield Resolve(evaluations, lane)
             run.reads.get(lane.name)
         if plan.routers:
+            # What routers read is committed. Afterwards the view is that of evaluators in the background, and
+            # what those read of one another is nobody's decision.
             run.view.give_results(run.reads)
             yield from _route(run, output, plan.routers)
+            run.view.give_results(None)
         if not evaluations.complete:
             run.settings.background.enqueue(evaluations)
     elif plan.routers:
@@ -369,7 +370,7 @@ def _check(run: NodeRun) -> Steps:
         if type(answers) is Raised:  # no checker's own: the run was cancelled
             record.status, record.error = "cancelled", describe(answers.error)
             return answers
-        for seat, answer in zip(plan.checkers, answers, strict=True):
+        for seat, answer in zip(plan.checkers, answers, strict=False):
             if answer is True or answer is ALLOW:
                 continue
             if type(answer) is Raised:
@@ -639,7 +640,9 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
 def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> Steps:
     """Ask all routers; the first that answers and may, wins."""
     record = run.record
-    shown = freeze(output) if isinstance(output, dict | list) else output
+    shown: Any = output
+    if isinstance(output, dict | list):
+        shown = freeze(shown)
     routes: dict[str, str | None] = {}
     view = run.view
     evaluations = record.evaluations

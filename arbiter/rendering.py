@@ -747,6 +747,7 @@ class _Page:
         yield "Routes", self._capped(self._routes(item), _SECTION_LINES)
         yield "Evaluations", self._capped(self._evaluations(item), _SECTION_LINES)
         yield "Contract errors", self._capped(self._failures(item.errors), _SECTION_LINES)
+        yield "Notes", self._capped(self._notes(item), _SECTION_LINES)
 
     def _value(self, state: Any) -> Iterator[_Line]:
         """The fields of `state`. Without room for all, the long ones are cut and not the last."""
@@ -794,6 +795,10 @@ class _Page:
             yield from self._entry(mark, head, feedback, style)
         # After the results: only when all evaluators are done is it known which of them failed.
         yield from self._failures(item.evaluation_errors)
+
+    def _notes(self, item: HistoryItem) -> Iterator[_Line]:
+        for name, remark in self._pairs(item.notes):
+            yield from self._entry("-", f"{name}: ", _plain_text(remark), _UNSURE)
 
     def _failures(self, errors: Mapping[str, str]) -> Iterator[_Line]:
         for name, error in self._pairs(errors):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn, SupportsIndex, overload
+from typing import Any, Literal, NoReturn, SupportsIndex, cast, overload
 
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -124,9 +124,10 @@ def _plain(value: object, depth: int) -> Any:
         return [kind, _plain(as_state(value), depth + 1)]
     if hasattr(value, "isoformat"):
         return [kind, inside.isoformat()]
-    state = getattr(value, "__dict__", None)
+    state: Any = getattr(value, "__dict__", None)
+    inside = state
     if isinstance(state, dict) and not callable(value):
-        return [kind, _plain(state, depth + 1)]
+        return [kind, _plain(inside, depth + 1)]
     if cls.__repr__ is object.__repr__ or callable(value):
         return [kind]
     return [kind, str(value)]
@@ -183,7 +184,7 @@ def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
 _refuse: Any = _read_only
 
 
-_item: Any = dict.__getitem__
+_item = cast(Any, dict.__getitem__)
 
 
 class FrozenDict(dict[str, Any]):
@@ -249,7 +250,7 @@ class FrozenList(list[Any]):
     def copy(self) -> list[Any]:
         return list(iter(self))
 
-    def __add__(self, other: Iterable[Any]) -> list[Any]:  # type: ignore[override]
+    def __add__(self, other: Iterable[Any]) -> list[Any]:
         return self.copy() + list(other)
 
     def __copy__(self) -> list[Any]:

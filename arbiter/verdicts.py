@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+from arbiter.states import FrozenDict
+
+_NOTHING: Mapping[str, Any] = FrozenDict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,7 @@ class EvaluationResult:
     score: float
     passed: bool
     feedback: str = ""
-    # Not `dict[str, Any]`: calling the alias costs more than the rest of the object.
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,7 @@ class Effort:
     tight: int
 
 
-FULL = Effort(seconds=9.0, steps=5_000, loops=4, kept=2_000, long_run=50_000, tight=1_000)
+FULL = Effort(seconds=9.0, steps=5_000, loops=3, kept=2_000, long_run=50_000, tight=1_000)
 QUICK = Effort(seconds=0.8, steps=500, loops=2, kept=900, long_run=3_000, tight=200)
 
 
@@ -849,7 +849,7 @@ CASES: dict[str, Callable[[Effort], Iterator[Row]]] = {
 
 def show(rows: Sequence[Row], console: Console) -> None:
     table = Table(
-        title="What governing costs", caption="median [quartiles] of pairwise ratios; cpu: all threads"
+        title="What governing costs", caption="median \\[quartiles] of pairwise ratios; cpu: all threads"
     )
     table.add_column("case")
     for title in ("bare", "nothing registered", "3 checkers, 1 router, 2 evaluators"):

@@ -31,6 +31,7 @@ from rich.console import Console
 from arbiter import ArbiterOS, History, PolicyChecker, PolicyViolationError, Verdict
 from arbiter.instructions import TOOL_CALL
 
+Agent = CompiledStateGraph[Any, Any, Any, Any]
 QUESTIONS = (
     "What is the average salary of the team: 52000, 61000, 58000 and 49000?",
     "What is the average salary of the director: 187000?",
@@ -95,7 +96,7 @@ def main() -> int:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(NobodyAlone())
 
-    agent: CompiledStateGraph[Any, Any, Any, Any] = arbiter_os.govern(create_agent(ScriptedModel(), [mean]))  # the one line
+    agent: Agent = arbiter_os.govern(create_agent(ScriptedModel(), [mean]))  # the one line
 
     for question in QUESTIONS:
         console.print()

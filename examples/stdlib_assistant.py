@@ -726,7 +726,7 @@ def decisions(history: History) -> Table:
             table.add_row(item.node, verdict, Text(f"{name} {result.score:.2f}: {result.feedback}"))
         if item.redirected_to:
             table.add_row(item.node, "goes to", Text(item.redirected_to, "yellow"))
-        for policy, remark in item.errors.items():
+        for policy, remark in item.notes.items():
             table.add_row(item.node, "stays", Text(f"{policy}: {remark}", "yellow"))
     return table
 

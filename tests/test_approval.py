@@ -160,7 +160,8 @@ def test_refused_approval_stays_refused_while_the_body_pauses(mode: str) -> None
 
     _, app = bank(pay)
     run(app, {"log": [], "amount": 20}, thread("1"), mode=mode)
-    run(app, Command(resume="approve", update={"amount": 900}), thread("1"), mode=mode)
+    app.update_state(thread("1"), {"amount": 900})
+    run(app, Command(resume="approve"), thread("1"), mode=mode)
     paused = run(app, Command(resume="approve"), thread("1"), mode=mode)
     assert paused["__interrupt__"][0].value == "pin?"
     assert run(app, Command(resume="1234"), thread("1"), mode=mode)["log"] == ["1234", "last"]
