@@ -28,20 +28,18 @@ class Pace:
     run if nothing else.
     """
 
-    __slots__ = ("_blocking", "_quick", "_strikes")
+    __slots__ = ("_fixed", "_quick", "_strikes", "inline")
 
     def __init__(self, blocking: bool | None) -> None:
-        self._blocking = blocking
+        self.inline = blocking is False
+        """Whether to call it in place."""
+        self._fixed = blocking is not None
         self._quick = 0
         self._strikes = 0
 
-    @property
-    def inline(self) -> bool:
-        if self._blocking is not None:
-            return not self._blocking
-        return self._quick >= _PROBES and self._strikes < _STRIKES
-
     def saw(self, seconds: float) -> None:
+        if self._fixed:
+            return
         if self._quick < _PROBES:
             self._quick = self._quick + 1 if seconds < _QUICK else 0
         elif seconds > _SLOW:
@@ -49,6 +47,8 @@ class Pace:
             self._quick = 0
         else:
             self._quick += 1
+            return
+        self.inline = self._quick >= _PROBES and self._strikes < _STRIKES
 
 
 def start(call: Callable[[], Any], *, context: Context | None = None, name: str = "arbiter") -> Future[Any]:

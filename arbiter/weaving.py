@@ -762,7 +762,11 @@ def targets_of(graph: Pregel[Any, Any, Any, Any]) -> frozenset[str]:
 
 def subgraph_of(node: PregelNode) -> Pregel[Any, Any, Any, Any] | None:
     """The graph that is the node's body, or a step of it."""
-    for part in _parts(node.bound):
+    return _graph_in(node.bound)
+
+
+def _graph_in(body: Any) -> Pregel[Any, Any, Any, Any] | None:
+    for part in _parts(body):
         if isinstance(part, _GRAPH):
             return cast(Pregel[Any, Any, Any, Any], part)
     return None
@@ -799,7 +803,11 @@ def weave(
                 woven.__dict__["node"] = StartWrite(writers[0], core)
         else:
             rule = rules(path, name, node, graph)
-            woven.__dict__["node"] = _woven(graph, name, node, rule, core, rules, path, targets)
+            body = _woven_body(node.bound, core, rules, (*path, name))
+            woven.__dict__["node"] = _woven(graph, name, node, rule, core, body, targets)
+            if node.subgraphs and (inner := _graph_in(body)) is not None:
+                # `update_state` inside the subgraph saves its channels: with the hidden one, or it is lost.
+                woven.subgraphs = [inner]
             if node.cache_policy is not None:
                 woven.cache_policy = _own_cache(node.cache_policy, core)
         nodes[name] = woven
@@ -817,8 +825,7 @@ def _woven(
     node: PregelNode,
     rule: NodeRule,
     core: Core,
-    rules: Rules,
-    path: tuple[str, ...],
+    body: Any,
     targets: frozenset[str],
 ) -> Runnable[Any, Any] | None:
     writers = _writers(node)
@@ -829,7 +836,6 @@ def _woven(
             gated.append(GatedWrite(writer, first=index == 0, last=last))
         else:
             gated.append(GatedBranch(writer, last=last))
-    body: Any = _woven_body(node.bound, core, rules, (*path, name))
     steps: list[Runnable[Any, Any]] = []
     if isinstance(body, _SEQUENCES):
         steps = [Passthrough() for _ in body.steps[1:]]

@@ -268,3 +268,30 @@ def test_two_hundred_concurrent_threads_do_not_mix() -> None:
         history = arbiter_os.history_of(thread_id=name)
         assert [item.node for item in history.items()] == ["a", "b", "c"]
         assert {item.evaluation_results["canary"].feedback for item in history.items()} == {name}
+
+
+@MODES
+def test_update_state_in_a_subgraph_keeps_what_it_did(mode: str) -> None:
+    """The history of a paused subgraph survives an update of its state."""
+    seen: list[int] = []
+
+    def look(history: History) -> bool:
+        seen.append(history.count(node="in1"))
+        return True
+
+    inner = StateGraph(State)
+    inner.add_node("in1", Spy("in1"))
+    inner.add_node("in2", Spy("in2"))
+    inner.add_edge(START, "in1")
+    inner.add_edge("in1", "in2")
+    builder = StateGraph(State)
+    builder.add_node("sub", inner.compile(interrupt_before=["in2"]))
+    builder.add_edge(START, "sub")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("look", look, target_nodes=["in2"]))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    paused: Any = app.get_state(thread("1"), subgraphs=True).tasks[0].state
+    app.update_state(paused.config, {"log": ["edited"]})
+    run(app, None, thread("1"), mode=mode)
+    assert seen == [1]

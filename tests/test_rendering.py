@@ -78,6 +78,7 @@ class Item:
     error: str | None = None
     redirected_to: str | None = None
     errors: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
     corrections: Sequence[str] = ()
 
 
@@ -959,6 +960,7 @@ def test_any_text_is_harmless_wherever_it_is(text: str) -> None:
         evaluation_results={text: Scored(0.5, True, text)},
         evaluation_errors={text: text},
         errors={text: text},
+        notes={text: text},
         corrections=[text],
         error=text,
     )
