@@ -17,6 +17,7 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime
 
 from arbiter.advice import Advisor, CorrectionGate
+from arbiter.calls import start
 from arbiter.contracts import Contract
 from arbiter.core import Core
 from arbiter.errors import ConfigurationError, NotAGraphError, RegistrationError
@@ -306,7 +307,8 @@ class ArbiterOS:
 
     async def adrain(self, timeout: float | None = None) -> bool:
         """As `drain`, without blocking the event loop."""
-        return await asyncio.to_thread(self.drain, timeout)
+        # A daemon thread of its own: the loop's executor would hold up the loop's end.
+        return bool(await asyncio.wrap_future(start(lambda: self.drain(timeout))))
 
 
 def _context(runnable: Any, context: Any) -> dict[str, Any]:

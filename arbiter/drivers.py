@@ -297,9 +297,14 @@ def _timed(saw: Callable[[float], None], method: Callable[..., Any], args: tuple
 async def _by(deadline: float | None, awaitable: Awaitable[Any]) -> Any:
     if deadline is None:
         return await awaitable
+    # Not `wait_for`: that waits until the contract agrees to be cancelled, and takes a late answer.
+    task = asyncio.ensure_future(awaitable)
     try:
-        return await asyncio.wait_for(awaitable, deadline)
-    except TimeoutError as exc:
-        if str(exc):
-            raise  # the contract's own
-        raise TimeoutError(f"no answer within {deadline:g} s") from None
+        done, _ = await asyncio.wait({task}, timeout=deadline)
+    except BaseException:
+        task.cancel()
+        raise
+    if done:
+        return task.result()
+    task.cancel()
+    raise TimeoutError(f"no answer within {deadline:g} s")

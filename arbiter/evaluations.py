@@ -54,10 +54,9 @@ class Lane:
         self.name = evaluator.name
         self.is_async = evaluator.is_async
         self.lock = threading.Lock()
-        # A deadline that was asked for can be kept on another thread only. The default one is given up for
-        # evaluators that have proved to be quick: a thread costs more than most of them.
-        asked_for = "deadline" in vars(evaluator) and evaluator.deadline is not None
-        self.pace = Pace(True if asked_for else evaluator.blocking)
+        # A deadline can be kept on another thread only, so nothing is called in place that may ever hang.
+        unknown = evaluator.blocking is None and evaluator.deadline is not None
+        self.pace = Pace(True if unknown else evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
 
     def run(self, key: int, results: dict[str, Outcome], view: History | None) -> Outcome:
@@ -90,9 +89,9 @@ class Lane:
         try:
             answer = self._call(view, deadline)
             fault = evaluation_fault(answer)
-        except KeyboardInterrupt:
-            raise
         except BaseException as exc:  # also SystemExit: an evaluator's failure is its own affair
+            if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             return _Failure(f"{type(exc).__name__}: {exc}")
         return answer if fault is None else _Failure(f"evaluator {self.name!r} {fault}")
 
@@ -317,14 +316,16 @@ class Background:
             return False
 
     def _process(self, evaluations: Evaluations) -> None:
-        for lane in evaluations.lanes:
-            if evaluations.done(lane.name):
-                continue
-            if lane.pace.inline:
-                evaluations.resolve(lane)
-            else:
-                self._hand_over(lane, evaluations)
-        self._closed()
+        try:
+            for lane in evaluations.lanes:
+                if evaluations.done(lane.name):
+                    continue
+                if lane.pace.inline:
+                    evaluations.resolve(lane)
+                else:
+                    self._hand_over(lane, evaluations)
+        finally:
+            self._closed()
 
     def _hand_over(self, lane: Lane, evaluations: Evaluations) -> None:
         with self._lock:
@@ -348,9 +349,11 @@ class Background:
                         lane.queue = None
                         return
                 continue
-            evaluations.resolve(lane)
-            del evaluations
-            self._closed()
+            try:
+                evaluations.resolve(lane)
+            finally:
+                del evaluations
+                self._closed()
 
     def _closed(self) -> None:
         with self._none_open:

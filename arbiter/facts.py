@@ -9,7 +9,7 @@ clock, a state or LangGraph; the same writes always give the same value.
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (which router),
             "evals" {name: [score, passed, feedback]}
     value   {"seq", "run", "run_from", "nodes", "instructions", "denied", "redirects",
-            "first" {instruction: number}, "last" {node: [number, fact]}, "facts"}
+            "first" and "latest" {instruction: number, of completed ones}, "last" {node: [number, fact]}, "facts"}
     writes  a fact; `RUN` when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
@@ -65,10 +65,10 @@ def _with_one(value: Value, fact: Fact, keep: int) -> Value:
     if instruction is not None:
         counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
         new["instructions"] = counts
-        before = counts.get(instruction, 0)
-        counts[instruction] = before + 1
-        if not before:
+        counts[instruction] = counts.get(instruction, 0) + 1
+        if instruction not in value.get("first", _EMPTY):
             new["first"] = {**value.get("first", _EMPTY), instruction: number}
+        new["latest"] = {**value.get("latest", _EMPTY), instruction: number}
     facts = new["facts"] = value["facts"] + [fact]
     del facts[:-keep]
     return new
@@ -114,10 +114,10 @@ class _Fold:
         nodes[node] = nodes.get(node, 0) + 1
         if (instruction := fact.get("in")) is not None:
             instructions = self._part("instructions")
-            before = instructions.get(instruction, 0)
-            instructions[instruction] = before + 1
-            if not before:
-                self._part("first")[instruction] = number
+            instructions[instruction] = instructions.get(instruction, 0) + 1
+            if "status" not in fact:  # what was denied or failed was not done
+                self._part("first").setdefault(instruction, number)
+                self._part("latest")[instruction] = number
         if "status" in fact or "why" in fact:
             for checker, kind in fact.get("checks", _EMPTY).items():
                 if kind == "deny":
@@ -139,6 +139,9 @@ class _Fold:
         first, last = self._part("first"), self._part("last")
         for instruction, number in inner.get("first", _EMPTY).items():
             first.setdefault(instruction, before + number)
+        latest = self._part("latest")
+        for instruction, number in inner.get("latest", _EMPTY).items():
+            latest[instruction] = before + number
         for node, (number, fact) in inner.get("last", _EMPTY).items():
             last[node] = [before + number, fact]
         self._new["seq"] = before + inner["seq"]
@@ -199,11 +202,10 @@ class Past:
 
     def last_at(self, instruction: str) -> int | None:
         """As `first_at`, of the last run of that instruction."""
-        latest: Mapping[str, tuple[int, Fact]] = self.value.get("last", _EMPTY)
-        numbers = [number for number, fact in latest.values() if fact.get("in") == instruction]
-        if not numbers:
+        number: int | None = self.value.get("latest", _EMPTY).get(instruction)
+        if number is None:
             return None if self.before is None else self.before.last_at(instruction)
-        return max(numbers) + (0 if self.before is None else self.before.seq)
+        return number + (0 if self.before is None else self.before.seq)
 
     def this_run(self) -> list[Fact]:
         """The facts at hand of the graph's current run, parent graphs included."""

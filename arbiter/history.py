@@ -452,6 +452,8 @@ class CausalHistory(History):
         steps: list[set[Instruction | None]] = []
         key: tuple[str, int] | None = None
         for fact in reversed(self._past.this_run()):
+            if "status" in fact:
+                continue  # denied or failed: the step was not done
             where = (fact.get("ns", ""), fact["step"])
             if where != key:
                 if len(steps) == count:

@@ -8,6 +8,7 @@ See docs/design/lifecycle.md.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
@@ -21,7 +22,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.constants import END
 from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from arbiter.errors import (
     CorrectionError,
@@ -36,7 +37,7 @@ from arbiter.history import CausalHistory, HistoryItem, Record, fact_from, facts
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Run
 from arbiter.registry import Plan, Seat
-from arbiter.states import Snapshot, as_state, digest, freeze, snapshot, with_fields, without
+from arbiter.states import Snapshot, as_state, digest, freeze, is_atom, snapshot, thaw, with_fields, without
 from arbiter.verdicts import ALLOW, Correction, Verdict, as_verdict
 
 # What the generator asks for ----------------------------------------------------------------------
@@ -140,6 +141,8 @@ class NodeRun:
 
     redirect: str | None = None
     """Where the run goes instead of along the edges: a node, or END."""
+    given: Mapping[str, Any] | None = None
+    """The input's fields before something was lent."""
     lent: Mapping[str, Any] = _NOTHING
     """State keys and messages that the body has for this call only."""
     reads: ReadEvaluations | None = None
@@ -433,6 +436,8 @@ def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
     except ValidationError as exc:
         parts = [f"{'.'.join(map(str, e['loc'])) or name}: {e['msg']}" for e in exc.errors()[:5]]
         return f"{name}: " + "; ".join(parts)
+    except Exception as exc:  # a validator of the schema's own that breaks has not agreed
+        return f"{name}: {describe(exc)}"
     return None
 
 
@@ -559,8 +564,10 @@ def _lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None
             advice = HumanMessage(advice) if feedback else SystemMessage(advice)
         else:
             advice = {"feedback" if feedback else "advice": advice}
-    given: Any = advice
+    given: Any = thaw(advice)
     if isinstance(advice, Mapping):
+        if run.given is None:
+            run.given = state
         run.input = with_fields(run.input, given)
         run.lent = {**run.lent, **given}
         return
@@ -583,9 +590,32 @@ def _without_lent(run: NodeRun, output: Any) -> Any:
     lent = run.lent
     output = without(output, lambda part: isinstance(part, BaseMessage) and part.id in lent)
     given: Any = output
-    if isinstance(output, dict) and any(key in lent and value is lent[key] for key, value in given.items()):
-        return {k: v for k, v in given.items() if not (k in lent and v is lent[k])}
+    if isinstance(output, Command):
+        update = given.update
+        kept = _own_fields(run, update) if isinstance(update, dict) else update
+        return given if kept is update else dataclasses.replace(given, update=kept)
+    if isinstance(output, dict):
+        return _own_fields(run, given)
+    if isinstance(output, BaseModel):
+        return given.model_copy(update=changes) if (changes := _lent_back(run, given)) else given
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return dataclasses.replace(given, **changes) if (changes := _lent_back(run, given)) else given
     return given
+
+
+def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an output that the node wrote itself."""
+    # A number that equals a lent one is the node's own, unless it hands back the whole of its input.
+    whole = set(run.given or ()) <= set(output)
+    back = [k for k, v in output.items() if k in run.lent and v is run.lent[k] and (whole or not is_atom(v))]
+    return {k: v for k, v in output.items() if k not in back} if back else output
+
+
+def _lent_back(run: NodeRun, output: Any) -> dict[str, Any]:
+    """Fields of a model that came back as they were lent, with what they were before."""
+    given = run.given or {}
+    state = as_state(output)
+    return {k: given[k] for k, v in state.items() if k in run.lent and v is run.lent[k] and k in given}
 
 
 def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
@@ -613,7 +643,7 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
             record.failed(f"gate {seat.name}", f"{problem}; the draft was let through")
             break
         if answer.kind == "commit":
-            output = answer.output if answer.replaces else output
+            output = thaw(answer.output) if answer.replaces else output
             break
         record.corrections = (*record.corrections, answer.feedback)
         exhausted = attempt >= gate.max_attempts
@@ -640,9 +670,7 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
 def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> Steps:
     """Ask all routers; the first that answers and may, wins."""
     record = run.record
-    shown: Any = output
-    if isinstance(output, dict | list):
-        shown = freeze(shown)
+    shown = freeze(output)
     routes: dict[str, str | None] = {}
     view = run.view
     evaluations = record.evaluations
@@ -669,6 +697,7 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
                 f"redirects to {target!r}, which is not a node of this graph. Nodes: {names}.{hint}",
             )
         else:
+            target = str.__str__(target)  # an Enum's own text may be another
             routes[seat.name] = target
             if run.redirect is not None:
                 continue

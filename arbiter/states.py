@@ -166,6 +166,10 @@ def freeze(value: object) -> Any:
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
+def is_atom(value: object) -> bool:
+    return type(value) in _ATOMS
+
+
 def _deepcopy(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
@@ -207,6 +211,13 @@ class FrozenDict(dict[str, Any]):
 
     def items(self) -> Any:
         return [(key, freeze(value)) for key, value in super().items()]
+
+    def __iter__(self) -> Iterator[str]:
+        # With an `__iter__` of its own a subclass is copied through `keys` and `[]`: dict(view) is frozen too.
+        return super().__iter__()
+
+    def __ror__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
+        return {**other, **self.copy()}
 
     def copy(self) -> dict[str, Any]:
         return dict(self.items())
@@ -250,6 +261,14 @@ class FrozenList(list[Any]):
     def copy(self) -> list[Any]:
         return list(iter(self))
 
+    def __radd__(self, other: Iterable[Any]) -> list[Any]:
+        return list(other) + self.copy()
+
+    def __mul__(self, times: SupportsIndex) -> list[Any]:
+        return self.copy() * times
+
+    __rmul__ = __mul__
+
     def __add__(self, other: Iterable[Any]) -> list[Any]:
         return self.copy() + list(other)
 
@@ -268,6 +287,20 @@ class FrozenList(list[Any]):
 
 # A tuple and not `A | B`, which is put together again every time that it is asked for.
 _UNCHANGING = (FrozenDict, FrozenList, Enum, type, MappingProxyType)
+
+
+def thaw(value: Any) -> Any:
+    """`value` without read-only wrappers, for what a contract hands on from what it was shown."""
+    parts: Any = value
+    if isinstance(value, FrozenDict):
+        return {key: thaw(part) for key, part in parts.items()}
+    if isinstance(value, FrozenList):
+        return [thaw(part) for part in parts]
+    if type(value) is dict:
+        return {key: thaw(part) for key, part in parts.items()}
+    if type(value) in (list, tuple):
+        return type(parts)([thaw(part) for part in parts])
+    return parts
 
 
 # Transient input ----------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ def as_verdict(answer: object) -> Verdict:
     if isinstance(answer, Verdict):
         if answer.kind not in ("allow", "deny", "ask"):
             return Verdict.deny(f"the checker returned a Verdict of unknown kind {answer.kind!r}")
-        return answer
+        reason: object = answer.reason
+        return answer if type(reason) is str else Verdict(answer.kind, _short(reason), answer.payload)
     match answer:
         case True:
             return ALLOW
@@ -118,9 +119,14 @@ def evaluation_fault(answer: object) -> str | None:
         finite = not isinstance(score, bool) and _is_number(score) and math.isfinite(float(score))  # type: ignore[arg-type]
     if not finite:
         return f"returned the score {_short(score)}; expected a finite number"
-    passed: object = answer.passed
-    if type(passed) is not bool:
-        return f"returned passed={_short(passed)}; expected True or False"
+    if type(answer.passed) is not bool:
+        return f"returned passed={_short(answer.passed)}; expected True or False"
+    feedback: object = answer.feedback
+    if type(feedback) is not str:
+        return f"returned feedback={_short(feedback)}; expected a text"
+    metadata: object = answer.metadata
+    if not isinstance(metadata, dict | Mapping):
+        return f"returned metadata={_short(metadata)}; expected a mapping"
     return None
 
 
