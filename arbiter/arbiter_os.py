@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, overload
 
@@ -45,6 +46,7 @@ from arbiter.weaving import Rules, ledger_of, weave
 
 Graph = Pregel[Any, Any, Any, Any]
 Builder = StateGraph[Any, Any, Any, Any]
+_REMEMBERED = 128
 T = TypeVar("T")
 G = TypeVar("G", bound=Graph)
 
@@ -75,7 +77,7 @@ class ArbiterOS:
         self._background = Background()
         self._core = Core(Registry(), Recorder(keep), Settings(snapshot, self._background, facts, clock))
         self._lock = threading.RLock()
-        self._woven: weakref.WeakKeyDictionary[Any, tuple[Any, Graph]] = weakref.WeakKeyDictionary()
+        self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = weakref.WeakKeyDictionary()
 
     # Registration
@@ -282,12 +284,16 @@ class ArbiterOS:
     def _remembered(self, graph: Any) -> Graph:
         mark = _fingerprint(graph)
         with self._lock:
-            known = self._woven.get(graph)
-            if known is not None and known[0] == mark:
-                return known[1]
+            known = self._woven.get(id(graph))
+            if known is not None and known[0] is graph and known[1] == mark:
+                self._woven.move_to_end(id(graph))
+                return known[2]
             governed = cast(Graph, self.govern(graph))
             if governed is not graph:
-                self._woven[graph] = (mark, governed)
+                # With the graph itself, so that its id is not given away; bounded, for graphs made per request.
+                self._woven[id(graph)] = (graph, mark, governed)
+                if len(self._woven) > _REMEMBERED:
+                    self._woven.popitem(last=False)
             return governed
 
     # Looking

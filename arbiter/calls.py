@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import Context, copy_context
+from queue import SimpleQueue
 from typing import Any
 
 _QUICK = 0.001
@@ -73,6 +74,56 @@ def start(call: Callable[[], Any], *, context: Context | None = None, name: str 
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+class Runner:
+    """A daemon thread that is kept for the next call, because starting one costs more than most calls.
+
+    One call at a time. A call that hangs keeps its thread, and the next one gets another.
+    """
+
+    __slots__ = ("_jobs",)
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | None = None
+
+    def run(self, call: Callable[[], Any], seconds: float | None) -> Any:
+        """What `call` returns; `TimeoutError` when it takes longer than `seconds`."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        if self._jobs is None:
+            self._jobs = SimpleQueue()
+            threading.Thread(target=_serve, args=(self._jobs,), name="arbiter-call", daemon=True).start()
+        self._jobs.put((future, call))
+        try:
+            return within(seconds, future)
+        finally:
+            if not future.done():
+                self._dismiss()
+
+    def _dismiss(self) -> None:
+        if self._jobs is not None:
+            self._jobs.put(None)
+            self._jobs = None
+
+    def __del__(self) -> None:
+        self._dismiss()
+
+
+def _serve(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        future, call = job
+        del job
+        try:
+            result = call()
+        except BaseException as exc:  # reported to the waiter, whatever it is
+            del call
+            future.set_exception(exc)
+        else:
+            del call
+            future.set_result(result)
+            del result
+        del future
 
 
 def within(seconds: float | None, future: Future[Any]) -> Any:

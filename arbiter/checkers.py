@@ -21,6 +21,7 @@ class HistoryPolicyChecker(PolicyChecker):
     """
 
     blocking = False
+    reads_history = True
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from arbiter.calls import LOOP, Pace, as_coroutine, start, within
+from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
 from arbiter.evaluation import NodeEvaluator
 from arbiter.history import History
 from arbiter.verdicts import EvaluationResult, evaluation_fault
@@ -47,13 +48,14 @@ Outcome = EvaluationResult | _Failure
 class Lane:
     """One registered evaluator. Its calls run one after another."""
 
-    __slots__ = ("evaluator", "is_async", "lock", "name", "pace", "queue")
+    __slots__ = ("evaluator", "is_async", "lock", "name", "pace", "queue", "runner")
 
     def __init__(self, evaluator: NodeEvaluator) -> None:
         self.evaluator = evaluator
         self.name = evaluator.name
         self.is_async = evaluator.is_async
         self.lock = threading.Lock()
+        self.runner = Runner()
         # A deadline can be kept on another thread only, so nothing is called in place that may ever hang.
         unknown = evaluator.blocking is None and evaluator.deadline is not None
         self.pace = Pace(True if unknown else evaluator.blocking)
@@ -98,23 +100,16 @@ class Lane:
     def _call(self, view: History, deadline: float | None) -> Any:
         if self.pace.inline or deadline is None or self.is_async:
             begun = time.perf_counter()
-            answer = self.evaluator.evaluate(view)
+            answer: Any = self.evaluator.evaluate(view)
             self.pace.saw(time.perf_counter() - begun)
         else:
-            context = Context()
+            context = Context()  # nothing of the graph's run reaches an evaluator
             context.run(_running.set, _running.get())
-            answer = within(deadline, start(lambda: self._timed(view), context=context))
+            answer = self.runner.run(partial(context.run, self.evaluator.evaluate, view), deadline)
         if type(answer) is not EvaluationResult and isawaitable(answer):
             coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
             answer = within(deadline, LOOP.submit(_in(_running.get(), coroutine)))
         return answer
-
-    def _timed(self, view: History) -> Any:
-        begun = time.perf_counter()
-        try:
-            return self.evaluator.evaluate(view)
-        finally:
-            self.pace.saw(time.perf_counter() - begun)
 
 
 async def _in(stack: Stack, coroutine: Any) -> Any:

@@ -17,7 +17,6 @@ from typing import Any, cast
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.constants import END
-from langgraph.types import interrupt
 
 from arbiter.core import Core
 from arbiter.drivers import adrive, drive
@@ -27,6 +26,7 @@ from arbiter.instructions import Instruction
 from arbiter.lifecycle import Ask, NodeRun, Schemas, opened
 from arbiter.recorder import Run, begin
 from arbiter.states import snapshot
+from arbiter.weaving import aask_human, ask_human
 
 _steps = itertools.count(1)
 _lock = threading.Lock()
@@ -122,10 +122,10 @@ class FunctionCall(NodeRun):
 
     def ask(self, op: Ask) -> Any:
         """Inside a LangGraph task this pauses; elsewhere nobody can answer."""
-        return interrupt({**op.payload, "question": op.number})
+        return ask_human(op, self.config)
 
     async def aask(self, op: Ask) -> Any:
-        return self.ask(op)
+        return await aask_human(op, self.config)
 
 
 def _run_of(core: Core, config: RunnableConfig | None) -> Run:

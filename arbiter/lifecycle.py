@@ -391,6 +391,9 @@ def _check(run: NodeRun) -> Steps:
         if not verdicts:
             record.checks = plan.all_allowed
             return None
+        for seat in plan.checkers:
+            if seat.name in verdicts and seat.contract.on_deny != "audit":
+                seat.contract.reads_history = True  # from now on no cache answers for this checker
         verdicts = {seat.name: verdicts.get(seat.name, ALLOW) for seat in plan.checkers}
         record.checks = verdicts
         enforced = [s.contract for s in plan.checkers if s.contract.on_deny != "audit"]
@@ -405,8 +408,9 @@ def _check(run: NodeRun) -> Steps:
             asking = [c for c in asking if (c.name, key) not in approved]
         if not asking:
             return None
+        asked_about = run.input
         stopped = yield from _approve(run, asking, verdicts, approved)
-        if stopped is not None or run.redirect is not None:
+        if stopped is not None or run.redirect is not None or run.input is asked_about:
             return stopped
 
 
@@ -605,8 +609,11 @@ def _without_lent(run: NodeRun, output: Any) -> Any:
 
 def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:
     """The fields of an output that the node wrote itself."""
-    # A number that equals a lent one is the node's own, unless it hands back the whole of its input.
-    whole = set(run.given or ()) <= set(output)
+    # A number that equals a lent one is the node's own, unless the node hands back the whole of its input.
+    given = run.given or {}
+    whole = given.keys() <= output.keys() and any(
+        output[k] is v for k, v in given.items() if k not in run.lent
+    )
     back = [k for k, v in output.items() if k in run.lent and v is run.lent[k] and (whole or not is_atom(v))]
     return {k: v for k, v in output.items() if k not in back} if back else output
 

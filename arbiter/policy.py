@@ -21,11 +21,16 @@ class PolicyChecker(Contract):
     was; `"redirect:<node>"` runs that node instead of the normal successors; `"end"` takes no edge; `"audit"`
     records the denial and lets the node run. A checker that raises, hangs past its `deadline` (seconds) or
     answers nonsense has denied.
+
+    A node with a LangGraph cache policy is not run, nor checked, when its result is in the cache for the same input.
+    `reads_history = True` says that this checker's answer depends on more than the input: then nothing is served
+    from the cache. It is assumed of a checker once it has asked or denied.
     """
 
     kind = "checker"
     method = "check_before"
     on_deny: str = "raise"
+    reads_history: bool = False
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ a resume continues the run that it resumes, in this process or another, and a fo
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
@@ -106,15 +107,17 @@ class ThreadLog:
 class Loop:
     """One execution of a graph by LangGraph, from `invoke` to its return. Knows its run from the first node on."""
 
-    __slots__ = ("_lock", "fallback", "recorder", "run")
+    __slots__ = ("_lock", "_recorder", "fallback", "run")
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+        self._recorder = weakref.ref(recorder)
         self.run: Run | None = None
         self._lock = threading.Lock()
-        before = _current.get().get(recorder.uid)
+        known = _current.get()
+        before = known.get(recorder.uid)
         self.fallback: Run | None = None if before is None else before.run or before.fallback
-        _current.set({**_current.get(), recorder.uid: self})
+        # Without those whose ArbiterOS is gone: nobody can ask for them any more.
+        _current.set({**{uid: loop for uid, loop in known.items() if uid in _alive}, recorder.uid: self})
 
     def bind(
         self,
@@ -132,7 +135,9 @@ class Loop:
             return self.run
         with self._lock:
             if self.run is None:
-                self.run = self.recorder.run_for(
+                recorder = self._recorder()
+                assert recorder is not None  # it is that of the graph that is running
+                self.run = recorder.run_for(
                     thread_id, past, saved=saved, resumed=resumed, step=step, task=task, path=path
                 )
                 self.fallback = None
@@ -152,6 +157,7 @@ _NONE: Mapping[int, Loop] = MappingProxyType({})
 _current: ContextVar[Mapping[int, Loop]] = ContextVar("arbiter_loops", default=_NONE)
 """The newest execution that began in this context, by recorder."""
 _uids = count(1)
+_alive: weakref.WeakValueDictionary[int, Recorder] = weakref.WeakValueDictionary()
 
 
 class Recorder:
@@ -159,6 +165,7 @@ class Recorder:
 
     def __init__(self, keep: int | None) -> None:
         self.uid = next(_uids)
+        _alive[self.uid] = self
         self.keep = keep
         self._lock = threading.Lock()
         self._threads: OrderedDict[str, ThreadLog] = OrderedDict()

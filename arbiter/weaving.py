@@ -12,6 +12,7 @@ See docs/design/weaving.md.
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -549,20 +550,10 @@ class Visit(NodeRun):
                 opened.set(None)
 
     def ask(self, op: Ask) -> Any:
-        answer = self._answer(op)
-        if answer is not _FRESH:
-            return answer
-        saver = self._saver()
-        saved = None if saver is None else saver.get_tuple(self._graph_config())
-        return self._settle(op, saved)
+        return ask_human(op, self.config)
 
     async def aask(self, op: Ask) -> Any:
-        answer = self._answer(op)
-        if answer is not _FRESH:
-            return answer
-        saver = self._saver()
-        saved = None if saver is None else await saver.aget_tuple(self._graph_config())
-        return self._settle(op, saved)
+        return await aask_human(op, self.config)
 
     # Afterwards
 
@@ -651,53 +642,102 @@ class Visit(NodeRun):
             }
         }
 
-    def _graph_config(self) -> RunnableConfig:
-        conf = self._conf
-        info = conf[CONFIG_KEY_RUNTIME].execution_info
-        return {
-            CONF: {
-                CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
-                CONFIG_KEY_CHECKPOINT_NS: self.record.namespace,
-                "checkpoint_id": info.checkpoint_id,
-            }
-        }
 
-    def _answer(self, op: Ask) -> Any:
-        """Interrupt, or take what LangGraph has for this question. `_FRESH`: it came just now."""
-        token = var_child_runnable_config.set(self.config)
-        try:
-            answer: Any = interrupt({**op.payload, "question": op.number})
-        finally:
-            var_child_runnable_config.reset(token)
-        given: Any = answer
-        if isinstance(answer, dict) and _STAMP in answer:
-            return given["answer"] if given[_STAMP] == op.key else NO_ANSWER
-        return _FRESH
-
-    def _settle(self, op: Ask, saved: Any) -> Any:
-        """Whether the fresh answer was given to this very question; noted, so that it stays settled.
-
-        LangGraph hands a resume value to whatever asks first. Between question and answer the state may have
-        been changed (`update_state`, `Command(resume=..., update=...)`): then nobody was shown this input.
-        """
-        conf = self._conf
-        pad = conf[CONFIG_KEY_SCRATCHPAD]
-        answer = pad.resume[op.number]
-        shown: list[Any] = []
-        for task, channel, value in saved.pending_writes or () if saved else ():
-            if task == self.record.id and channel == INTERRUPT:
-                shown.extend(question.value for question in cast(Sequence[Any], value))
-        asked = any(
-            isinstance(question, Mapping)
-            and (question.get("digest"), question.get("question")) == (op.key, op.number)
-            for question in shown
-        )
-        pad.resume[op.number] = {_STAMP: op.key if asked else "", "answer": answer}
-        conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume[: op.number + 1]))])
-        return answer if asked else NO_ANSWER
-
+# Asking a human -----------------------------------------------------------------------------------
 
 _FRESH = object()
+
+
+def ask_human(op: Ask, config: RunnableConfig | None) -> Any:
+    """Interrupt, or the answer that was given to this very question. `NO_ANSWER` if one was given to another.
+
+    LangGraph hands a resume value to whatever asks first. Between question and answer the state may have
+    been changed (`update_state`, `Command(resume=..., update=...)`): then nobody was shown this input. So a fresh
+    answer is held against the questions in the checkpoint, and the outcome is noted beside it.
+    """
+    answer = _answer(op, config)
+    if answer is not _FRESH:
+        return answer
+    conf = _conf(config)
+    saver = _saver_of(conf)
+    for where in _places(conf):
+        if (saved := saver.get_tuple(where)) is not None:
+            return _settle(op, conf, saved)
+    raise RuntimeError(_NO_CHECKPOINT)
+
+
+async def aask_human(op: Ask, config: RunnableConfig | None) -> Any:
+    """As `ask_human`, in an event loop."""
+    answer = _answer(op, config)
+    if answer is not _FRESH:
+        return answer
+    conf = _conf(config)
+    saver = _saver_of(conf)
+    for where in _places(conf):
+        if (saved := await saver.aget_tuple(where)) is not None:
+            return _settle(op, conf, saved)
+    raise RuntimeError(_NO_CHECKPOINT)
+
+
+def _answer(op: Ask, config: RunnableConfig | None) -> Any:
+    """What LangGraph has for this question; it pauses the graph if that is nothing. `_FRESH`: it came just now."""
+    token = var_child_runnable_config.set(config)
+    try:
+        answer: Any = interrupt({**op.payload, "question": op.number})
+    finally:
+        var_child_runnable_config.reset(token)
+    given: Any = answer
+    if isinstance(answer, dict) and _STAMP in answer:
+        return given["answer"] if given[_STAMP] == op.key else NO_ANSWER
+    return _FRESH
+
+
+_NO_CHECKPOINT = (
+    "the answer cannot be held against what was shown, because this graph has no checkpointer of its own. "
+    "Compile the subgraph without checkpointer=False"
+)
+
+
+def _saver_of(conf: Mapping[str, Any]) -> Any:
+    saver = conf.get(CONFIG_KEY_CHECKPOINTER)
+    if not hasattr(saver, "get_tuple"):
+        raise RuntimeError(_NO_CHECKPOINT)
+    return saver
+
+
+def _places(conf: Mapping[str, Any]) -> list[RunnableConfig]:
+    """Where the checkpoint of this task may be: in the graph's namespace, which for a @task is further out."""
+    info = conf[CONFIG_KEY_RUNTIME].execution_info
+    places: list[RunnableConfig] = []
+    namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
+    while namespace:
+        namespace = namespace.rpartition(NS_SEP)[0]
+        place = {
+            CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
+            CONFIG_KEY_CHECKPOINT_NS: namespace,
+            "checkpoint_id": info.checkpoint_id,
+        }
+        places.append({"configurable": place})
+    return places
+
+
+def _settle(op: Ask, conf: Mapping[str, Any], saved: Any) -> Any:
+    """Whether the fresh answer was given to this very question; noted, so that it stays settled."""
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    index = len(pad.resume) - 1  # a fresh answer is the newest
+    answer = pad.resume[index]
+    shown: list[Any] = []
+    for task, channel, value in saved.pending_writes or ():
+        if task == conf[CONFIG_KEY_TASK_ID] and channel == INTERRUPT:
+            shown.extend(question.value for question in cast(Sequence[Any], value))
+    asked = any(
+        isinstance(question, Mapping)
+        and (question.get("digest"), question.get("question")) == (op.key, op.number)
+        for question in shown
+    )
+    pad.resume[index] = {_STAMP: op.key if asked else "", "answer": answer}
+    conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume[: index + 1]))])
+    return answer if asked else NO_ANSWER
 
 
 def _bound(loop: Loop, conf: Mapping[str, Any], past: Past, step: int, task: str, path: Any) -> Run:
@@ -809,7 +849,7 @@ def weave(
                 # `update_state` inside the subgraph saves its channels: with the hidden one, or it is lost.
                 woven.subgraphs = [inner]
             if node.cache_policy is not None:
-                woven.cache_policy = _own_cache(node.cache_policy, core)
+                woven.cache_policy = _own_cache(node.cache_policy, core, name, rule, targets)
         nodes[name] = woven
     governed = copy.copy(graph)
     governed.nodes = nodes
@@ -870,15 +910,17 @@ def _woven_body(bound: Any, core: Core, rules: Rules, path: tuple[str, ...]) -> 
     return bound.model_copy(update={"bound": _woven_body(bound.bound, core, rules, path)})
 
 
-def _own_cache(policy: Any, core: Core) -> Any:
-    """A node cache shared with an ungoverned graph, or with other rules, would pass results on unchecked."""
+def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: frozenset[str]) -> Any:
+    """A node cache that passes nothing on unchecked: neither what an ungoverned graph put there or a graph with
+    other rules, nor anything that a checker would look at again."""
     key_of = policy.key_func
 
     def key(*args: Any, **kwargs: Any) -> str | bytes:
         found = key_of(*args, **kwargs)
-        registry = core.registry
-        names = ",".join([*(s.name for s in registry.checkers), *(s.name for s in registry.routers)])
-        mark = f"arbiter:{names}:"
+        plan = core.registry.plan(name, rule.instruction, targets)
+        names = ",".join([*(s.name for s in plan.checkers), *(s.name for s in plan.routers)])
+        fresh = uuid.uuid4().hex if any(s.contract.reads_history for s in plan.checkers) else ""
+        mark = f"arbiter:{names}:{fresh}:"
         return mark + found if isinstance(found, str) else mark.encode() + found
 
     return replace(policy, key_func=key)
