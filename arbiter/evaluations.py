@@ -105,7 +105,8 @@ class Lane:
         else:
             context = Context()  # nothing of the graph's run reaches an evaluator
             context.run(_running.set, _running.get())
-            answer = self.runner.run(partial(context.run, self.evaluator.evaluate, view), deadline)
+            call: Any = partial(context.run, self.evaluator.evaluate, view)
+            answer = self.runner.run(call, deadline)
         if type(answer) is not EvaluationResult and isawaitable(answer):
             coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
             answer = within(deadline, LOOP.submit(_in(_running.get(), coroutine)))

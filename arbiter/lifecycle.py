@@ -595,8 +595,8 @@ def _without_lent(run: NodeRun, output: Any) -> Any:
     output = without(output, lambda part: isinstance(part, BaseMessage) and part.id in lent)
     given: Any = output
     if isinstance(output, Command):
-        update = given.update
-        kept = _own_fields(run, update) if isinstance(update, dict) else update
+        update: Any = given.update
+        kept = _own_fields(run, update) if isinstance(given.update, dict) else update
         return given if kept is update else dataclasses.replace(given, update=kept)
     if isinstance(output, dict):
         return _own_fields(run, given)

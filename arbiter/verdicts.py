@@ -124,10 +124,13 @@ def evaluation_fault(answer: object) -> str | None:
     feedback: object = answer.feedback
     if type(feedback) is not str:
         return f"returned feedback={_short(feedback)}; expected a text"
-    metadata: object = answer.metadata
-    if not isinstance(metadata, dict | Mapping):
-        return f"returned metadata={_short(metadata)}; expected a mapping"
+    if not _is_mapping(answer.metadata):
+        return f"returned metadata={_short(answer.metadata)}; expected a mapping"
     return None
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _is_number(value: object) -> bool:

@@ -61,12 +61,16 @@ def test_a_copy_of_a_view_shares_nothing_with_the_state(mode: str) -> None:
     assert not any(item.evaluation_errors for item in arbiter_os.history.items())
 
 
+def one(state: State) -> Command[Any]:
+    return Command(update={"amount": 1})
+
+
 def test_router_cannot_change_a_command() -> None:
     def tamper(history: History, output: Any) -> None:
         output.update["amount"] = 666
 
     builder = StateGraph(State)
-    builder.add_node("a", lambda s: Command(update={"amount": 1}))
+    builder.add_node("a", one)
     builder.add_edge(START, "a")
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(Route("tamper", tamper))
@@ -159,7 +163,11 @@ def test_late_answer_of_a_checker_that_will_not_be_cancelled() -> None:
 
 
 def odd_result(**fields: Any) -> Any:
-    return lambda _: EvaluationResult(**{"score": 0.5, "passed": True, **fields})
+    def judge(_: History) -> EvaluationResult:
+        parts: dict[str, Any] = {"score": 0.5, "passed": True, **fields}
+        return EvaluationResult(**parts)
+
+    return judge
 
 
 @MODES
@@ -298,7 +306,11 @@ def test_what_a_gate_or_advisor_hands_on_can_be_changed() -> None:
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_correction_gate(Review("g", lambda h, d, n: Correction.commit(d), target_nodes=["a"]))
-    arbiter_os.add_advisor(Tell("t", lambda h, s: {"extra": s["log"]}, target_nodes=["a"]))
+
+    def hand_on(history: History, state: Any) -> Any:
+        return {"extra": state["log"]}
+
+    arbiter_os.add_advisor(Tell("t", hand_on, target_nodes=["a"]))
     assert arbiter_os.govern(chain(a, b)).invoke({"log": []}) == {"log": [["x", "y"]]}
 
 
