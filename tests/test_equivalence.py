@@ -112,7 +112,7 @@ async def _aobserve(case: Case, governing: Governing) -> tuple[dict[str, Any], l
 
 
 def _graph(case: Case, governing: Governing, saver: Any) -> Any:
-    graph = graphs.make(case.kind, case.state, case.topology, fails=case.breaks, governing=governing)
+    graph = graphs.make(case.body, case.state, case.topology, fails=case.breaks, governing=governing)
     return governing(graph.compile(checkpointer=saver, name="outer"))
 
 
