@@ -18,9 +18,9 @@ class NodeEvaluator(Contract):
     Nobody waits for a result that nobody reads: evaluations run in the background unless a router, or
     `durable=True`, wants one. What a router read, and what a durable evaluator returned, is committed with the
     node's own update; later policies find those results and no others, also after a resume elsewhere.
-    `deadline` is in seconds; an evaluation that takes longer is an error in the record. It is kept by calling
-    `evaluate` on another thread; an evaluator that declares `blocking = False` is called in place, which is
-    quicker, and has no deadline.
+    `deadline` is in seconds; an evaluation that takes longer is an error in the record. One that you set is always
+    kept, by calling `evaluate` on another thread. The default of 30 s is given up for an evaluator that has proved
+    to be quick, or that declares `blocking = False`: it is called in place.
     An `async def evaluate` runs on an event loop of Arbiter's own.
     """
 

@@ -56,9 +56,11 @@ class Lane:
         self.is_async = evaluator.is_async
         self.lock = threading.Lock()
         self.runner = Runner()
-        # A deadline can be kept on another thread only, so nothing is called in place that may ever hang.
-        unknown = evaluator.blocking is None and evaluator.deadline is not None
-        self.pace = Pace(True if unknown else evaluator.blocking)
+        # A deadline can be kept on another thread only, which costs more than most evaluators and doubles the
+        # cost of a step. So one that was asked for is always kept, and the default one is given up for an
+        # evaluator that has proved to be quick.
+        asked_for = evaluator.deadline not in (None, NodeEvaluator.deadline)
+        self.pace = Pace(True if asked_for else evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
 
     def run(self, key: int, results: dict[str, Outcome], view: History | None) -> Outcome:
