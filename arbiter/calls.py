@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -37,6 +38,14 @@ class Pace:
         self._fixed = blocking is not None
         self._quick = 0
         self._strikes = 0
+
+    def timed(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call `method`, and remember how long it took."""
+        begun = time.perf_counter()
+        try:
+            return method(*args)
+        finally:
+            self.saw(time.perf_counter() - begun)
 
     def saw(self, seconds: float) -> None:
         if self._fixed:

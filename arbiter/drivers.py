@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -98,10 +97,6 @@ async def adrive(run: NodeRun) -> Any:
             try:
                 if type(op) is Body:
                     answer = await run.abody(op.input, op.held)
-                elif type(op) is Call and op.seat.pace.inline and not op.seat.is_async:
-                    answer = _acall_inline(op, run)
-                    if type(answer) not in _ANSWERS and isawaitable(answer):
-                        answer = await _by(op.seat.deadline, answer)
                 else:
                     answer = await _aperform(op, run)
             except BaseException as exc:
@@ -253,20 +248,9 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
 
 async def _try_acall(op: Call, run: NodeRun) -> Any:
     try:
-        if op.seat.pace.inline and not op.seat.is_async:
-            answer = _acall_inline(op, run)
-            return answer if type(answer) in _ANSWERS or not isawaitable(answer) else await answer
         return await _acall(op, run)
     except Exception as exc:
         return Raised(exc)
-
-
-def _acall_inline(op: Call, run: NodeRun) -> Any:
-    token = var_child_runnable_config.set(run.aside)
-    try:
-        return _timed(op.seat.pace.saw, op.seat.method, op.args)
-    finally:
-        var_child_runnable_config.reset(token)
 
 
 async def _acall(op: Call, run: NodeRun) -> Any:
@@ -276,22 +260,16 @@ async def _acall(op: Call, run: NodeRun) -> Any:
         if seat.is_async:
             return await _by(seat.deadline, seat.method(*op.args))
         if seat.pace.inline:
-            answer = _timed(seat.pace.saw, seat.method, op.args)
-            return await _by(seat.deadline, answer) if isawaitable(answer) else answer
-        # A thread of its own, so that a hanging contract holds up neither the loop nor its shutdown.
-        future = start(partial(_timed, seat.pace.saw, seat.method, op.args))
-        answer = await _by(seat.deadline, asyncio.wrap_future(future))
-        return await _by(seat.deadline, answer) if isawaitable(answer) else answer
+            answer = seat.pace.timed(seat.method, *op.args)
+        else:
+            # A thread of its own, so that a hanging contract holds up neither the loop nor its shutdown.
+            future = start(partial(seat.pace.timed, seat.method, *op.args))
+            answer = await _by(seat.deadline, asyncio.wrap_future(future))
+        if type(answer) in _ANSWERS or not isawaitable(answer):
+            return answer
+        return await _by(seat.deadline, answer)
     finally:
         var_child_runnable_config.reset(token)
-
-
-def _timed(saw: Callable[[float], None], method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    begun = time.perf_counter()
-    try:
-        return method(*args)
-    finally:
-        saw(time.perf_counter() - begun)
 
 
 async def _by(deadline: float | None, awaitable: Awaitable[Any]) -> Any:

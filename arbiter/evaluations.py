@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import Context, ContextVar
@@ -101,14 +100,12 @@ class Lane:
 
     def _call(self, view: History, deadline: float | None) -> Any:
         if self.pace.inline or deadline is None or self.is_async:
-            begun = time.perf_counter()
-            answer: Any = self.evaluator.evaluate(view)
-            self.pace.saw(time.perf_counter() - begun)
+            answer: Any = self.pace.timed(self.evaluator.evaluate, view)
         else:
             context = Context()  # nothing of the graph's run reaches an evaluator
             context.run(_running.set, _running.get())
-            call: Any = partial(context.run, self.evaluator.evaluate, view)
-            answer = self.runner.run(call, deadline)
+            call = partial(self.pace.timed, self.evaluator.evaluate, view)
+            answer = self.runner.run(lambda: context.run(call), deadline)
         if type(answer) is not EvaluationResult and isawaitable(answer):
             coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
             answer = within(deadline, LOOP.submit(_in(_running.get(), coroutine)))

@@ -251,10 +251,6 @@ class Recorder:
             log = self._threads.get(thread_id)
         return RunHistory([], {}) if log is None else log.history()
 
-    def thread_ids(self) -> list[str]:
-        with self._lock:
-            return list(self._threads)
-
 
 PLAIN = -1
 _LOOK_BACK = 200

@@ -387,3 +387,18 @@ def test_deadline_is_kept_however_quick_the_evaluator_was_before(mode: str) -> N
     run(app, {"log": []}, mode=mode)
     assert time.perf_counter() - begun < 2.5
     assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["sometimes"]
+
+
+def test_quick_evaluator_is_called_in_place_after_a_while() -> None:
+    """A thread is used until an evaluator has proved to be quick, and not for ever."""
+    threads: list[str] = []
+
+    def judge(history: History) -> EvaluationResult:
+        threads.append(threading.current_thread().name)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("quick", judge, durable=True))
+    arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(60)))).invoke({"log": []}, {"recursion_limit": 99})
+    assert threads[0] == "arbiter-call"
+    assert threads[-1] == threading.current_thread().name
