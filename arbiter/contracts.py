@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from arbiter.errors import RegistrationError
 from arbiter.instructions import Instruction, find_instruction
+
+Mode = Literal["enforce", "audit", "off"]
 
 
 class Contract:
@@ -18,6 +20,9 @@ class Contract:
 
     In an async run, `blocking` says where a sync method is called: `True` in a worker thread, `False` on the
     event loop, `None` (default) in a worker thread until it has proved to be quick.
+
+    `mode` says what becomes of its decisions: with `"enforce"` they hold; with `"audit"` they are recorded and
+    the graph behaves as if it were not there; with `"off"` it is not asked.
     """
 
     kind: ClassVar[str]
@@ -28,6 +33,7 @@ class Contract:
     target_nodes: tuple[str, ...] | None = None
     deadline: float | None = None
     blocking: bool | None = None
+    mode: Mode = "enforce"
 
     def __init__(
         self,
@@ -45,6 +51,11 @@ class Contract:
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         nodes, instructions = self.target_nodes, self.target_instructions
         return (nodes is None or node in nodes) and (instructions is None or instruction in instructions)
+
+    @property
+    def enforced(self) -> bool:
+        """Whether its decisions hold."""
+        return self.mode == "enforce"
 
     @property
     def redirect_targets(self) -> tuple[str, ...]:
@@ -74,6 +85,11 @@ class Contract:
         # A subclass may set these as attributes, so they are read again here.
         self.target_instructions = _instructions(self.target_instructions)
         self.target_nodes = _nodes(self.target_nodes)
+        mode: Any = self.mode
+        if mode not in get_args(Mode):
+            raise RegistrationError(
+                f"{self.kind} {found!r}: mode is {mode!r}; expected 'enforce', 'audit' or 'off'."
+            )
         seconds: Any = self.deadline
         if seconds is not None and (
             isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0

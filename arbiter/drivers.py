@@ -19,8 +19,10 @@ from arbiter.lifecycle import (
     Body,
     Call,
     CallAll,
+    LookBack,
     NodeRun,
     Op,
+    OutputOf,
     Raised,
     Resolve,
     Steps,
@@ -65,7 +67,7 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
                 elif type(op) is Resolve:
                     answer = op.evaluations.resolve(op.lane)
                 else:
-                    answer = run.ask(cast(Ask, op))
+                    answer = _perform(op, run)
             except BaseException as exc:
                 answer = Raised(exc)
     except StopIteration as stop:
@@ -169,6 +171,14 @@ class Sum:
             self.value = chunk
 
 
+def _perform(op: Op, run: NodeRun) -> Any:
+    if type(op) is LookBack:
+        return run.saved()
+    if type(op) is OutputOf:
+        return run.output_of(op.task)
+    return run.ask(cast(Ask, op))
+
+
 # What is not the body -----------------------------------------------------------------------------
 
 
@@ -243,6 +253,10 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
             if type(answer) is Raised and isinstance(answer.error, GraphBubbleUp):
                 break
         return answers
+    if type(op) is LookBack:
+        return await run.asaved()
+    if type(op) is OutputOf:
+        return await run.aoutput_of(op.task)
     return await run.aask(cast(Ask, op))
 
 

@@ -5,6 +5,7 @@
     │   ├── UnknownInstructionError             a name that no core has, or that two have
     │   ├── UnknownNodeError                    a name that is not a node of the graph
     │   ├── RegistrationError                   a duplicate name, a missing method, a wrong type
+    │   ├── ParameterError                      a parameter of a checker, router or evaluator
     │   ├── NotAGraphError (TypeError)          something that cannot be governed
     │   └── PackError                           mistakes in a YAML pack, all of them at once
     ├── PolicyViolationError (RuntimeError)     a checker denied, or failed and therefore denied
@@ -83,6 +84,20 @@ class UnknownNodeError(ConfigurationError):
 
 class RegistrationError(ConfigurationError):
     """What cannot be registered: its name is taken, a method is missing, a type is wrong."""
+
+
+class ParameterError(ConfigurationError):
+    """A parameter of a checker, router, evaluator, ... is wrong.
+
+    `owner` says whose ("checker 'spend_limit'"), `parameter` is its name, with a path for what is inside it
+    ("allow[2].when"), `problem` what was expected and found.
+    """
+
+    def __init__(self, owner: str, parameter: str, problem: str) -> None:
+        self.owner = owner
+        self.parameter = parameter
+        self.problem = problem
+        super().__init__(f"{owner}: {parameter}: {problem}")
 
 
 class NotAGraphError(ConfigurationError, TypeError):

@@ -7,9 +7,10 @@ clock, a state or LangGraph; the same writes always give the same value.
     fact    {"id", "node", "step", "at", "took"} and, where they differ from the usual:
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (which router),
-            "evals" {name: [score, passed, feedback]}
+            "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount}}
     value   {"seq", "run", "run_from", "nodes", "instructions", "denied", "redirects",
-            "first" and "latest" {instruction: number, of completed ones}, "last" {node: [number, fact]}, "facts"}
+            "first" and "latest" {instruction: number, of completed ones}, "last" {node: [number, fact]}, "facts",
+            "tallies" {policy: {key: [amount, number, amount in this run, number of this run]}}}
     writes  a fact; `RUN` when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
@@ -18,7 +19,7 @@ See docs/design/history.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Fact = dict[str, Any]
@@ -27,6 +28,8 @@ Value = dict[str, Any]
 RUN: Fact = {"start": "run"}
 NESTED_RUN: Fact = {"start": "nested"}
 KEEP = 256
+KEEP_TALLIES = 256
+"""How many keys of one policy are kept: those that grew last."""
 _EMPTY: Mapping[str, Any] = {}
 
 
@@ -47,7 +50,7 @@ def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     return new.value(keep)
 
 
-_SPECIAL = frozenset({"start", "inner", "status", "why", "by"})
+_SPECIAL = frozenset({"start", "inner", "status", "why", "by", "tallies"})
 
 
 def _with_one(value: Value, fact: Fact, keep: int) -> Value:
@@ -126,8 +129,23 @@ class _Fold:
         if (router := fact.get("by")) is not None:
             redirects = self._part("redirects")
             redirects[router] = redirects.get(router, 0) + 1
+        for policy, amounts in fact.get("tallies", _EMPTY).items():
+            self._tally(policy, ((key, amount, number, amount) for key, amount in amounts.items()))
         self._part("last")[node] = [number, fact]
         self._facts.append(fact)
+
+    def _tally(self, policy: str, grown: Iterable[tuple[str, float, int, float]]) -> None:
+        """Add to a policy's tallies: (key, amount, number of the fact, amount in this run)."""
+        tallies = self._part("tallies")
+        kept: dict[str, list[Any]] = {**tallies.get(policy, _EMPTY)}
+        run = self._new["run"]
+        for key, amount, number, in_run in grown:
+            before, _, before_in_run, of_run = kept.pop(key, (0, 0, 0, run))
+            # Taken out and put back at the end: the order of the keys is that in which they grew.
+            kept[key] = [before + amount, number, (before_in_run if of_run == run else 0) + in_run, run]
+        while len(kept) > KEEP_TALLIES:
+            del kept[next(iter(kept))]
+        tallies[policy] = kept
 
     def absorb(self, inner: Value) -> None:
         """What a subgraph did becomes part of the past of the graph that called it."""
@@ -144,6 +162,12 @@ class _Fold:
             latest[instruction] = before + number
         for node, (number, fact) in inner.get("last", _EMPTY).items():
             last[node] = [before + number, fact]
+        for policy, tallies in inner.get("tallies", _EMPTY).items():
+            # A subgraph starts afresh each time it is called, so all of what it counted is of this run.
+            self._tally(
+                policy,
+                ((key, amount, before + number, amount) for key, (amount, number, _, _) in tallies.items()),
+            )
         self._new["seq"] = before + inner["seq"]
         self._facts.extend(inner["facts"])
 
@@ -173,6 +197,17 @@ class Past:
         """How many node runs were ever committed."""
         own: int = self.value.get("seq", 0)
         return own + self.before.seq if self.before is not None else own
+
+    def tally(self, policy: str, key: str) -> tuple[float, int, float]:
+        """What was counted under `key`: the amount, the number of the fact that last added to it (0: none), and
+        how much of it in this run. In constant time."""
+        amount, at, in_run, run = self.value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY)
+        if run != self.value.get("run", 0):
+            in_run = 0
+        if self.before is None:
+            return amount, at, in_run
+        outer, outer_at, outer_in_run = self.before.tally(policy, key)
+        return outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run
 
     def redirects(self, router: str) -> int:
         """How often this router has redirected in this run of the graph."""
@@ -215,4 +250,5 @@ class Past:
         return [*(self.before.this_run() if self.before is not None else ()), *own]
 
 
+_NO_TALLY = (0, 0, 0, 0)
 NO_PAST = Past({})

@@ -26,7 +26,7 @@ from arbiter.instructions import Instruction
 from arbiter.lifecycle import Ask, NodeRun, Schemas, opened
 from arbiter.recorder import Run, begin
 from arbiter.states import snapshot
-from arbiter.weaving import aask_human, ask_human
+from arbiter.weaving import aask_human, ask_human, with_handlers
 
 _steps = itertools.count(1)
 _lock = threading.Lock()
@@ -107,18 +107,30 @@ class FunctionCall(NodeRun):
 
     def body(self, input: Any, held: bool) -> Any:
         token = opened.set(self)
+        ambient = self._watched()
         try:
             return self.call(input)
         finally:
             opened.reset(token)
+            if ambient is not None:
+                var_child_runnable_config.reset(ambient)
+
+    def _watched(self) -> Any:
+        """Let the handlers see what the body calls, as long as it lasts."""
+        if not self.handlers:
+            return None
+        return var_child_runnable_config.set(with_handlers(self.config, self.handlers))
 
     async def abody(self, input: Any, held: bool) -> Any:
         token = opened.set(self)
+        ambient = self._watched()
         try:
             answer = self.call(input)
             return await answer if inspect.isawaitable(answer) else answer
         finally:
             opened.reset(token)
+            if ambient is not None:
+                var_child_runnable_config.reset(ambient)
 
     def ask(self, op: Ask) -> Any:
         """Inside a LangGraph task this pauses; elsewhere nobody can answer."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from arbiter.facts import Fact, Past
 from arbiter.instructions import Instruction, find_instruction
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from arbiter.evaluations import Evaluations
+    from arbiter.recorder import Run
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -44,6 +45,9 @@ class Record:
     errors: Mapping[str, str] = _NOTHING
     notes: Mapping[str, str] = _NOTHING
     corrections: tuple[str, ...] = ()
+    tallies: Mapping[str, Mapping[str, float]] = _NOTHING
+    raw: Any = None
+    """The output itself, where a router may come back to it."""
     error: str | None = None
     redirected_to: str | None = None
     redirected_by: str | None = None
@@ -254,6 +258,19 @@ class HistoryItem:
         return f"<HistoryItem {self.node!r}{kind} {self.status}>"
 
 
+class Tally(NamedTuple):
+    """A sum over node runs. `at` is the number, counted from 1 over all committed node runs, of the last run that
+    added to it; 0 if none did."""
+
+    amount: float
+    at: int
+    in_run: float
+    """How much of `amount` was added in the current run of the graph."""
+
+
+NO_TALLY = Tally(0, 0, 0)
+
+
 class History:
     """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
 
@@ -280,6 +297,13 @@ class History:
         Exact also for items that are no longer kept, and in constant time, whichever of the two is given.
         """
         raise NotImplementedError
+
+    def tally(self, policy: str, key: str) -> Tally:
+        """What the checker `policy` has counted under `key` in `observe`, as far as it is committed.
+
+        Known to checkers, routers and evaluators, in constant time; elsewhere there is none.
+        """
+        return NO_TALLY
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """All items as plain data; see `HistoryItem.to_dict`. `superstep` counts from 1."""
@@ -382,12 +406,13 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    __slots__ = ("_lookup", "_own", "_past", "_supersteps")
+    __slots__ = ("_own", "_past", "_run", "_supersteps", "_tallies")
 
-    def __init__(self, past: Past, own: HistoryItem, lookup: Callable[[str], Record | None]) -> None:
+    def __init__(self, past: Past, own: HistoryItem, run: Run, tallies: str = "") -> None:
         self._past = past
         self._own = own
-        self._lookup = lookup
+        self._run = run
+        self._tallies = tallies
         self._supersteps: list[tuple[HistoryItem, ...]] | None = None
         self.entries = _CausalEntries(self, own)
 
@@ -420,8 +445,26 @@ class CausalHistory(History):
         fact = self._past.last(instruction=wanted.qualified, node=node)
         return own + (self._past.total("nodes", node) if fact is not None else 0)
 
+    def tally(self, policy: str, key: str) -> Tally:
+        return Tally(*self._past.tally(self._tallies + policy, key))
+
+    def recovered(self, policy: str, key: str) -> float:
+        """What siblings of this superstep added to that tally in another process, which ended before the superstep
+        did. Known to checkers with `recovers = True`, and part of no tally until the superstep is committed."""
+        found = (self._run.recovered or _NOTHING).get(self._tallies + policy, _NOTHING).get(key, 0)
+        return float(found)
+
+    @property
+    def thread_id(self) -> str | None:
+        return self._run.log.thread_id
+
+    @property
+    def run_id(self) -> str:
+        """Names the run, one input to a graph and all that follows from it, in this process."""
+        return self._run.id
+
     def _item(self, fact: Fact) -> HistoryItem:
-        record = self._lookup(fact["id"])
+        record = self._run.log.by_id.get(fact["id"])
         if record is None or record.status == "running":
             record = record_from(fact)
         return HistoryItem(record, view=True, evaluations=evaluations_from(fact))
@@ -441,11 +484,6 @@ class CausalHistory(History):
     @property
     def own(self) -> HistoryItem:
         return self._own
-
-    @property
-    def lookup(self) -> Callable[[str], Record | None]:
-        """Finds what is in memory of a committed node run."""
-        return self._lookup
 
     def recent(self, count: int) -> list[set[Instruction | None]]:
         """The instructions of the last `count` committed supersteps of this run, oldest first."""
@@ -557,6 +595,8 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
         fact["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
         if why := {name: v.reason[:_MAX_FEEDBACK] for name, v in record.checks.items() if v.reason}:
             fact["why"] = why
+    if record.tallies:
+        fact["tallies"] = record.tallies
     if record.redirected_to is not None:
         fact["to"] = record.redirected_to
         if record.redirected_by is not None:

@@ -1,6 +1,6 @@
 """One governed node run, as a generator without I/O: check, advise, run, evaluate, route, record.
 
-The generator yields what it needs (`Call`, `Body`, `Ask`, `Resolve`) and is sent the answer, or `Raised` when
+The generator yields what it needs (`Call`, `Body`, `Ask`, `Resolve`, ...) and is sent the answer, or `Raised` when
 there was an exception; it never raises itself. What it returns is the node's output, or `Raised`. The two
 drivers in `drivers.py` are all that knows about threads, event loops and LangGraph's interrupt.
 See docs/design/lifecycle.md.
@@ -9,6 +9,7 @@ See docs/design/lifecycle.md.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import END
@@ -86,6 +88,28 @@ class Resolve:
 
 
 @dataclass(slots=True)
+class LookBack:
+    """What the checkpointer holds of this superstep; sends a `Saved`."""
+
+
+@dataclass(slots=True)
+class OutputOf:
+    """The output of an earlier task of this node that is no longer in memory; sends `(output,)` or None."""
+
+    task: str
+
+
+@dataclass(slots=True)
+class Saved:
+    """What was saved of an unfinished superstep."""
+
+    facts: Sequence[Fact] = ()
+    """Of tasks that had finished."""
+    escalated: Mapping[str, Any] | None = None
+    """The question about this task's own output that is open or was just answered."""
+
+
+@dataclass(slots=True)
 class Raised:
     """An exception in place of an answer."""
 
@@ -97,7 +121,7 @@ class NoAnswer:
 
 
 NO_ANSWER = NoAnswer()
-Op = Call | CallAll | Body | Ask | Resolve
+Op = Call | CallAll | Body | Ask | Resolve | LookBack | OutputOf
 Steps = Generator[Op, Any, Any]
 
 
@@ -147,6 +171,12 @@ class NodeRun:
     """State keys and messages that the body has for this call only."""
     reads: ReadEvaluations | None = None
     questions: int = 0
+    handlers: Sequence[BaseCallbackHandler] = ()
+    """What looks into the body."""
+    escalation: tuple[PolicyRouter, Verdict] | None = None
+    """A router wants a human to look at the output."""
+    capped: PolicyRouter | None = None
+    """A router wants the best attempt, because it may not redirect again."""
     begun: float = 0.0
     _view: CausalHistory | None = None
     _aside: RunnableConfig | None = None
@@ -181,7 +211,7 @@ class NodeRun:
     def view(self) -> CausalHistory:
         """What policies see."""
         if self._view is None:
-            self._view = CausalHistory(self.past, HistoryItem(self.record, view=True), self.run.log.by_id.get)
+            self._view = CausalHistory(self.past, HistoryItem(self.record, view=True), self.run)
         return self._view
 
     @property
@@ -258,6 +288,21 @@ class NodeRun:
     async def aask(self, op: Ask) -> Any:
         raise NotImplementedError
 
+    def saved(self) -> Saved:
+        return Saved()
+
+    async def asaved(self) -> Saved:
+        return Saved()
+
+    def output_of(self, task: str) -> tuple[Any] | None:
+        return None
+
+    async def aoutput_of(self, task: str) -> tuple[Any] | None:
+        return None
+
+    def skip_questions(self, count: int) -> None:
+        """Count the questions that the body asked when it ran: they are not asked again."""
+
     def is_final(self, error: BaseException) -> bool:
         """Whether nobody will retry after that error of the body."""
         return True
@@ -272,12 +317,26 @@ class NodeRun:
 
 def lifecycle(run: NodeRun) -> Steps:
     """The whole of one node run. Returns the body's output, or `Raised`."""
-    plan = run.plan
     run.begun = run.settings.timer()
+    if not run.plan.observers:
+        return (yield from _govern(run))
+    answer = yield from _govern(run)
+    yield from _observe(run)
+    return answer
+
+
+def _govern(run: NodeRun) -> Steps:
+    plan = run.plan
     if plan.checkers or (run.schemas is not None and run.schemas.input is not None):
         stopped = yield from _check(run)
         if stopped is not None or run.redirect is not None:
             return _end(run, stopped)
+    if plan.escalates:
+        saved = yield LookBack()
+        if type(saved) is Saved and saved.escalated is not None:
+            # The body is done; what is left is the human's answer.
+            run.skip_questions(saved.escalated["after"] - run.questions)
+            return (yield from conclude(run, _kept_output(saved.escalated)))
     if plan.advisors:
         yield from _advise(run)
     if plan.gate is None:
@@ -330,7 +389,49 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
             run.settings.background.enqueue(evaluations)
     elif plan.routers:
         yield from _route(run, output, plan.routers)
+    if plan.keeps_output:
+        record.raw = output
+    if run.capped is not None or run.escalation is not None:
+        if type(answer) is Raised:
+            record.failed(
+                "routers", "a command from a subgraph cannot be replaced; the normal edges were taken"
+            )
+        elif run.escalation is not None and run.redirect is None:
+            return (yield from _escalate(run, output, *run.escalation))
+        elif run.capped is not None and run.redirect is None:
+            return (yield from _best_attempt(run, output, run.capped))
     return answer
+
+
+def _observe(run: NodeRun) -> Steps:
+    """Tell how it went to the checkers that want to know."""
+    record = run.record
+    evaluations = record.evaluations
+    tallies: dict[str, Mapping[str, float]] = {}
+    for checker in run.plan.observers:
+        if isinstance(evaluations, Evaluations):
+            for name in checker.needs:
+                if (lane := evaluations.lane(name)) is not None:
+                    yield Resolve(evaluations, lane)
+        try:
+            if run.reads is not None:
+                run.view.give_results(run.reads)
+            found: Any = checker.observe(run.view)
+            if found:
+                tallies[checker.name] = {str(key): _amount(amount) for key, amount in found.items()}
+        except Exception as exc:
+            record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
+        finally:
+            if run.reads is not None:
+                run.view.give_results(None)
+    if tallies:
+        record.tallies = tallies
+
+
+def _amount(amount: object) -> float:
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:
+        raise TypeError(f"expected a number, got {amount!r}")
+    return amount
 
 
 def _failed(run: NodeRun, raised: Raised) -> Steps:
@@ -363,6 +464,10 @@ def _check(run: NodeRun) -> Steps:
     """Ask all checkers; the strongest verdict wins. Returns `Raised` to stop the node, else None."""
     record, plan = run.record, run.plan
     approved: set[tuple[str, str]] = set()
+    if plan.recovers and run.run.recovered is None:
+        saved = yield LookBack()
+        if run.run.recovered is None:  # a sibling may have been first
+            run.run.recovered = tallies_of(saved.facts) if type(saved) is Saved else {}
     while True:
         if (refused := _input_refused(run)) is not None:
             record.checks = {"input_schema": Verdict.deny(refused)}
@@ -378,11 +483,13 @@ def _check(run: NodeRun) -> Steps:
                 continue
             if type(answer) is Raised:
                 error = answer.error
-                if isinstance(error, SyncDriverError) or not isinstance(error, Exception):
-                    record.status, record.error = "failed", describe(error)
-                    return answer
-                if isinstance(error, GraphBubbleUp):
+                if seat.contract.enforced and isinstance(error, GraphBubbleUp):
                     record.status = "interrupted"  # a checker may call LangGraph's interrupt() itself
+                    return answer
+                if seat.contract.enforced and (
+                    isinstance(error, SyncDriverError) or not isinstance(error, Exception)
+                ):
+                    record.status, record.error = "failed", describe(error)
                     return answer
                 causes[seat.name] = error
                 verdicts[seat.name] = Verdict.deny(f"the checker failed: {describe(error)}")
@@ -390,13 +497,13 @@ def _check(run: NodeRun) -> Steps:
                 verdicts[seat.name] = verdict
         if not verdicts:
             record.checks = plan.all_allowed
-            return None
+            return _watch(run)
         for seat in plan.checkers:
-            if seat.name in verdicts and seat.contract.on_deny != "audit":
+            if seat.name in verdicts and seat.contract.enforced:
                 seat.contract.reads_history = True  # from now on no cache answers for this checker
         verdicts = {seat.name: verdicts.get(seat.name, ALLOW) for seat in plan.checkers}
         record.checks = verdicts
-        enforced = [s.contract for s in plan.checkers if s.contract.on_deny != "audit"]
+        enforced = [s.contract for s in plan.checkers if s.contract.enforced]
         for checker in enforced:
             if verdicts[checker.name].kind == "deny":
                 cause = causes.get(checker.name)
@@ -407,11 +514,30 @@ def _check(run: NodeRun) -> Steps:
             key = digest(as_state(run.input))
             asking = [c for c in asking if (c.name, key) not in approved]
         if not asking:
-            return None
+            return _watch(run)
         asked_about = run.input
         stopped = yield from _approve(run, asking, verdicts, approved)
-        if stopped is not None or run.redirect is not None or run.input is asked_about:
+        if stopped is not None or run.redirect is not None:
             return stopped
+        if run.input is asked_about:
+            return _watch(run)
+
+
+def _watch(run: NodeRun) -> Raised | None:
+    """The node may run: let the checkers that look into its body do so."""
+    if not run.plan.watchers:
+        return None
+    handlers: list[BaseCallbackHandler] = []
+    for checker in run.plan.watchers:
+        try:
+            handlers.extend(checker.handlers(run.view))
+        except Exception as exc:
+            reason = f"the checker failed: {describe(exc)}"
+            run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
+            if checker.enforced:
+                return _denied(run, checker.name, checker.on_deny, "", exc)
+    run.handlers = handlers
+    return None
 
 
 def _input_refused(run: NodeRun) -> str | None:
@@ -498,7 +624,7 @@ def _approve(
             return answer
         reason = f"it needs a human's approval, and nobody can be asked here: {describe(answer.error)}"
         return _denied(run, first.name, first.on_deny, reason, None)
-    kind, detail = _read_answer(answer)
+    kind, detail = read_answer(answer, "input")
     if kind == "edit":
         try:
             run.input = with_fields(run.input, detail)
@@ -513,7 +639,7 @@ def _approve(
     return None
 
 
-def _read_answer(answer: Any) -> tuple[str, Any]:
+def read_answer(answer: Any, subject: str) -> tuple[str, Any]:
     """("approve", None), ("edit", changes) or ("reject", why). Anything unknown is a rejection."""
     given: Any = answer
     if isinstance(answer, Mapping) and isinstance(given.get("decisions"), list):
@@ -525,10 +651,10 @@ def _read_answer(answer: Any) -> tuple[str, Any]:
         match given.get("type"):
             case "approve":
                 return "approve", None
-            case "edit" if isinstance(given.get("input"), Mapping):
-                return "edit", given["input"]
+            case "edit" if isinstance(given.get(subject), Mapping):
+                return "edit", given[subject]
             case "edit":
-                return "reject", "an edit needs {'type': 'edit', 'input': {...}}"
+                return "reject", f"an edit needs {{'type': 'edit', {subject!r}: {{...}}}}"
             case "reject":
                 return "reject", str(given.get("message") or "no message was given")
             case _:
@@ -683,15 +809,19 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
     evaluations = record.evaluations
     for seat in seats:
         router = seat.contract
-        if router.needs and isinstance(evaluations, Evaluations):
-            for name in router.needs:
+        if (router.needs or router.best_by) and isinstance(evaluations, Evaluations):
+            for name in (*router.needs, router.best_by):
                 if (lane := evaluations.lane(name)) is not None:
                     yield Resolve(evaluations, lane)
+            if router.best_by and run.reads is not None:
+                run.reads.get(router.best_by)  # so that it is committed, for a later attempt to compare with
         target = yield Call(seat, (view, shown) if seat.takes_output else (view,))
         if target is None:
             continue
         routes[seat.name] = None
-        if type(target) is Raised:
+        if isinstance(target, Verdict):
+            _wants_human(run, router, target)
+        elif type(target) is Raised:
             if not isinstance(target.error, Exception) or isinstance(target.error, SyncDriverError):
                 record.failed(f"router {seat.name}", describe(target.error))
             else:
@@ -706,13 +836,13 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
         else:
             target = str.__str__(target)  # an Enum's own text may be another
             routes[seat.name] = target
+            if not router.enforced:
+                record.note(f"router {seat.name}", f"audit: it would have redirected to {target!r}")
+                continue
             if run.redirect is not None:
                 continue
             if run.view.past.redirects(seat.name) >= router.max_redirects:
-                record.note(
-                    f"router {seat.name}",
-                    f"max_redirects={router.max_redirects} reached; it did not redirect to {target!r}",
-                )
+                _at_cap(run, router, target)
                 continue
             run.redirect = record.redirected_to = target
             record.redirected_by = seat.name
@@ -720,6 +850,120 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
         record.routes = {seat.name: routes.get(seat.name) for seat in seats}
     else:
         record.routes = run.plan.no_routes
+
+
+def _wants_human(run: NodeRun, router: PolicyRouter, verdict: Verdict) -> None:
+    who = f"router {router.name}"
+    if verdict.kind == "allow":
+        return
+    if not router.enforced:
+        run.record.note(who, f"audit: it would have asked a human: {verdict.reason}")
+    elif verdict.kind == "ask" and router.escalates:
+        run.escalation = run.escalation or (router, verdict)
+    else:
+        run.record.failed(
+            who, f"answered {verdict.kind}; expected a node, None, or with escalates=True an ask"
+        )
+
+
+def _at_cap(run: NodeRun, router: PolicyRouter, target: str) -> None:
+    """The router may not redirect again in this run."""
+    record = run.record
+    remark = f"max_redirects={router.max_redirects} reached; it did not redirect to {target!r}"
+    if router.on_cap == "end" and END in run.targets:
+        run.redirect = record.redirected_to = END
+        remark += ", the run ends"
+    elif router.on_cap == "best_attempt":
+        run.capped = run.capped or router
+    record.note(f"router {router.name}", remark)
+
+
+def _best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
+    """The output of the attempt of this node in this run that was scored best: this one, or an earlier one."""
+    record, name, reads = run.record, router.best_by or "", run.reads
+    found = None if reads is None else reads.get(name)
+    best, score = None, -math.inf if found is None else float(found.score)
+    for fact in run.past.this_run():
+        judged = fact.get("evals", _NOTHING).get(name)
+        if fact["node"] == record.node and judged is not None and judged[0] > score:
+            best, score = fact["id"], judged[0]
+    if best is None:
+        return output
+    known = run.run.log.by_id.get(best)
+    kept: Any = (known.raw,) if known is not None and known.raw is not None else (yield OutputOf(best))
+    if type(kept) is not tuple:
+        record.failed(
+            f"router {router.name}", "the best attempt could not be found again; the last one was taken"
+        )
+        return output
+    record.output = snapshot(kept[0], run.settings.snapshot)
+    record.note(f"router {router.name}", f"took the best attempt, {best}, {name}={score:.2f}")
+    return kept[0]
+
+
+# Escalate -----------------------------------------------------------------------------------------
+
+
+def _escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) -> Steps:
+    """Ask a human about an output. It travels with the question, so that the body does not run again."""
+    record = run.record
+    update, goto = (output.update, output.goto) if isinstance(output, Command) else (output, None)
+    if isinstance(output, Command) and output.graph is not None:
+        record.failed(f"router {router.name}", "a command to a parent graph cannot be kept; nobody was asked")
+        return output
+    key = digest(as_state(update))
+    payload = {
+        **verdict.payload,
+        "type": "escalation",
+        "policy": router.name,
+        "reason": verdict.reason,
+        "node": record.node,
+        "instruction": record.instruction.qualified if record.instruction else None,
+        "output": update,
+        "goto": goto,
+        "digest": key,
+        "allowed": ["approve", "edit", "reject"],
+    }
+    answer: Any = NO_ANSWER
+    while answer is NO_ANSWER:
+        answer = yield Ask(payload, run.questions, key)
+        run.questions += 1
+    if type(answer) is Raised:
+        if isinstance(answer.error, GraphBubbleUp) or not isinstance(answer.error, Exception):
+            record.status = "interrupted"
+            return answer
+        reason = f"a human has to see its output, and nobody can be asked here: {describe(answer.error)}"
+        return _denied(run, router.name, router.on_reject, reason, None)
+    kind, detail = read_answer(answer, "output")
+    if kind == "edit":
+        try:
+            changed = with_fields({} if update is None else update, detail)
+        except Exception as exc:
+            kind, detail = "reject", f"the edited output does not fit: {describe(exc)}"
+        else:
+            output = changed if goto is None else dataclasses.replace(output, update=changed)
+            note_output(run, output)
+            if (wrong := _output_refused(run, output)) is not None:
+                return Raised(wrong)
+    if kind == "reject":
+        return _denied(run, router.name, router.on_reject, f"rejected: {detail}", None)
+    return output
+
+
+def _kept_output(question: Mapping[str, Any]) -> Any:
+    goto = question["goto"]
+    return question["output"] if goto is None else Command(update=question["output"], goto=goto)
+
+
+def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:
+    """The sums of what several node runs counted."""
+    sums: dict[str, dict[str, float]] = {}
+    for fact in facts:
+        for policy, amounts in fact.get("tallies", _NOTHING).items():
+            of_policy = sums.setdefault(policy, {})
+            for key, amount in amounts.items():
+                of_policy[key] = of_policy.get(key, 0) + amount
+    return sums
 
 
 def describe(error: BaseException) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from langchain_core.callbacks import BaseCallbackHandler
 
 from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError
@@ -12,6 +14,7 @@ from arbiter.instructions import Instruction
 from arbiter.verdicts import Verdict
 
 Answer = Verdict | bool | tuple[bool, str]
+OnCap = Literal["continue", "end", "best_attempt"]
 
 
 class PolicyChecker(Contract):
@@ -25,12 +28,18 @@ class PolicyChecker(Contract):
     A node with a LangGraph cache policy is not run, nor checked, when its result is in the cache for the same input.
     `reads_history = True` says that this checker's answer depends on more than the input: then nothing is served
     from the cache. It is assumed of a checker once it has asked or denied.
+
+    A checker that needs to know how things went defines `observe`, and one that has to look into the body while it
+    runs defines `handlers`.
     """
 
     kind = "checker"
     method = "check_before"
     on_deny: str = "raise"
     reads_history: bool = False
+    needs: tuple[str, ...] = ()
+    recovers: bool = False
+    """Whether it reads `CausalHistory.recovered`, which costs a look at the checkpointer when a run is resumed."""
 
     def __init__(
         self,
@@ -46,6 +55,32 @@ class PolicyChecker(Contract):
     def check_before(self, history: History) -> Answer | Awaitable[Answer]:
         """May the node of `history.entries[-1][-1]` run? A `Verdict`, a bool, or `(bool, reason)`."""
         raise NotImplementedError
+
+    def observes(self, node: str, instruction: Instruction | None) -> bool:
+        """Whether `observe` is called for that node; by default where it is checked."""
+        return self.applies_to(node, instruction)
+
+    def observe(self, history: History) -> Mapping[str, float] | None:
+        """Called when a node run that this checker `observes` has ended, whatever its `status`.
+
+        What it returns is added to the checker's tallies, a number for each key, and committed with what the node
+        wrote, or not at all: `history.tally(name, key)` reads it back, also after a crash in another process. Of
+        each checker the 256 keys are kept that grew last. Must be quick; what it raises is recorded and nothing is
+        added. The results of the evaluators in `needs` can be read in it.
+        """
+        raise NotImplementedError
+
+    def handlers(self, history: History) -> Sequence[BaseCallbackHandler]:
+        """LangChain callback handlers for the node's body, asked for once the node is allowed to run.
+
+        They see its model and tool calls. One with `raise_error = True` stops a call by raising in
+        `on_tool_start` or `on_llm_start`.
+        """
+        raise NotImplementedError
+
+    @property
+    def enforced(self) -> bool:
+        return self.mode == "enforce" and self.on_deny != "audit"
 
     @property
     def redirect_targets(self) -> tuple[str, ...]:
@@ -70,6 +105,11 @@ class PolicyRouter(Contract):
     `max_redirects` caps how often this router redirects in one run of a thread; then the normal edges are
     taken and the item says so. With `on_error=True` the router is asked when the node has failed for good,
     after LangGraph's own retries (`history.entries[-1][-1].error` says how), and not otherwise.
+    `on_cap` says what happens where it would redirect once more: `"continue"` takes the normal edges, `"end"` ends
+    the run, and `"best_attempt"` takes the normal edges with the output of that attempt of the node in this run
+    which `best_by` (an evaluator) scored best.
+    With `escalates = True` it may also answer `Verdict.ask(reason)`: a human sees the output, and approves, edits or
+    rejects it. The body does not run again for that. `on_reject` is as `on_deny` of a checker.
     `targets` names the nodes that it may answer, as far as known, so that they are checked early;
     `needs` names the evaluators whose results it reads.
     """
@@ -78,6 +118,10 @@ class PolicyRouter(Contract):
     method = "route_after"
     max_redirects: int = 3
     on_error: bool = False
+    on_cap: OnCap = "continue"
+    best_by: str | None = None
+    escalates: bool = False
+    on_reject: str = "raise"
     targets: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -94,7 +138,9 @@ class PolicyRouter(Contract):
         self.max_redirects = max_redirects
         self.on_error = on_error
 
-    def route_after(self, history: History, current_output: Any) -> str | Awaitable[str | None] | None:
+    def route_after(
+        self, history: History, current_output: Any
+    ) -> str | Verdict | Awaitable[str | Verdict | None] | None:
         """The name of the node to run next instead of the normal successors, or `None`."""
         raise NotImplementedError
 
@@ -108,4 +154,13 @@ class PolicyRouter(Contract):
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 0:
             raise ConfigurationError(
                 f"router {self.name!r}: max_redirects is {cap!r}; expected a whole number from 0."
+            )
+        at_cap: Any = self.on_cap
+        if at_cap not in get_args(OnCap):
+            raise ConfigurationError(
+                f"router {self.name!r}: on_cap is {at_cap!r}; expected 'continue', 'end' or 'best_attempt'."
+            )
+        if at_cap == "best_attempt" and not self.best_by:
+            raise ConfigurationError(
+                f"router {self.name!r}: on_cap='best_attempt' compares by an evaluation. Set best_by to its name."
             )

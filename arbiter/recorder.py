@@ -26,11 +26,14 @@ KEEP_THREADS = 1000
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = ("called", "epoch", "log", "records", "totals")
+    __slots__ = ("called", "epoch", "id", "log", "records", "recovered", "totals")
 
     def __init__(self, log: ThreadLog, epoch: int) -> None:
         self.called: Value = {}
         """What governed functions did in this run, where there is no graph to keep it."""
+        self.recovered: Mapping[str, Mapping[str, float]] | None = None
+        """What tasks of an unfinished superstep counted in another process; None until somebody has looked."""
+        self.id = f"{log.thread_id or ''}#{next(_run_numbers)}"
         self.log = log
         self.epoch = epoch
         self.records: deque[Record] = deque()
@@ -157,6 +160,7 @@ _NONE: Mapping[int, Loop] = MappingProxyType({})
 _current: ContextVar[Mapping[int, Loop]] = ContextVar("arbiter_loops", default=_NONE)
 """The newest execution that began in this context, by recorder."""
 _uids = count(1)
+_run_numbers = count(1)
 _alive: weakref.WeakValueDictionary[int, Recorder] = weakref.WeakValueDictionary()
 
 

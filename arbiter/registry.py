@@ -61,6 +61,15 @@ class Plan:
     durable: tuple[Lane, ...] = ()
     routers: tuple[Seat[PolicyRouter], ...] = ()
     error_routers: tuple[Seat[PolicyRouter], ...] = ()
+    observers: tuple[PolicyChecker, ...] = ()
+    """Checkers that want to know how the node run ended."""
+    watchers: tuple[PolicyChecker, ...] = ()
+    """Checkers that look into the body."""
+    recovers: bool = False
+    keeps_output: bool = False
+    """Whether a router may come back to an earlier output."""
+    escalates: bool = False
+    """Whether a router may ask a human about the output."""
     all_allowed: MappingProxyType[str, Verdict] = field(default_factory=lambda: MappingProxyType({}))
     no_routes: MappingProxyType[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -132,23 +141,41 @@ class Registry:
             gates = tuple(_applying(self.gates, node, instruction, reachable))
             plain = tuple(seat for seat in routers if not seat.contract.on_error)
             advisors = tuple(_applying(self.advisors, node, instruction, reachable))
-            lanes = tuple(lane for lane in self.evaluators if lane.evaluator.applies_to(node, instruction))
+            lanes = tuple(
+                lane
+                for lane in self.evaluators
+                if lane.evaluator.mode != "off" and lane.evaluator.applies_to(node, instruction)
+            )
             called: list[Contract] = [
                 seat.contract for group in (checkers, advisors, gates, routers) for seat in group
             ]
+            observers = tuple(
+                seat.contract
+                for seat in self.checkers
+                if seat.contract.mode != "off"
+                and _defines(seat.contract, "observe")
+                and seat.contract.observes(node, instruction)
+            )
             return Plan(
                 checkers=checkers,
                 advisors=advisors,
                 gate=gates[0] if gates else None,
                 lanes=lanes,
-                durable=tuple(lane for lane in lanes if lane.evaluator.durable),
+                durable=tuple(lane for lane in lanes if lane.evaluator.durable and lane.evaluator.enforced),
                 routers=plain,
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
                 no_routes=MappingProxyType({seat.name: None for seat in plain}),
                 kinds={seat.name: "allow" for seat in checkers},
-                only_async=next((contract for contract in called if contract.is_async), None),
-                empty=not called and not lanes,
+                observers=observers,
+                watchers=tuple(s.contract for s in checkers if _defines(s.contract, "handlers")),
+                recovers=any(s.contract.recovers for s in checkers),
+                keeps_output=any(s.contract.on_cap == "best_attempt" for s in routers),
+                escalates=any(s.contract.escalates for s in routers),
+                only_async=next(
+                    (contract for contract in called if contract.is_async and contract.enforced), None
+                ),
+                empty=not called and not lanes and not observers,
             )
 
 
@@ -158,11 +185,16 @@ def _applying(
     return [
         seat
         for seat in seats
-        if seat.contract.applies_to(node, instruction)
+        if seat.contract.mode != "off"
+        and seat.contract.applies_to(node, instruction)
         # A router to a node of another graph belongs there. A checker always applies: where its
         # redirect leads nowhere, its denial raises.
         and (seat.contract.kind == "checker" or reachable.issuperset(seat.contract.redirect_targets))
     ]
+
+
+def _defines(checker: PolicyChecker, method: str) -> bool:
+    return getattr(type(checker), method) is not getattr(PolicyChecker, method) or method in vars(checker)
 
 
 def accepts_output(router: PolicyRouter) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import var_child_runnable_config
@@ -60,7 +60,7 @@ from arbiter.evaluations import Stack, running_lanes
 from arbiter.facts import NESTED_RUN, NO_PAST, RUN, Fact, Past, Value, fold
 from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
-from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Schemas, opened
+from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Saved, Schemas, opened
 from arbiter.recorder import Loop, Run, begin
 from arbiter.registry import Plan
 from arbiter.states import snapshot
@@ -500,6 +500,68 @@ class Visit(NodeRun):
         namespace: str = self._conf[CONFIG_KEY_CHECKPOINT_NS]
         return command.graph in (namespace, recast_checkpoint_ns(namespace), self.node.node)
 
+    # What was saved
+
+    def saved(self) -> Saved:
+        if (saver := self._resumed()) is None:
+            return Saved()
+        return self._read_saved([saver.get_tuple(place) for place in _places(self._conf)])
+
+    async def asaved(self) -> Saved:
+        if (saver := self._resumed()) is None:
+            return Saved()
+        return self._read_saved([await saver.aget_tuple(place) for place in _places(self._conf)])
+
+    def _resumed(self) -> Any:
+        return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None
+
+    def _read_saved(self, found: Sequence[Any]) -> Saved:
+        writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
+        escalated = None
+        for task, channel, value in writes:
+            if task == self.record.id and channel == INTERRUPT:
+                for question in value:
+                    if isinstance(question.value, Mapping) and question.value.get("type") == "escalation":
+                        escalated = question.value
+        return Saved([value for _, channel, value in writes if channel == LEDGER], escalated)
+
+    def output_of(self, task: str) -> tuple[Any] | None:
+        if (saver := self._saver()) is None:
+            return None
+        for saved in saver.list(self._thread(), limit=_LOOK_BACK):
+            if (found := self._written(saved, task)) is not None:
+                return found
+        return None
+
+    async def aoutput_of(self, task: str) -> tuple[Any] | None:
+        if (saver := self._saver()) is None:
+            return None
+        async for saved in saver.alist(self._thread(), limit=_LOOK_BACK):
+            if (found := self._written(saved, task)) is not None:
+                return found
+        return None
+
+    def _thread(self) -> RunnableConfig:
+        place = {CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID))}
+        return {"configurable": {**place, CONFIG_KEY_CHECKPOINT_NS: self.record.namespace}}
+
+    def _written(self, saved: Any, task: str) -> tuple[Any] | None:
+        """The update that a task wrote, as a node would return it."""
+        channels = self.ledger.original.channels
+        written = {
+            channel: value
+            for of_task, channel, value in saved.pending_writes or ()
+            if of_task == task and channel in channels and not channel.startswith("branch:")
+        }
+        if not written:
+            return None
+        return (written.get("__root__", written),)
+
+    def skip_questions(self, count: int) -> None:
+        counter = self._conf[CONFIG_KEY_SCRATCHPAD].interrupt_counter
+        for _ in range(count):
+            counter()
+
     def release(self) -> None:
         for emit in self._held:
             emit()
@@ -508,7 +570,7 @@ class Visit(NodeRun):
     # The driver asks
 
     def body(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self.config
+        node, config = self.node, self._body_config()
         token = opened.set(self)
         try:
             if held or node.is_sequence:
@@ -523,7 +585,7 @@ class Visit(NodeRun):
         return output
 
     async def abody(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self.config
+        node, config = self.node, self._body_config()
         token = opened.set(self)
         try:
             if held or node.is_sequence:
@@ -587,9 +649,14 @@ class Visit(NodeRun):
 
     # Inside
 
+    def _body_config(self) -> RunnableConfig | None:
+        return with_handlers(self.config, self.handlers) if self.handlers else self.config
+
     @contextmanager
     def _ambient(self, held: bool) -> Generator[RunnableConfig]:
-        config = self._holding() if held else cast(RunnableConfig, self.config)
+        config = cast(RunnableConfig, self._body_config())
+        if held:
+            config = self._holding(config)
         before = _ambient_before.set(None if self.parent is None else self.parent.config)
         token = var_child_runnable_config.set(config)
         try:
@@ -601,14 +668,14 @@ class Visit(NodeRun):
             except ValueError:  # an async generator may be closed in another context
                 pass
 
-    def _holding(self) -> RunnableConfig:
+    def _holding(self, config: RunnableConfig) -> RunnableConfig:
         """The config for a draft: what it streams waits until the draft is taken."""
         self._held = held = []
 
         def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
             return lambda chunk: held.append(partial(emit, chunk))
 
-        config, conf = cast(RunnableConfig, self.config), self._conf
+        conf = self._conf
         patch: dict[str, Any] = {}
         if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
             writer = later(runtime.stream_writer)
@@ -641,6 +708,21 @@ class Visit(NodeRun):
                 CONFIG_KEY_CHECKPOINT_NS: conf[CONFIG_KEY_CHECKPOINT_NS],
             }
         }
+
+
+def with_handlers(config: RunnableConfig | None, handlers: Sequence[BaseCallbackHandler]) -> RunnableConfig:
+    """`config` with handlers that also see what is called inside."""
+    callbacks = (config or {}).get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        for handler in handlers:
+            callbacks.add_handler(handler, inherit=True)
+    else:
+        callbacks = [*(callbacks or ()), *handlers]
+    return {**(config or {}), "callbacks": callbacks}
+
+
+_LOOK_BACK = 200
 
 
 # Asking a human -----------------------------------------------------------------------------------
@@ -683,13 +765,19 @@ def _answer(op: Ask, config: RunnableConfig | None) -> Any:
     """What LangGraph has for this question; it pauses the graph if that is nothing. `_FRESH`: it came just now."""
     token = var_child_runnable_config.set(config)
     try:
-        answer: Any = interrupt({**op.payload, "question": op.number})
+        answer: Any = interrupt({**op.payload, "question": op.number, "after": _asked_before(config)})
     finally:
         var_child_runnable_config.reset(token)
     given: Any = answer
     if isinstance(answer, dict) and _STAMP in answer:
         return given["answer"] if given[_STAMP] == op.key else NO_ANSWER
     return _FRESH
+
+
+def _asked_before(config: RunnableConfig | None) -> int:
+    """How many questions of this task have an answer: all that were asked before the one that is open."""
+    pad = (config or {}).get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
+    return 0 if pad is None else len(pad.resume)
 
 
 _NO_CHECKPOINT = (
