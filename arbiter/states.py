@@ -79,6 +79,18 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
     raise TypeError(f"a {type(value).__name__} has no fields to set")
 
 
+def number_at(state: Mapping[str, Any], key: str) -> float | None:
+    """The number at `key`, or None if there is none. NaN is none; True is not 1."""
+    value: Any = state.get(key)
+    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str | bytes):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if number != number else number
+
+
 def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
     """What the history keeps of a node's input or output."""
     if how == "shallow":

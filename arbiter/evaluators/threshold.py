@@ -1,4 +1,4 @@
-"""Built-in evaluators."""
+"""An evaluator that holds a number of the output against a threshold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from arbiter.evaluation import NodeEvaluator
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.routers import number_at
+from arbiter.states import number_at
 from arbiter.verdicts import EvaluationResult
 
 

@@ -1,4 +1,4 @@
-"""Built-in policy checkers."""
+"""A checker that forbids a sequence of instructions."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Built-in policy routers."""
+"""Routers that go elsewhere when the quality is low."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from arbiter.history import History
 from arbiter.instructions import Instruction
 from arbiter.policy import PolicyRouter
+from arbiter.states import number_at
 
 
 class MetricThresholdPolicyRouter(PolicyRouter):
@@ -67,15 +68,3 @@ class EvaluationRouter(PolicyRouter):
     def route_after(self, history: History, current_output: Any) -> str | None:
         result = history.entries[-1][-1].evaluation_results.get(self.evaluator)
         return self.target if result is not None and not result.passed else None
-
-
-def number_at(state: Mapping[str, Any], key: str) -> float | None:
-    """The number at `key`, or None if there is none. NaN is none; True is not 1."""
-    value: Any = state.get(key)
-    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str | bytes):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return None if number != number else number
