@@ -7,8 +7,10 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import langgraph._internal._runnable as langgraph_runnables
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -41,8 +43,13 @@ from arbiter.lifecycle import Schemas, Settings
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Recorder
 from arbiter.registry import Registry
+from arbiter.shadow import ShadowReport
 from arbiter.states import Snapshot
 from arbiter.weaving import Rules, ledger_of, weave
+
+if TYPE_CHECKING:
+    from arbiter.constitution import Constitution
+    from arbiter.packs import BindingPack
 
 Graph = Pregel[Any, Any, Any, Any]
 Builder = StateGraph[Any, Any, Any, Any]
@@ -76,9 +83,103 @@ class ArbiterOS:
         self._strict = strict
         self._background = Background()
         self._core = Core(Registry(), Recorder(keep), Settings(snapshot, self._background, facts, clock))
+        self._constitution: Constitution | None = None
+        self._source: tuple[Any, Iterable[str], Mapping[str, Any] | None] | None = None
         self._lock = threading.RLock()
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = weakref.WeakKeyDictionary()
+
+    # Constitution
+
+    @classmethod
+    def from_constitution(
+        cls,
+        source: str | Path | Traversable,
+        *,
+        allow: Iterable[str] = (),
+        models: Mapping[str, Any] | None = None,
+        shadow: str | Path | Traversable | None = None,
+        **options: Any,
+    ) -> Self:
+        """One that is governed by packs: those in `instructions/`, `policies/` and `evaluators/` of the folder
+        `source`, one YAML file, or a pack that ships with Arbiter ("arbiter:kernel").
+
+        `allow` are prefixes of dotted paths that packs may name classes by, such as "mycompany."; `models` are chat
+        models by the names that packs give them. `shadow` is a second constitution, which decides beside the first
+        without effect; see `shadow_report`. `options` are those of `ArbiterOS`. Raises `PackError` with every mistake
+        in every file.
+        """
+        arbiter_os = cls(**options)
+        arbiter_os.load_constitution(source, allow=allow, models=models)
+        if shadow is not None:
+            arbiter_os.load_shadow(shadow, allow=allow, models=models)
+        return arbiter_os
+
+    @property
+    def constitution(self) -> Constitution | None:
+        """What packs declared, as it is in force."""
+        return self._constitution
+
+    def load_constitution(
+        self,
+        source: str | Path | Traversable | None = None,
+        *,
+        allow: Iterable[str] = (),
+        models: Mapping[str, Any] | None = None,
+    ) -> Constitution:
+        """Put a constitution in force, in the place of the one before; without `source`, read that one again.
+
+        All of it or nothing: when it cannot be loaded, or does not fit a graph that is governed, this raises and
+        the old one stays. It holds from the next node on, also for graphs governed before and for runs that are
+        paused: what they wait to do is checked again. Rules that did not change keep what they counted. Contracts
+        that code registered stay, after those of the constitution. New bindings of nodes to instructions need the
+        graph to be governed again.
+        """
+        from arbiter.constitution import load_constitution  # YAML is read by those who have some
+
+        if source is None:
+            if self._source is None:
+                raise ConfigurationError("no constitution was loaded before; say which one.")
+            source, allow, models = self._source
+        loaded = load_constitution(source, allow=tuple(allow), models=models)
+        with self._lock:
+            before = self._constitution
+            loaded = loaded if before is None else loaded.keeping(before)
+            for contract in loaded.contracts:
+                for original, rules in list(self._governed.values()):
+                    check_contract(contract, self._core.registry, original, rules)
+            self._core.registry.replace(() if before is None else before.contracts, loaded.contracts)
+            self._constitution, self._source = loaded, (source, tuple(allow), models)
+        return loaded
+
+    def load_shadow(
+        self,
+        source: str | Path | Traversable | None,
+        *,
+        allow: Iterable[str] = (),
+        models: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let a second constitution decide beside the one in force, without effect; None ends that. What was
+        compared so far is forgotten."""
+        from arbiter.constitution import load_constitution
+
+        shadow = None
+        if source is not None:
+            shadow = Registry()
+            for contract in load_constitution(source, allow=tuple(allow), models=models).contracts:
+                if contract.enforced:
+                    contract.mode = "audit"  # whatever it does besides answering has no effect either
+                    shadow.add(contract)
+        self._core.settings.shadow.clear()
+        self._core.registry.watch(shadow)
+
+    def shadow_report(self) -> ShadowReport:
+        """Every decision in which the shadow constitution differs from the one in force."""
+        return self._core.settings.shadow.report()
+
+    @property
+    def _bindings(self) -> Sequence[BindingPack]:
+        return () if self._constitution is None else self._constitution.bindings
 
     # Registration
 
@@ -200,7 +301,7 @@ class ArbiterOS:
             if not instructions and not schemas:
                 return graph
             graph = ledger.original
-        rules = rules_for(graph, instructions, schemas, strict=self._strict)
+        rules = rules_for(graph, instructions, schemas, strict=self._strict, packs=self._bindings)
         with self._lock:
             check_registered(self._core.registry, graph, rules)
             governed = weave(graph, self._core, rules)

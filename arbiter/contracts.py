@@ -34,6 +34,9 @@ class Contract:
     deadline: float | None = None
     blocking: bool | None = None
     mode: Mode = "enforce"
+    description: str = ""
+    source: str = ""
+    """Where it was declared, "policies/payments.yaml:14"; empty for what code registered."""
 
     def __init__(
         self,

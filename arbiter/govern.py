@@ -161,8 +161,10 @@ def rules_for(
     schemas: Mapping[str, Any] | None,
     *,
     strict: bool,
+    packs: Sequence[BindingPack] = (),
 ) -> Rules:
-    """How to find each node's rule. First match: the mapping, the label, the metadata, a binding pack."""
+    """How to find each node's rule. First match: the mapping, the label, the metadata, a binding pack of
+    `packs`, one that ships with Arbiter."""
     named = Mapped(instructions, "instructions", graph)
     for key, value in named.given.items():
         named.given[key] = find_instruction(value)
@@ -170,16 +172,15 @@ def rules_for(
     for key, value in shaped.given.items():
         shaped.given[key] = schemas_of(value, key)
 
-    packs = {id(level): _pack_of(level) for _, level in levels(graph)}
+    fitting = {id(level): _packs_of(level, packs) for _, level in levels(graph)}
 
     def rule(path: tuple[str, ...], name: str, node: PregelNode, level: Graph) -> NodeRule:
-        pack = packs[id(level)]
         label = label_of(node.bound)
         instruction = (
             named.get(path, name)
             or (label.instruction if label else None)
             or _from_metadata(name, node)
-            or (pack.instruction_of(name) if pack else None)
+            or next(filter(None, (pack.instruction_of(name) for pack in fitting[id(level)])), None)
         )
         given = shaped.get(path, name)
         return NodeRule(instruction, given or (label.schemas if label else None))
@@ -210,17 +211,18 @@ def _from_metadata(name: str, node: PregelNode) -> Instruction | None:
     return find_instruction(found)
 
 
-def _pack_of(graph: Graph) -> BindingPack | None:
+def _packs_of(graph: Graph, packs: Sequence[BindingPack]) -> list[BindingPack]:
+    """Those that fit this graph: of `packs` all, of the shipped ones the first."""
     from arbiter.packs import GraphFacts, binding_for, code_of  # YAML is read for the first graph
 
     config: Mapping[str, Any] = graph.config or {}
     nodes = governed_nodes(graph)
-    return binding_for(
-        GraphFacts(
-            nodes={name: code_of(node.bound) for name, node in nodes.items()},
-            metadata=dict(config.get("metadata") or {}),
-        )
+    facts = GraphFacts(
+        nodes={name: code_of(node.bound) for name, node in nodes.items()},
+        metadata=dict(config.get("metadata") or {}),
     )
+    shipped = binding_for(facts)
+    return [*(pack for pack in packs if pack.fits(facts)), *([shipped] if shipped else ())]
 
 
 # Soundness ----------------------------------------------------------------------------------------

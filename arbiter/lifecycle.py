@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequenc
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, cast
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -39,8 +39,9 @@ from arbiter.history import CausalHistory, HistoryItem, Record, fact_from, facts
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Run
 from arbiter.registry import Plan, Seat
+from arbiter.shadow import Decision, ShadowDifference, ShadowLog
 from arbiter.states import Snapshot, as_state, digest, freeze, is_atom, snapshot, thaw, with_fields, without
-from arbiter.verdicts import ALLOW, Correction, Verdict, as_verdict
+from arbiter.verdicts import ALLOW, Correction, EvaluationResult, Verdict, as_verdict
 
 # What the generator asks for ----------------------------------------------------------------------
 
@@ -147,10 +148,14 @@ class Settings:
     facts: int = KEEP
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
+    shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
 
 
 _lock = threading.Lock()
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
+SHADOW = "shadow:"
+"""What the tallies of a shadow constitution's checkers are filed under."""
 _FUNCTIONS = "()"
 opened: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
 """The governed node whose body is running: what graphs and functions that it calls belong to."""
@@ -178,7 +183,10 @@ class NodeRun:
     capped: PolicyRouter | None = None
     """A router wants the best attempt, because it may not redirect again."""
     begun: float = 0.0
+    shadow: Decision | None = None
+    """What a shadow constitution decided before the node."""
     _view: CausalHistory | None = None
+    _shadow_view: CausalHistory | None = None
     _aside: RunnableConfig | None = None
     _inner: dict[str, tuple[int, Value, dict[str, Fact]]] | None = None
 
@@ -213,6 +221,14 @@ class NodeRun:
         if self._view is None:
             self._view = CausalHistory(self.past, HistoryItem(self.record, view=True), self.run)
         return self._view
+
+    @property
+    def shadow_view(self) -> CausalHistory:
+        """What policies of a shadow constitution see: the same, with tallies and evaluations of their own."""
+        if self._shadow_view is None:
+            item = HistoryItem(self.record, view=True, evaluations=_NO_RESULTS)
+            self._shadow_view = CausalHistory(self.past, item, self.run, SHADOW)
+        return self._shadow_view
 
     @property
     def aside(self) -> RunnableConfig | None:
@@ -318,16 +334,28 @@ class NodeRun:
 def lifecycle(run: NodeRun) -> Steps:
     """The whole of one node run. Returns the body's output, or `Raised`."""
     run.begun = run.settings.timer()
-    if not run.plan.observers:
+    plan = run.plan
+    if plan.shadow is None and not plan.observers:
         return (yield from _govern(run))
+    if plan.shadow is not None:
+        yield from _shadow_check(run, plan.shadow)
     answer = yield from _govern(run)
-    yield from _observe(run)
+    if plan.shadow is not None:
+        _compare_checks(run)
+        if run.record.status == "completed":
+            yield from _shadow_route(run, plan.shadow, answer)
+        yield from _observe(run, plan.shadow.observers, run.shadow_view, SHADOW)
+    yield from _observe(run, plan.observers, run.view)
     return answer
 
 
 def _govern(run: NodeRun) -> Steps:
     plan = run.plan
-    if plan.checkers or (run.schemas is not None and run.schemas.input is not None):
+    if (
+        plan.checkers
+        or plan.shadow is not None
+        or (run.schemas is not None and run.schemas.input is not None)
+    ):
         stopped = yield from _check(run)
         if stopped is not None or run.redirect is not None:
             return _end(run, stopped)
@@ -403,29 +431,31 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     return answer
 
 
-def _observe(run: NodeRun) -> Steps:
+def _observe(
+    run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, prefix: str = ""
+) -> Steps:
     """Tell how it went to the checkers that want to know."""
     record = run.record
     evaluations = record.evaluations
     tallies: dict[str, Mapping[str, float]] = {}
-    for checker in run.plan.observers:
+    for checker in observers:
         if isinstance(evaluations, Evaluations):
             for name in checker.needs:
                 if (lane := evaluations.lane(name)) is not None:
                     yield Resolve(evaluations, lane)
         try:
             if run.reads is not None:
-                run.view.give_results(run.reads)
-            found: Any = checker.observe(run.view)
+                view.give_results(run.reads)
+            found: Any = checker.observe(view)
             if found:
-                tallies[checker.name] = {str(key): _amount(amount) for key, amount in found.items()}
+                tallies[prefix + checker.name] = {str(key): _amount(amount) for key, amount in found.items()}
         except Exception as exc:
             record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
         finally:
             if run.reads is not None:
-                run.view.give_results(None)
+                view.give_results(None)
     if tallies:
-        record.tallies = tallies
+        record.tallies = {**record.tallies, **tallies}
 
 
 def _amount(amount: object) -> float:
@@ -525,9 +555,15 @@ def _check(run: NodeRun) -> Steps:
 
 def _watch(run: NodeRun) -> Raised | None:
     """The node may run: let the checkers that look into its body do so."""
-    if not run.plan.watchers:
+    shadow = run.plan.shadow
+    if not run.plan.watchers and shadow is None:
         return None
     handlers: list[BaseCallbackHandler] = []
+    for checker in () if shadow is None else shadow.watchers:
+        try:
+            handlers.extend(checker.handlers(run.shadow_view))
+        except Exception as exc:
+            run.record.failed(f"shadow {checker.name}", describe(exc))
     for checker in run.plan.watchers:
         try:
             handlers.extend(checker.handlers(run.view))
@@ -850,6 +886,98 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
         record.routes = {seat.name: routes.get(seat.name) for seat in seats}
     else:
         record.routes = run.plan.no_routes
+
+
+# Shadow -------------------------------------------------------------------------------------------
+
+
+def _shadow_check(run: NodeRun, shadow: Plan) -> Steps:
+    """What a shadow constitution would decide about this node. Changes nothing."""
+    decision = Decision(kind="allow")
+    answers: Any = yield CallAll(shadow.checkers, (run.shadow_view,))
+    if type(answers) is Raised:
+        return
+    for seat, answer in zip(shadow.checkers, answers, strict=False):
+        if type(answer) is Raised:
+            kind = "ask" if isinstance(answer.error, GraphBubbleUp) else "deny"
+            verdict = Verdict(cast(Any, kind), f"the checker failed: {describe(answer.error)}")
+        else:
+            verdict = as_verdict(answer)
+        if _STRENGTH[verdict.kind] > _STRENGTH[decision.kind]:
+            decision = _decision(verdict, seat.contract)
+    run.shadow = decision
+
+
+_STRENGTH = {"allow": 0, "ask": 1, "deny": 2}
+
+
+def _decision(verdict: Verdict, checker: PolicyChecker) -> Decision:
+    target = ""
+    if verdict.kind == "deny" and checker.on_deny not in ("raise", "audit"):
+        target = checker.on_deny.removeprefix("redirect:")
+    return Decision(kind=verdict.kind, policy=checker.name, reason=verdict.reason, target=target)
+
+
+def _compare_checks(run: NodeRun) -> None:
+    if run.shadow is None:
+        return
+    enforced = Decision(kind="allow")
+    by_name = {seat.name: seat.contract for seat in run.plan.checkers}
+    for name, verdict in run.record.checks.items():
+        checker = by_name.get(name)
+        if checker is None:  # an input schema, which both have
+            return
+        if checker.enforced and _STRENGTH[verdict.kind] > _STRENGTH[enforced.kind]:
+            enforced = _decision(verdict, checker)
+    _note_difference(run, "check", enforced, run.shadow)
+
+
+def _shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
+    record, view = run.record, run.shadow_view
+    if not shadow.routers:
+        return
+    evaluations = Evaluations(shadow.lanes, view)
+    view.give_results(evaluations)
+    decision = Decision(kind="continue")
+    shown = freeze(output)
+    for seat in shadow.routers:
+        router = seat.contract
+        for name in router.needs:
+            if (lane := evaluations.lane(name)) is not None:
+                yield Resolve(evaluations, lane)
+        target = yield Call(seat, (view, shown) if seat.takes_output else (view,))
+        if isinstance(target, Verdict) and target.kind == "ask" and router.escalates:
+            decision = Decision(kind="ask", policy=router.name, reason=target.reason)
+        elif isinstance(target, str) and target in run.targets:
+            if view.past.redirects(seat.name) >= router.max_redirects:
+                continue
+            decision = Decision(kind="redirect", policy=router.name, target=str.__str__(target))
+        else:
+            continue
+        break
+    view.give_results(_NO_RESULTS)
+    enforced = Decision(kind="continue")
+    if record.redirected_to is not None:
+        enforced = Decision(kind="redirect", policy=record.redirected_by or "", target=record.redirected_to)
+    _note_difference(run, "route", enforced, decision)
+
+
+def _note_difference(
+    run: NodeRun, stage: Literal["check", "route"], enforced: Decision, shadow: Decision
+) -> None:
+    record = run.record
+    run.settings.shadow.add(
+        ShadowDifference(
+            stage=stage,
+            item=record.id,
+            node=record.node,
+            instruction=record.instruction.qualified if record.instruction else None,
+            step=record.step,
+            thread_id=run.run.log.thread_id,
+            enforced=enforced,
+            shadow=shadow,
+        )
+    )
 
 
 def _wants_human(run: NodeRun, router: PolicyRouter, verdict: Verdict) -> None:

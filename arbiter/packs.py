@@ -15,7 +15,7 @@ This module knows nothing of LangGraph: whoever governs a graph describes it in 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -176,9 +176,14 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _read_document(file: Traversable, name: str) -> Document:
+def read_document(file: Traversable, name: str) -> Document:
+    """One file as plain data. Raises `PackError` when it cannot be read at all."""
     try:
         return _parse(file, name)
+    except OSError as error:
+        raise PackError.at(
+            name, 1, f"expected a file that can be read, got {error.strerror or error}"
+        ) from None
     except _UnreadableError as error:
         raise PackError.at(name, error.line, error.message) from None
 
@@ -228,6 +233,12 @@ _EXPECTED = {
 }
 
 
+def pack_files(folder: Traversable) -> list[Traversable]:
+    """The pack files of a folder, by name."""
+    found = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return [f for f in found if f.name.endswith((".yaml", ".yml")) and not f.name.startswith(".")]
+
+
 def load_packs(
     folder: Traversable, model: type[_Model], convert: Callable[[Document, _Model], _T]
 ) -> tuple[_T, ...]:
@@ -240,12 +251,10 @@ def load_packs(
         raise ConfigurationError(f"expected a folder of packs, got {str(folder)!r}.")
     packs: list[_T] = []
     mistakes: list[PackMistake] = []
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if not file.name.endswith((".yaml", ".yml")) or file.name.startswith("."):
-            continue
+    for file in pack_files(folder):
         try:
-            document = _read_document(file, f"{folder.name}/{file.name}".removeprefix("/"))
-            packs.append(convert(document, _validate(document, model)))
+            document = read_document(file, f"{folder.name}/{file.name}".removeprefix("/"))
+            packs.append(convert(document, validate(document, model)))
         except PackError as error:
             mistakes.extend(error.mistakes)
     if mistakes:
@@ -253,15 +262,16 @@ def load_packs(
     return tuple(packs)
 
 
-def _validate(document: Document, model: type[_Model]) -> _Model:
+def validate(document: Document, model: type[_Model]) -> _Model:
+    """A document as that model. Raises a `PackError` with all that is wrong."""
     mistakes = list(document.mistakes)
     # What could not be read is None by now; saying that it should not be would be a second mistake.
     reported = {mistake.path for mistake in mistakes}
     try:
         pack = model.model_validate(document.data)
     except ValidationError as error:
-        for details in error.errors(include_url=False):
-            mistake = document.mistake(details["loc"], _message(model, details))
+        for place, message in explain(model, document.data, error):
+            mistake = document.mistake(place, message)
             if mistake.path not in reported:
                 mistakes.append(mistake)
     else:
@@ -270,27 +280,85 @@ def _validate(document: Document, model: type[_Model]) -> _Model:
     raise PackError(sorted(mistakes, key=lambda mistake: mistake.line))
 
 
-def _message(model: type[PackModel], details: ErrorDetails) -> str:
+def explain(
+    model: type[PackModel], data: Any, error: ValidationError, also: Iterable[str] = ()
+) -> Iterator[tuple[Place, str]]:
+    """What is wrong in `data`, by place, one sentence each. `also` are keys that somebody else reads."""
+    alternatives: dict[Place, list[ErrorDetails]] = {}
+    for details in error.errors(include_url=False):
+        alternatives.setdefault(_place_in(data, details), []).append(details)
+    for place, found in alternatives.items():
+        if len(found) > 1 and _is_choice(place, alternatives):
+            continue  # one of several shapes was meant, and what is wrong in it is said further in
+        if len(found) == 1:
+            yield place, _message(model, found[0], also)
+        else:
+            expected = dict.fromkeys(_expected(details) for details in found)
+            yield place, f"expected {' or '.join(expected)}, got {_short(found[0]['input'])}"
+
+
+def _place_in(data: Any, details: ErrorDetails) -> Place:
+    """Where the mistake is: pydantic also names the member of a union that it tried, which is no place."""
+    place: list[str | int] = []
+    found = data
+    *before, last = details["loc"] or ("",)
+    for step in before:
+        if (isinstance(found, dict) and step in found) or (isinstance(found, list) and isinstance(step, int)):
+            found = cast(Any, found)[step]
+            place.append(step)
+    inside = (isinstance(found, dict) and last in found) or (
+        isinstance(found, list) and isinstance(last, int)
+    )
+    if details["loc"] and (inside or details["type"] in ("missing", "extra_forbidden")):
+        place.append(last)
+    return tuple(place)
+
+
+def _is_choice(place: Place, places: Iterable[Place]) -> bool:
+    return any(len(other) > len(place) and other[: len(place)] == place for other in places)
+
+
+def _expected(details: ErrorDetails) -> str:
+    return _EXPECTED.get(details["type"]) or details["msg"].removeprefix("Input should be ")
+
+
+def _message(model: type[PackModel], details: ErrorDetails, also: Iterable[str] = ()) -> str:
     kind, place, got = details["type"], details["loc"], details["input"]
     if kind == "missing":
         return "expected a value, got nothing"
     if kind == "extra_forbidden":
-        keys = sorted(_keys_at(model, place[:-1]))
+        keys = sorted({*_keys_at(model, place[:-1]), *(also if len(place) == 1 else ())})
         hint = nearest(str(place[-1]), keys)
         return f"expected one of {', '.join(keys)}, got {str(place[-1])!r}.{hint}"
     if kind == "value_error":
         return details["msg"].removeprefix("Value error, ")
-    expected = _EXPECTED.get(kind) or details["msg"].removeprefix("Input should be ")
-    return f"expected {expected}, got {_short(got)}"
+    if kind == "string_pattern_mismatch":
+        pattern = details.get("ctx", {}).get("pattern")
+        return f"expected a text like {pattern}, got {_short(got)}"
+    return f"expected {_expected(details)}, got {_short(got)}"
 
 
 def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str]:
-    kind: Any = model
+    """The keys of what is at a place, which also names the members of unions on the way."""
+    kinds: list[Any] = [model]
     for step in place:
-        fields = getattr(kind, "model_fields", None)
-        kind = fields[step].annotation if fields else get_args(kind)[-1]
-    keys: Iterable[str] = kind.model_fields
-    return keys
+        inside = [part for kind in kinds for part in _inside(kind, step)]
+        kinds = inside or kinds
+    models = [part for kind in kinds for part in _models_in(kind)]
+    return [key for found in models for key in found.model_fields]
+
+
+def _inside(kind: Any, step: str | int) -> list[Any]:
+    members: Any = getattr(kind, "model_fields", None)
+    if members is not None:
+        return [members[step].annotation] if step in members else []
+    return [part for part in get_args(kind) if part is not type(None)]
+
+
+def _models_in(kind: Any) -> list[Any]:
+    if hasattr(kind, "model_fields"):
+        return [kind]
+    return [found for part in get_args(kind) for found in _models_in(part)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +417,8 @@ class BindingPack:
     bindings: tuple[tuple[str, Instruction], ...]
 
     def fits(self, facts: GraphFacts) -> bool:
-        return any(fingerprint.fits(facts) for fingerprint in self.match)
+        """A pack of a project's own needs no fingerprint: it is about the project's graphs."""
+        return not self.match or any(fingerprint.fits(facts) for fingerprint in self.match)
 
     def instruction_of(self, node: str) -> Instruction | None:
         fitting = (instruction for name, instruction in self.bindings if _fits(node, name))
@@ -416,7 +485,7 @@ def _code(value: object) -> str:
     return value
 
 
-def _fingerprint(match: _FingerprintEntry) -> _FingerprintEntry:
+def has_traits(match: FingerprintEntry) -> FingerprintEntry:
     if not match.metadata and not match.nodes:
         raise ValueError("expected metadata or nodes, got neither. It would fit every graph.")
     return match
@@ -425,7 +494,7 @@ def _fingerprint(match: _FingerprintEntry) -> _FingerprintEntry:
 _Text = Annotated[str, Field(min_length=1)]
 
 
-class _FingerprintEntry(PackModel):
+class FingerprintEntry(PackModel):
     metadata: dict[str, str] = {}
     nodes: dict[str, Annotated[str, PlainValidator(_code)]] = {}
 
@@ -439,5 +508,5 @@ class _BindingFile(PackModel):
     version: Literal[1]
     name: _Text
     description: _Text
-    match: Annotated[list[Annotated[_FingerprintEntry, AfterValidator(_fingerprint)]], Field(min_length=1)]
+    match: Annotated[list[Annotated[FingerprintEntry, AfterValidator(has_traits)]], Field(min_length=1)]
     instructions: Annotated[list[_BindingEntry], Field(min_length=1)]

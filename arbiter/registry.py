@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -76,6 +76,8 @@ class Plan:
     """`all_allowed` as a fact holds it."""
     only_async: Contract | None = None
     """A contract that only an async run can call, if there is one."""
+    shadow: Plan | None = None
+    """What a shadow constitution would apply."""
     empty: bool = True
     """Nothing applies: there is nothing to decide, only to record."""
 
@@ -91,28 +93,53 @@ class Registry:
         self.evaluators: list[Lane] = []
         self.advisors: list[Seat[Advisor]] = []
         self.gates: list[Seat[CorrectionGate]] = []
+        self.shadow: Registry | None = None
 
     @property
     def empty(self) -> bool:
         return self.version == 0
 
+    def watch(self, shadow: Registry | None) -> None:
+        """Let what is in `shadow` decide beside these, without effect."""
+        with self._lock:
+            self.shadow = shadow
+            self.version += 1
+
+    def replace(self, old: Collection[Contract], new: Sequence[Contract]) -> None:
+        """Put `new`, in front, in the place of `old`: all of them or, where a name is taken, none."""
+        fresh = Registry()
+        with self._lock:
+            for contract in (*new, *(c for c in self._contracts() if c not in old)):
+                fresh._add(contract)
+            kept = {id(lane.evaluator): lane for lane in self.evaluators}
+            self.evaluators = [kept.get(id(lane.evaluator), lane) for lane in fresh.evaluators]
+            self.checkers, self.routers = fresh.checkers, fresh.routers
+            self.version += 1
+
+    def _contracts(self) -> list[Contract]:
+        seats: list[Seat[Any]] = [*self.checkers, *self.routers]
+        return [*(lane.evaluator for lane in self.evaluators), *(seat.contract for seat in seats)]
+
     def add(self, contract: Contract) -> None:
         with self._lock:
-            self._refuse_duplicate(contract)
-            match contract:
-                case PolicyChecker():
-                    self.checkers.append(Seat.of(contract))
-                case PolicyRouter():
-                    self.routers.append(Seat.of(contract))
-                case NodeEvaluator():
-                    self.evaluators.append(Lane(contract))
-                case Advisor():
-                    self.advisors.append(Seat.of(contract))
-                case CorrectionGate():
-                    self.gates.append(Seat.of(contract))
-                case _:
-                    raise RegistrationError(f"{contract!r} is none of the contracts.")
-            self.version += 1
+            self._add(contract)
+
+    def _add(self, contract: Contract) -> None:
+        self._refuse_duplicate(contract)
+        match contract:
+            case PolicyChecker():
+                self.checkers.append(Seat.of(contract))
+            case PolicyRouter():
+                self.routers.append(Seat.of(contract))
+            case NodeEvaluator():
+                self.evaluators.append(Lane(contract))
+            case Advisor():
+                self.advisors.append(Seat.of(contract))
+            case CorrectionGate():
+                self.gates.append(Seat.of(contract))
+            case _:
+                raise RegistrationError(f"{contract!r} is none of the contracts.")
+        self.version += 1
 
     def _refuse_duplicate(self, contract: Contract) -> None:
         # Checkers and routers are both policies: one name must say which policy denied or redirected.
@@ -156,6 +183,9 @@ class Registry:
                 and _defines(seat.contract, "observe")
                 and seat.contract.observes(node, instruction)
             )
+            shadow = None if self.shadow is None else self.shadow.plan(node, instruction, reachable)
+            if shadow is not None and shadow.empty:
+                shadow = None
             return Plan(
                 checkers=checkers,
                 advisors=advisors,
@@ -169,13 +199,14 @@ class Registry:
                 kinds={seat.name: "allow" for seat in checkers},
                 observers=observers,
                 watchers=tuple(s.contract for s in checkers if _defines(s.contract, "handlers")),
-                recovers=any(s.contract.recovers for s in checkers),
+                recovers=any(c.recovers for c in (*observers, *(shadow.observers if shadow else ()))),
                 keeps_output=any(s.contract.on_cap == "best_attempt" for s in routers),
                 escalates=any(s.contract.escalates for s in routers),
                 only_async=next(
                     (contract for contract in called if contract.is_async and contract.enforced), None
                 ),
-                empty=not called and not lanes and not observers,
+                shadow=shadow,
+                empty=not called and not lanes and not observers and shadow is None,
             )
 
 

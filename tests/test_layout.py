@@ -28,9 +28,9 @@ LAYERS = (
     # Lowest first. Modules of one layer stand side by side; a module imports from its own layer and below.
     {"errors", "states", "facts", "calls"},
     {"instructions", "verdicts"},
-    {"history", "recorder", "rendering"},
+    {"history", "recorder", "rendering", "shadow"},
     {"contracts", "policy", "evaluation", "advice"},
-    {"checkers", "routers", "evaluators", "advisors", "packs"},
+    {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
     {"evaluations", "registry"},
     {"lifecycle"},
     {"drivers", "core"},

@@ -1,0 +1,750 @@
+"""The constitution: instructions, checkers, routers and evaluators declared in packs, made into objects.
+
+    files ─▶ documents ─▶ packs ─▶ rules (after `extends`) ─▶ entries that fit their kind ─▶ contracts
+
+Nothing is made unless everything is right: each stage collects what is wrong in all files, and one `PackError`
+tells it all. A pack that extends another has its rules too, and may make one of them tighter by naming it again;
+a change that is not known to be tighter needs `override: true`. See docs/constitution.md.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from arbiter.contracts import Contract, Mode
+from arbiter.errors import (
+    ArbiterError,
+    ConfigurationError,
+    PackError,
+    PackMistake,
+    ParameterError,
+    UnknownInstructionError,
+    nearest,
+)
+from arbiter.evaluation import NodeEvaluator
+from arbiter.instructions import Instruction, find_instruction, means
+from arbiter.kinds import (
+    CONTRACTS,
+    KINDS,
+    Section,
+    Text,
+    class_at,
+    parameters_of,
+    takes_model,
+    tightening,
+)
+from arbiter.packs import (
+    BindingPack,
+    Document,
+    Fingerprint,
+    FingerprintEntry,
+    Kind,
+    PackModel,
+    Place,
+    explain,
+    has_traits,
+    pack_files,
+    pack_folder,
+    read_document,
+    validate,
+)
+from arbiter.policy import PolicyChecker, PolicyRouter
+
+SHIPPED = "arbiter:"
+FOLDERS: tuple[Kind, ...] = get_args(Kind)
+SECTIONS: tuple[Section, ...] = get_args(Section)
+C = TypeVar("C", bound=Contract)
+
+
+# What a file may hold -----------------------------------------------------------------------------
+
+
+class Member(PackModel):
+    """One instruction of a domain core."""
+
+    meaning: Text
+    unverified: bool = False
+    acts: bool = False
+
+
+class Binding(PackModel):
+    """Which instruction a node is. `node` is its name, or a pattern with `*` and `?`."""
+
+    node: Text
+    instruction: Text
+
+
+class DomainCore(PackModel):
+    """A core of instructions of one's own."""
+
+    core: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$")]
+    members: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], Member], Field(min_length=1)]
+
+
+Entries = Annotated[list[dict[str, Any]], Field(default_factory=list[dict[str, Any]])]
+Match = Annotated[FingerprintEntry, AfterValidator(has_traits)]
+
+
+class PackFile(PackModel):
+    """One file."""
+
+    version: Literal[1]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    description: Text
+    extends: Annotated[list[Text], Field(default_factory=list[Text])]
+    mode: Mode = "enforce"
+    match: Annotated[list[Match], Field(default_factory=list[Match])]
+    instructions: Entries
+    checkers: Entries
+    routers: Entries
+    evaluators: Entries
+
+
+class RuleHead(PackModel):
+    """What every rule may say, of whichever kind it is."""
+
+    name: Text
+    use: Text
+    description: str = ""
+    mode: Mode | None = None
+    override: bool = False
+
+
+_HEAD = frozenset(RuleHead.model_fields)
+
+
+# What a constitution is ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constitution:
+    """What was loaded. Contracts are in the order in which they are declared, those of extended packs first.
+
+    `cores` are the domain cores by name; they exist as long as something refers to them.
+    """
+
+    origin: str
+    packs: tuple[str, ...] = ()
+    bindings: tuple[BindingPack, ...] = ()
+    cores: Mapping[str, type[Instruction]] = field(default_factory=dict[str, type[Instruction]])
+    checkers: tuple[PolicyChecker, ...] = ()
+    routers: tuple[PolicyRouter, ...] = ()
+    evaluators: tuple[NodeEvaluator, ...] = ()
+
+    declared: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What each contract was made of, by section and name."""
+
+    @property
+    def contracts(self) -> tuple[Contract, ...]:
+        return (*self.evaluators, *self.checkers, *self.routers)
+
+    def keeping(self, before: Constitution) -> Constitution:
+        """This one, with the very objects of `before` where their declaration is the same."""
+
+        def kept(section: Section, new: tuple[C, ...], old: tuple[C, ...]) -> tuple[C, ...]:
+            known = {contract.name: contract for contract in old}
+
+            def same(name: str) -> bool:
+                key = f"{section}.{name}"
+                return self.declared[key] == before.declared.get(key)
+
+            return tuple(known[c.name] if same(c.name) else c for c in new)
+
+        return replace(
+            self,
+            checkers=kept("checkers", self.checkers, before.checkers),
+            routers=kept("routers", self.routers, before.routers),
+            evaluators=kept("evaluators", self.evaluators, before.evaluators),
+        )
+
+
+def load_constitution(
+    source: str | Path | Traversable,
+    *,
+    allow: Iterable[str] = (),
+    models: Mapping[str, Any] | None = None,
+) -> Constitution:
+    """Read a project's `instructions/`, `policies/` and `evaluators/`, a single pack file, or, as
+    "arbiter:kernel", a pack that ships with Arbiter.
+
+    `allow` are the prefixes of dotted paths that packs may name classes by, such as "mycompany."; none by default.
+    `models` are chat models by the names that packs give them. Raises `PackError` with every mistake in every file,
+    or `ConfigurationError` if there is nothing to read.
+    """
+    loader = _Loader(_prefixes(allow), dict(models or {}))
+    return loader.load(source)
+
+
+def _prefixes(allow: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(allow, str):
+        raise ConfigurationError(f"allow is {allow!r}; expected a list of prefixes, such as ['mycompany.'].")
+    prefixes = tuple(allow)
+    for prefix in prefixes:
+        if not prefix.strip("."):
+            raise ConfigurationError(
+                f"allow has the prefix {prefix!r}, which would allow any class. Name a package, such as 'mycompany.'."
+            )
+    return tuple(prefix if prefix.endswith(".") else prefix + "." for prefix in prefixes)
+
+
+# Loading ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pack:
+    document: Document
+    file: PackFile
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+
+@dataclass(slots=True, eq=False)
+class _Rule:
+    """One rule, as the packs declare it together: its own entry on top of what it changes."""
+
+    section: Section
+    pack: _Pack
+    place: Place
+    data: dict[str, Any]
+    origins: dict[str, tuple[Document, Place]]
+    """Where each value was written: of a rule that changes another, not all are its own."""
+    mode: Mode
+
+    @property
+    def name(self) -> str:
+        return str(self.data["name"])
+
+    @property
+    def source(self) -> str:
+        return f"{self.pack.document.file}:{self.pack.document.line(self.place)}"
+
+    def mistake(self, place: Place, message: str) -> PackMistake:
+        """A mistake at a place inside this rule."""
+        document, base = self.origins.get(str(place[0]) if place else "", (self.pack.document, self.place))
+        return document.mistake((*base, *place), message)
+
+
+class _Loader:
+    def __init__(self, allow: tuple[str, ...], models: Mapping[str, Any]) -> None:
+        self.allow = allow
+        self.models = models
+        self.mistakes: list[PackMistake] = []
+        self.packs: dict[str, _Pack] = {}
+        self.files: list[str] = []
+        self.broken: set[str] = set()
+        """Packs that are there but could not be read: what refers to them is not wrong."""
+
+    def load(self, source: str | Path | Traversable) -> Constitution:
+        self._read(source)
+        order = self._ordered()
+        cores, made = self._cores(order)
+        try:
+            bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)
+            rules = self._merged(order)
+            contracts = [(rule.section, self._made(rule)) for rule in rules]
+            self._stop()
+        except PackError:
+            for name in made:
+                del _cores[name]
+            del cores
+            if made:
+                gc.collect()  # a class lives until then, and its instructions with it
+            raise
+        found = [(section, contract) for section, contract in contracts if contract is not None]
+        return Constitution(
+            origin=str(source),
+            packs=tuple(pack.name for pack in order),
+            bindings=tuple(pack for pack in bindings if pack.bindings),
+            cores=cores,
+            declared={f"{rule.section}.{rule.name}": repr((rule.data, rule.mode)) for rule in rules},
+            checkers=tuple(cast(PolicyChecker, c) for section, c in found if section == "checkers"),
+            routers=tuple(cast(PolicyRouter, c) for section, c in found if section == "routers"),
+            evaluators=tuple(cast(NodeEvaluator, c) for section, c in found if section == "evaluators"),
+        )
+
+    def _stop(self) -> None:
+        if self.mistakes:
+            raise PackError(sorted(self.mistakes, key=lambda each: (self.files.index(each.file), each.line)))
+
+    # Files
+
+    def _read(self, source: str | Path | Traversable) -> None:
+        if isinstance(source, str) and source.startswith(SHIPPED):
+            if self._shipped(source) is None:
+                names = ", ".join(SHIPPED + name for name in shipped_names())
+                raise ConfigurationError(
+                    f"no pack {source!r} ships with Arbiter. There are: {names}.{nearest(source, shipped_names())}"
+                )
+            return
+        root: Any = Path(source) if isinstance(source, str) else source
+        if root.is_file():
+            self._take(root, root.name)
+            return
+        folders = [folder for folder in FOLDERS if root.joinpath(folder).is_dir()]
+        if not folders:
+            raise ConfigurationError(
+                f"no constitution in {str(source)!r}: expected a folder with at least one of {', '.join(FOLDERS)}, "
+                "a YAML file, or a shipped pack such as 'arbiter:kernel'. `arbiter init` makes the folders."
+            )
+        for folder in folders:
+            for file in pack_files(root.joinpath(folder)):
+                self._take(file, f"{folder}/{file.name}")
+
+    def _take(self, file: Traversable, name: str, prefix: str = "") -> _Pack | None:
+        self.files.append(name)
+        try:
+            document = read_document(file, name)
+        except PackError as error:
+            self.broken.add(prefix + file.name.rpartition(".")[0])
+            self.mistakes.extend(error.mistakes)
+            return None
+        try:
+            pack = _Pack(document, validate(document, PackFile))
+        except PackError as error:
+            if isinstance(document.data, dict):
+                self.broken.add(f"{prefix}{document.data.get('name')}")
+            self.mistakes.extend(error.mistakes)
+            return None
+        known = self.packs.setdefault(prefix + pack.name, pack)
+        if known is not pack:
+            message = f"expected a name of its own, got {pack.name!r}, which {known.document.file} has"
+            self.mistakes.append(document.mistake(("name",), message))
+        return pack
+
+    def _shipped(self, name: str) -> _Pack | None:
+        """The pack "arbiter:<name>", read when it is first asked for."""
+        if name in self.packs:
+            return self.packs[name]
+        stem = name.removeprefix(SHIPPED)
+        for folder in FOLDERS:
+            for file in pack_files(pack_folder(folder)):
+                if file.name.rpartition(".")[0] == stem:
+                    return self._take(file, f"{SHIPPED}{folder}/{file.name}", SHIPPED)
+        return None
+
+    # Extending
+
+    def _ordered(self) -> list[_Pack]:
+        """All packs, those that are extended before those that extend them."""
+        done: dict[str, _Pack] = {}
+
+        def visit(key: str, pack: _Pack, path: tuple[str, ...]) -> None:
+            if key in done:
+                return
+            for number, name in enumerate(pack.file.extends):
+                place: Place = ("extends", number)
+                base = self._shipped(name) if name.startswith(SHIPPED) else self.packs.get(name)
+                if base is None:
+                    if name not in self.broken:
+                        self.mistakes.append(pack.document.mistake(place, self._unknown(name)))
+                elif name in (*path, key):
+                    circle = " → ".join([*path[path.index(name) if name in path else len(path) :], key, name])
+                    message = f"expected a pack that does not extend this one, got a circle: {circle}"
+                    self.mistakes.append(pack.document.mistake(place, message))
+                else:
+                    visit(name, base, (*path, key))
+            done[key] = pack
+
+        for key, pack in list(self.packs.items()):
+            visit(key, pack, ())
+        return list(done.values())
+
+    def _unknown(self, name: str) -> str:
+        names = [*self.packs, *(SHIPPED + shipped for shipped in shipped_names())]
+        return f"expected the name of a pack, got {name!r}.{nearest(name, names)}"
+
+    def _merged(self, order: Sequence[_Pack]) -> list[_Rule]:
+        rules: dict[tuple[Section, str], _Rule] = {}
+        owners: dict[tuple[bool, str], _Rule] = {}
+        for pack in order:
+            below = self._below(pack)
+            for section in SECTIONS:
+                for index, entry in enumerate(getattr(pack.file, section)):
+                    self._declare(pack, below, section, (section, index), entry, rules, owners)
+        return list(rules.values())
+
+    def _below(self, pack: _Pack) -> set[int]:
+        """The packs that this one extends, directly or not."""
+        found: set[int] = set()
+        todo = list(pack.file.extends)
+        while todo:
+            base = self.packs.get(todo.pop())
+            if base is not None and id(base) not in found:
+                found.add(id(base))
+                todo.extend(base.file.extends)
+        return found - {id(pack)}
+
+    def _declare(
+        self,
+        pack: _Pack,
+        below: set[int],
+        section: Section,
+        place: Place,
+        entry: dict[str, Any],
+        rules: dict[tuple[Section, str], _Rule],
+        owners: dict[tuple[bool, str], _Rule],
+    ) -> None:
+        document = pack.document
+        name: object = entry.get("name")
+        if not isinstance(name, str) or not name:
+            got = repr(name) if "name" in entry else "nothing"
+            self.mistakes.append(document.mistake((*place, "name"), f"expected a text, got {got}"))
+            return
+        mode = entry.get("mode") or pack.file.mode
+        rule = _Rule(
+            section,
+            pack,
+            place,
+            dict(entry),
+            dict.fromkeys(entry, (document, place)),
+            mode if mode in get_args(Mode) else "enforce",
+        )
+        # A checker and a router share one space of names: a history names the policy only.
+        space = (section == "evaluators", name)
+        known = owners.get(space)
+        if known is None:
+            if entry.get("override") is True and not self.broken.intersection(pack.file.extends):
+                message = f"expected a rule {name!r} in a pack that this one extends, got none to override"
+                self.mistakes.append(rule.mistake(("override",), message))
+            owners[space] = rules[section, name] = rule
+            return
+        if id(known.pack) not in below or known.section != section:
+            message = f"expected a name of its own, got {name!r}, which the rule at {known.source} has"
+            self.mistakes.append(rule.mistake(("name",), message))
+            return
+        if "use" not in entry:
+            rule.data = {**known.data, "override": False, **entry}
+            rule.origins = {**known.origins, **rule.origins}
+        if "mode" not in entry and pack.file.mode == "enforce":
+            rule.mode = known.mode
+        if rule.data.get("override") is not True:
+            self._only_tighter(known, rule)
+        owners[space] = rules[section, name] = rule
+
+    def _only_tighter(self, known: _Rule, rule: _Rule) -> None:
+        remedy = f"the rule at {known.source} says otherwise. Make it tighter, or write override: true"
+        ranks = {"off": 0, "audit": 1, "enforce": 2}
+        if ranks[rule.mode] < ranks[known.mode]:
+            self.mistakes.append(
+                rule.mistake(("mode",), f"expected {known.mode!r}, got {rule.mode!r}; {remedy}")
+            )
+        if rule.data.get("use") != known.data.get("use"):
+            message = f"expected {known.data.get('use')!r}, got {rule.data.get('use')!r}; {remedy}"
+            self.mistakes.append(rule.mistake(("use",), message))
+            return
+        cls = self._class_of(rule, report=False)
+        if cls is None:
+            return  # said where the rule is made
+        defaults = {name: info.default for name, info in parameters_of(cls).model_fields.items()}
+        for parameter in sorted((known.data.keys() | rule.data.keys()) - _HEAD):
+            before = known.data.get(parameter, defaults.get(parameter))
+            after = rule.data.get(parameter, defaults.get(parameter))
+            how = tightening(str(rule.data["use"]), cls, parameter)
+            if before != after and not _is_tighter(how, before, after):
+                message = f"expected {_wanted(how, before)}, got {after!r}; {remedy}"
+                self.mistakes.append(rule.mistake((parameter,), message))
+        if "on_deny" in rule.data and rule.data["on_deny"] == "audit" != known.data.get("on_deny"):
+            self.mistakes.append(
+                rule.mistake(("on_deny",), f"expected a denial that holds, got 'audit'; {remedy}")
+            )
+
+    # Making
+
+    def _class_of(self, rule: _Rule, *, report: bool = True) -> type[Contract] | None:
+        """The class that a rule's `use` names."""
+        use: object = rule.data.get("use")
+        kinds = KINDS[rule.section]
+        problem: str
+        if not isinstance(use, str) or not use:
+            problem = f"expected the kind of the rule, got {use!r}" if "use" in rule.data else _NO_USE
+        elif use in kinds:
+            return cast("type[Contract]", class_at(kinds[use]))
+        elif "." not in use:
+            problem = (
+                f"expected one of {', '.join(sorted(kinds))}, or the dotted path of a class, got {use!r}."
+            )
+            problem += nearest(use, kinds)
+        elif not use.startswith(self.allow or "\0"):
+            allowed = ", ".join(map(repr, self.allow)) or "none"
+            problem = (
+                f"expected a class under an allowed prefix ({allowed}), got {use!r}. "
+                f"Pass allow=[{use.partition('.')[0] + '.'!r}] where the constitution is loaded, if you trust it"
+            )
+        else:
+            try:
+                found = class_at(use)
+                if issubclass(found, CONTRACTS[rule.section]):
+                    return found
+                problem = f"expected a subclass of {CONTRACTS[rule.section].__name__}, got {use!r}"
+            except Exception as error:  # importing runs code of the user's
+                problem = (
+                    f"expected a class that can be imported, got {use!r}: {type(error).__name__}: {error}"
+                )
+        if report:
+            self.mistakes.append(rule.mistake(("use",) if "use" in rule.data else (), problem))
+        return None
+
+    def _made(self, rule: _Rule) -> Contract | None:
+        """The contract that a rule declares, or None with its mistakes noted."""
+        before = len(self.mistakes)
+        self._check_head(rule)
+        cls = self._class_of(rule)
+        if cls is None:
+            return None
+        given = {key: value for key, value in rule.data.items() if key not in _HEAD}
+        try:
+            model = parameters_of(cls)
+        except TypeError as error:
+            self.mistakes.append(rule.mistake(("use",), f"expected a class that YAML can describe: {error}"))
+            return None
+        try:
+            checked = model.model_validate(given)
+        except ValidationError as error:
+            self.mistakes.extend(self._mistakes(rule, model, given, error))
+            return None
+        parameters = {key: _plain(getattr(checked, key)) for key in checked.model_fields_set}
+        self._check_paths(rule, cls, parameters)
+        for key in takes_model(cls) & parameters.keys():
+            parameters[key] = self.models.get(parameters[key], parameters[key])
+        if len(self.mistakes) > before:
+            return None
+        return self._construct(rule, cls, parameters)
+
+    def _construct(self, rule: _Rule, cls: type[Contract], parameters: dict[str, Any]) -> Contract | None:
+        try:
+            contract = cls(rule.name, **parameters)
+            contract.mode = rule.mode
+            contract.source = rule.source
+            contract.description = str(rule.data.get("description") or "")
+            contract.validate()
+        except ParameterError as error:
+            self.mistakes.append(rule.mistake(_place_of(error.parameter), error.problem))
+        except ArbiterError as error:
+            self.mistakes.append(rule.mistake((), str(error)))
+        except Exception as error:  # a class of the user's
+            message = f"{cls.__name__} could not be made: {type(error).__name__}: {error}"
+            self.mistakes.append(rule.mistake((), message))
+        else:
+            return contract
+        return None
+
+    def _check_head(self, rule: _Rule) -> None:
+        head = {key: value for key, value in rule.data.items() if key in _HEAD - {"use"}}
+        try:
+            RuleHead.model_validate({**head, "use": "-"})
+        except ValidationError as error:
+            self.mistakes.extend(self._mistakes(rule, RuleHead, head, error))
+
+    def _mistakes(
+        self, rule: _Rule, model: type[PackModel], given: Mapping[str, Any], error: ValidationError
+    ) -> Iterator[PackMistake]:
+        for place, message in explain(model, given, error, also=_HEAD):
+            yield rule.mistake(place, message)
+
+    def _check_paths(self, rule: _Rule, cls: type[Contract], parameters: Mapping[str, Any]) -> None:
+        """A class that is named in a parameter has to be allowed, too."""
+        for key in getattr(cls, "DOTTED_PARAMETERS", ()):
+            path = parameters.get(key)
+            if isinstance(path, str) and not path.startswith(self.allow or "\0"):
+                allowed = ", ".join(map(repr, self.allow)) or "none"
+                message = f"expected a class under an allowed prefix ({allowed}), got {path!r}"
+                self.mistakes.append(rule.mistake((key,), message))
+
+    # Instructions
+
+    def _cores(self, order: Sequence[_Pack]) -> tuple[dict[str, type[Instruction]], list[str]]:
+        """The domain cores of these packs, and the names of those that are new."""
+        cores: dict[str, type[Instruction]] = {}
+        made: list[str] = []
+        for pack in order:
+            for index, entry in enumerate(pack.file.instructions):
+                if "core" not in entry:
+                    continue
+                place: Place = ("instructions", index)
+                if (declared := self._entry(pack, place, entry, DomainCore)) is None:
+                    continue
+                if declared.core in cores:
+                    message = f"expected a core of its own, got {declared.core!r} again"
+                    self.mistakes.append(pack.document.mistake((*place, "core"), message))
+                    continue
+                known = _cores.get(declared.core)
+                try:
+                    core = known[1] if known and known[0] == declared else _make_core(declared)
+                except ArbiterError as error:
+                    self.mistakes.append(pack.document.mistake((*place, "core"), str(error)))
+                    continue
+                if known is None:
+                    made.append(declared.core)
+                cores[declared.core] = core
+                _cores[declared.core] = (declared, core)
+        return cores, made
+
+    def _bindings(self, pack: _Pack) -> BindingPack:
+        bindings: list[tuple[str, Instruction]] = []
+        for index, entry in enumerate(pack.file.instructions):
+            place: Place = ("instructions", index)
+            if "core" in entry or (binding := self._entry(pack, place, entry, Binding)) is None:
+                continue
+            try:
+                bindings.append((binding.node, find_instruction(binding.instruction)))
+            except UnknownInstructionError as error:
+                self.mistakes.append(pack.document.mistake((*place, "instruction"), str(error)))
+        return BindingPack(
+            name=pack.name,
+            description=pack.file.description,
+            file=pack.document.file,
+            match=tuple(Fingerprint(match.metadata, match.nodes) for match in pack.file.match),
+            bindings=tuple(bindings),
+        )
+
+    def _entry(self, pack: _Pack, place: Place, entry: Mapping[str, Any], model: Any) -> Any:
+        try:
+            return model.model_validate(entry)
+        except ValidationError as error:
+            for where, message in explain(model, entry, error):
+                self.mistakes.append(pack.document.mistake((*place, *where), message))
+            return None
+
+
+_NO_USE = "expected `use`, the kind of the rule, got nothing"
+_cores: dict[str, tuple[DomainCore, type[Instruction]]] = {}
+"""Domain cores that packs have declared. Loading the same declaration again gives the same core, so that graphs
+which were governed before go on to match."""
+
+
+def _make_core(declared: DomainCore) -> type[Instruction]:
+    # The namespace has to be an Enum's own, so the class statement's machinery makes it.
+    import types
+
+    def body(namespace: dict[str, Any]) -> None:
+        namespace["__module__"] = "arbiter.constitution"
+        for name, member in declared.members.items():
+            namespace[name] = means(member.meaning, unverified=member.unverified, acts=member.acts)
+
+    return cast("type[Instruction]", types.new_class(declared.core, (Instruction,), exec_body=body))
+
+
+def _plain(value: Any) -> Any:
+    """What a model holds, as the constructor is given it: mappings and lists, without unset members."""
+    if isinstance(value, PackModel):
+        return {key: _plain(getattr(value, key)) for key in value.model_fields_set}
+    parts: Any = value
+    if isinstance(value, list):
+        return [_plain(part) for part in parts]
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in parts.items()}
+    return value
+
+
+def _place_of(parameter: str) -> Place:
+    """`allow[2].when` as ("allow", 2, "when")."""
+    steps: list[str | int] = []
+    for part in parameter.replace("[", ".[").split("."):
+        if part.startswith("[") and part.endswith("]") and part[1:-1].isdigit():
+            steps.append(int(part[1:-1]))
+        elif part:
+            steps.append(part)
+    return tuple(steps)
+
+
+def _is_tighter(how: str | None, before: Any, after: Any) -> bool:
+    """Whether a rule that had `before` has become tighter with `after`. What cannot be compared has not."""
+    if how == "any":
+        return True
+    if how == "true":
+        return after is True
+    try:
+        if how == "lower":
+            return before is None or (after is not None and after <= before)
+        if how == "higher":
+            return before is None or (after is not None and after >= before)
+        if how == "fewer":
+            return before is None or (after is not None and all(part in before for part in after))
+        if how == "more":
+            # Targets: none named is all of them.
+            return after is None or (before is not None and all(part in after for part in before))
+    except TypeError:
+        return False
+    return False
+
+
+def _wanted(how: str | None, before: Any) -> str:
+    match how:
+        case "lower":
+            return f"at most {before!r}"
+        case "higher":
+            return f"at least {before!r}"
+        case "fewer":
+            return f"nothing beyond {before!r}"
+        case "more":
+            return f"all of {before!r}"
+        case _:
+            return repr(before)
+
+
+# What ships ---------------------------------------------------------------------------------------
+
+
+def shipped_names() -> list[str]:
+    """The packs that ship with Arbiter, sorted."""
+    return sorted(
+        file.name.rpartition(".")[0] for folder in FOLDERS for file in pack_files(pack_folder(folder))
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a pack file, with the parameters of every built-in kind."""
+    schema = PackFile.model_json_schema()
+    definitions: dict[str, Any] = schema.setdefault("$defs", {})
+    for section in SECTIONS:
+        for use, path in KINDS[section].items():
+            definitions[f"{section}.{use}"] = _rule_schema(use, path, definitions)
+        own = {
+            "allOf": [{"$ref": "#/$defs/rule"}],
+            "properties": {"use": {"pattern": r"\.", "description": "The dotted path of a class of yours."}},
+            "required": ["name", "use"],
+        }
+        change = {
+            "allOf": [{"$ref": "#/$defs/rule"}],
+            "not": {"required": ["use"]},
+            "description": "Changes the rule of that name in a pack that this one extends.",
+        }
+        definitions[f"{section}.own"], definitions[f"{section}.change"] = own, change
+        names = [f"{section}.{use}" for use in (*KINDS[section], "own", "change")]
+        schema["properties"][section]["items"] = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    head = RuleHead.model_json_schema()
+    definitions["rule"] = {"type": "object", "properties": head["properties"], "required": ["name"]}
+    for model in (Binding, DomainCore):
+        found = model.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(found.pop("$defs", {}))
+        definitions[model.__name__] = found
+    schema["properties"]["instructions"]["items"] = {
+        "anyOf": [{"$ref": "#/$defs/Binding"}, {"$ref": "#/$defs/DomainCore"}]
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "An Arbiter pack",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+def _rule_schema(use: str, path: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    model = parameters_of(class_at(path))
+    schema = model.model_json_schema(ref_template="#/$defs/{model}")
+    definitions.update(schema.pop("$defs", {}))
+    head = RuleHead.model_json_schema()["properties"]
+    return {
+        **schema,
+        "title": use,
+        "properties": {**head, "use": {"const": use}, **schema.get("properties", {})},
+        "required": ["name", "use", *schema.get("required", ())],
+    }

@@ -1,0 +1,249 @@
+"""The kinds of rules that a pack can name: which class each is, what YAML may give it, what makes it tighter.
+
+A kind's constructor is its schema: `parameters_of` reads the signature and makes the pydantic model that a
+pack's entry is held against. What YAML cannot give (a function, a model object) is left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema, create_model
+
+from arbiter.contracts import Contract
+from arbiter.errors import UnknownInstructionError
+from arbiter.evaluation import NodeEvaluator
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.packs import PackModel
+from arbiter.policy import PolicyChecker, PolicyRouter
+
+Section = Literal["checkers", "routers", "evaluators"]
+Tighter = Literal["lower", "higher", "fewer", "more", "true", "any"]
+"""Which change of a parameter makes a rule tighter: a lower or higher number (None is no limit), fewer or more
+members (None is all for "fewer", none for "more"), true, or any change. Other changes loosen it."""
+
+CONTRACTS: Mapping[Section, type[Contract]] = {
+    "checkers": PolicyChecker,
+    "routers": PolicyRouter,
+    "evaluators": NodeEvaluator,
+}
+KINDS: Mapping[Section, Mapping[str, str]] = {
+    "checkers": {
+        "approval": "arbiter.checkers.approval.ApprovalChecker",
+        "at_most": "arbiter.checkers.temporal.AtMost",
+        "budget": "arbiter.checkers.budget.BudgetChecker",
+        "condition": "arbiter.checkers.condition.ConditionChecker",
+        "flow": "arbiter.checkers.flow.FlowChecker",
+        "forbid_sequence": "arbiter.checkers.history.HistoryPolicyChecker",
+        "never_after": "arbiter.checkers.temporal.NeverAfter",
+        "rate_limit": "arbiter.checkers.rate_limit.RateLimitChecker",
+        "require_before": "arbiter.checkers.temporal.RequireBefore",
+        "schema": "arbiter.checkers.schema.SchemaChecker",
+        "tools": "arbiter.checkers.tools.ToolsChecker",
+        "within_steps": "arbiter.checkers.temporal.WithinSteps",
+    },
+    "routers": {
+        "escalate": "arbiter.routers.escalation.EscalationRouter",
+        "evaluation_failed": "arbiter.routers.quality.EvaluationRouter",
+        "metric_below": "arbiter.routers.quality.MetricThresholdPolicyRouter",
+        "on_error": "arbiter.routers.error.ErrorRouter",
+    },
+    "evaluators": {
+        "condition": "arbiter.evaluators.condition.ConditionEvaluator",
+        "consistency": "arbiter.evaluators.consistency.ConsistencyEvaluator",
+        "cost": "arbiter.evaluators.cost.CostEvaluator",
+        "judge": "arbiter.evaluators.judge.JudgeEvaluator",
+        "latency": "arbiter.evaluators.latency.LatencyEvaluator",
+        "length": "arbiter.evaluators.length.LengthEvaluator",
+        "schema_valid": "arbiter.evaluators.schema_valid.SchemaEvaluator",
+        "threshold": "arbiter.evaluators.threshold.ThresholdEvaluator",
+        "weighted": "arbiter.evaluators.weighted.WeightedEvaluator",
+    },
+}
+_TIGHTER: Mapping[str, Mapping[str, Tighter]] = {
+    "approval": {"approvers": "fewer", "expires_after": "lower"},
+    "at_most": {"times": "lower"},
+    "budget": {
+        "calls": "lower",
+        "tokens": "lower",
+        "cost": "lower",
+        "seconds": "lower",
+        "reserve_tokens": "higher",
+        "reserve_cost": "higher",
+    },
+    "rate_limit": {"calls": "lower", "per_seconds": "higher", "burst": "lower"},
+    "require_before": {"once_per_use": "true", "bound_to": "more"},
+    "tools": {"allow": "fewer", "deny": "more"},
+    "within_steps": {"steps": "lower"},
+    "threshold": {"threshold": "higher"},
+    "length": {"at_least": "higher", "at_most": "lower"},
+    "latency": {"at_most": "lower"},
+    "cost": {"at_most": "lower"},
+    "consistency": {"at_least": "higher"},
+    "judge": {"at_least": "higher"},
+    "weighted": {"at_least": "higher"},
+    "metric_below": {"threshold": "higher"},
+    "escalate": {"below": "higher", "approvers": "fewer", "expires_after": "lower"},
+}
+_TARGETS: Mapping[str, Tighter] = {"target_instructions": "more", "target_nodes": "more"}
+_NEUTRAL = frozenset({"deadline", "durable", "max_redirects", "on_cap", "best_by", "reason", "on_deny"})
+
+
+def class_at(path: str) -> type[Any]:
+    """The class at a dotted path. Raises `ImportError`, or whatever importing its module raises."""
+    module, _, name = path.rpartition(".")
+    found = getattr(import_module(module), name, None)
+    if not isinstance(found, type):
+        raise ImportError(f"module {module!r} has no class {name!r}")
+    return found
+
+
+def tightening(use: str, cls: type[Any], parameter: str) -> Tighter | None:
+    """Which change of that parameter makes a rule of that kind tighter; None: none is known to.
+
+    A class that is not built in says so itself, in a mapping `tighter`.
+    """
+    if parameter in _NEUTRAL:
+        return "any"
+    own: Mapping[str, Tighter] = _TIGHTER.get(use) or getattr(cls, "tighter", {})
+    return own.get(parameter) or _TARGETS.get(parameter)
+
+
+# What YAML may give -------------------------------------------------------------------------------
+
+
+def _instruction(value: object) -> Instruction:
+    try:
+        return find_instruction(value)
+    except UnknownInstructionError as error:
+        raise ValueError(str(error)) from None
+
+
+Text = Annotated[str, Field(min_length=1)]
+InstructionText = Annotated[
+    Instruction, PlainValidator(_instruction), WithJsonSchema({"type": "string", "minLength": 1})
+]
+_TARGET_FIELDS: dict[str, Any] = {
+    "target_instructions": Annotated[list[InstructionText], Field(min_length=1)] | None,
+    "target_nodes": Annotated[list[Text], Field(min_length=1)] | None,
+}
+
+
+class Unfit:
+    """The place of a type that YAML has no value for."""
+
+
+def parameters_of(cls: type[Any]) -> type[PackModel]:
+    """The model of what an entry of that class may hold, besides `use` and what all entries have.
+
+    Raises `TypeError` if the constructor needs something that YAML cannot give.
+    """
+    model = _models.get(cls)
+    if model is None:
+        model = _models[cls] = _model_of(cls)
+    return model
+
+
+_models: WeakKeyDictionary[type[Any], type[PackModel]] = WeakKeyDictionary()
+
+
+def _model_of(cls: type[Any]) -> type[PackModel]:
+    hints = typing.get_type_hints(cls.__init__, include_extras=True)
+    members: dict[str, Any] = {}
+    for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        if parameter.name == "name" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        required = parameter.default is parameter.empty
+        annotation = _TARGET_FIELDS.get(parameter.name) or yaml_type(hints.get(parameter.name, Any))
+        if annotation is Unfit:
+            if required:
+                raise TypeError(f"its parameter {parameter.name!r} cannot be given in YAML")
+            continue
+        members[parameter.name] = (annotation, ... if required else _default(parameter.default))
+    return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
+
+
+def takes_model(cls: type[Any]) -> frozenset[str]:
+    """The parameters of a class that take a chat model: there YAML gives its name."""
+    hints = typing.get_type_hints(cls.__init__)
+    return frozenset(
+        name for name, hint in hints.items() if any(_is_chat_model(part) for part in (hint, *get_args(hint)))
+    )
+
+
+def _is_chat_model(hint: Any) -> bool:
+    return isinstance(hint, type) and any(base.__name__ == "BaseChatModel" for base in hint.__mro__)
+
+
+def _default(value: Any) -> Any:
+    """A default for the JSON Schema: plain data, else none."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return list(cast("Sequence[Any]", value))
+    return None
+
+
+_PLAIN = (str, int, float, bool, Any, type(None), object)
+_LISTS = (list, tuple, set, frozenset, Iterable, Sequence, Collection, Set)
+
+
+def yaml_type(hint: Any) -> Any:
+    """What YAML may give for a parameter with that hint; `Unfit` if nothing."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return Any if hint is object else hint
+    if origin is Annotated:
+        inner = yaml_type(arguments[0])
+        return inner if inner is Unfit else Annotated[(inner, *arguments[1:])]
+    if origin is Literal:
+        return hint
+    if origin in (Union, types.UnionType):
+        return _union(arguments)
+    if origin in _LISTS or hint in _LISTS:
+        return _list(arguments)
+    if origin in (dict, Mapping) or hint in (dict, Mapping):
+        key, value = map(yaml_type, arguments or (str, Any))
+        return Unfit if Unfit in (key, value) else dict[key, value]  # type: ignore[valid-type]
+    if hint is Instruction:
+        return InstructionText
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return hint
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _of_dataclass(hint)
+    return Unfit
+
+
+def _union(arguments: tuple[Any, ...]) -> Any:
+    # An instruction is given as text; where both will do, the constructor reads the text.
+    wanted = [hint for hint in arguments if not (hint is Instruction and str in arguments)]
+    fitting = [found for found in map(yaml_type, wanted) if found is not Unfit]
+    if not [found for found in fitting if found is not type(None)]:
+        return Unfit
+    return Union[tuple(fitting)]  # noqa: UP007 - made of a list
+
+
+def _list(arguments: tuple[Any, ...]) -> Any:
+    if len(arguments) == 2 and arguments[1] is not ...:
+        return Annotated[list[Any], Field(min_length=2, max_length=2)]
+    inner = yaml_type(arguments[0]) if arguments else Any
+    return Unfit if inner is Unfit else list[inner]  # type: ignore[valid-type]
+
+
+def _of_dataclass(cls: type[Any]) -> type[PackModel]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    members: dict[str, Any] = {}
+    for member in fields(cls):
+        if member.default is not MISSING:
+            default: Any = _default(member.default)
+        else:
+            default = None if member.default_factory is not MISSING else ...
+        members[member.name] = (yaml_type(hints[member.name]), default)
+    return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
