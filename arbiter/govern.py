@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from langgraph.constants import END
@@ -271,3 +273,53 @@ def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> 
                     f"node {name!r} has {len(names)} correction gates ({', '.join(names)}); it can have one. "
                     "Narrow their target_instructions or target_nodes."
                 )
+
+
+# What others want to know of a graph --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What a graph tells of one node. `instruction` is its qualified name or "", `code` where its body is defined."""
+
+    name: str
+    instruction: str
+    docstring: str
+    code: str
+
+
+def describe_nodes(graph: Any) -> list[NodeFacts]:
+    """The nodes of a compiled graph or builder, those of subgraphs as `parent:child`."""
+    from arbiter.packs import code_of
+
+    compiled: Graph = graph.compile() if hasattr(graph, "compile") else graph
+    rule = rules_for(compiled, None, None, strict=False)
+    described: list[NodeFacts] = []
+    for path, level in levels(compiled):
+        for name, node in governed_nodes(level).items():
+            instruction = rule(path, name, node, level).instruction
+            described.append(
+                NodeFacts(
+                    name=":".join((*path, name)),
+                    instruction=instruction.qualified if instruction else "",
+                    docstring=_docstring_of(node.bound),
+                    code=code_of(node.bound),
+                )
+            )
+    return described
+
+
+def _docstring_of(bound: Any) -> str:
+    function: Any = getattr(bound, "func", None) or getattr(bound, "afunc", None)
+    while isinstance(function, functools.partial):
+        function = function.func
+    return (inspect.getdoc(function) or "") if function is not None else ""
+
+
+def has_async_nodes(graph: Graph) -> bool:
+    """Whether a node of the graph, or of a graph in it, can only be awaited."""
+    return any(
+        getattr(node.bound, "func", ...) is None and getattr(node.bound, "afunc", None) is not None
+        for _, level in levels(graph)
+        for node in governed_nodes(level).values()
+    )

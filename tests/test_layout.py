@@ -37,6 +37,7 @@ LAYERS = (
     {"weaving"},
     {"functions", "govern"},
     {"arbiter_os"},
+    {"cli"},
 )
 RANK = {noun: rank for rank, layer in enumerate(LAYERS) for noun in layer}
 

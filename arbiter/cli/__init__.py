@@ -1,0 +1,5 @@
+"""The command `arbiter`: lint, schema, init, run, explain."""
+
+from arbiter.cli.app import main
+
+__all__ = ["main"]

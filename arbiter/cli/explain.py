@@ -1,0 +1,83 @@
+"""`arbiter explain`: what a rule does, in words."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from arbiter.constitution import SECTIONS, SHIPPED, load_constitution, shipped_names
+from arbiter.contracts import Contract
+from arbiter.errors import ConfigurationError, nearest
+from arbiter.kinds import KINDS, class_at, parameters_of
+
+
+def explain_rule(name: str, source: str | None, allow: tuple[str, ...]) -> None:
+    """Print what the rule `name` of that constitution does; without one, look in the packs that ship, and among
+    the built-in kinds."""
+    console = Console(highlight=False)
+    rules = _rules(source, allow)
+    if name in rules:
+        for contract in rules[name]:
+            _explain(contract, console)
+        return
+    kinds = {use: path for section in SECTIONS for use, path in KINDS[section].items()}
+    found = [path for section in SECTIONS for use, path in KINDS[section].items() if use == name]
+    if not found:
+        known = [*rules, *kinds]
+        raise ConfigurationError(
+            f"there is no rule or kind {name!r}.{nearest(name, known)} Rules: {', '.join(sorted(rules)) or 'none'}. "
+            f"Kinds: {', '.join(sorted(kinds))}."
+        )
+    for path in found:
+        _describe(class_at(path), name, console)
+
+
+def _rules(source: str | None, allow: tuple[str, ...]) -> dict[str, list[Contract]]:
+    sources = [source] if source is not None else [SHIPPED + name for name in shipped_names()]
+    rules: dict[str, list[Contract]] = {}
+    for each in sources:
+        for contract in load_constitution(each, allow=allow).contracts:
+            known = rules.setdefault(contract.name, [])
+            if contract.source not in [other.source for other in known]:
+                known.append(contract)
+    return rules
+
+
+def _explain(contract: Contract, console: Console) -> None:
+    console.print(Text(f"{contract.kind} {contract.name}", style="bold"), Text(contract.source, style="dim"))
+    if contract.description:
+        console.print(Text(contract.description))
+    console.print(Text(inspect.getdoc(type(contract)) or ""))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for key, value in _parameters(contract).items():
+        table.add_row(Text(key, style="cyan"), Text(value))
+    console.print(table)
+
+
+def _parameters(contract: Contract) -> dict[str, str]:
+    instructions, nodes = contract.target_instructions, contract.target_nodes
+    targets = [
+        "" if instructions is None else " or ".join(map(str, instructions)),
+        "" if nodes is None else "node " + " or ".join(nodes),
+    ]
+    told = {"mode": contract.mode, "applies to": ", ".join(filter(None, targets)) or "every node"}
+    for key in parameters_of(type(contract)).model_fields:
+        if key not in ("target_instructions", "target_nodes") and hasattr(contract, key):
+            value: Any = getattr(contract, key)
+            told[key] = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return told
+
+
+def _describe(kind: type[Any], use: str, console: Console) -> None:
+    console.print(Text(f"{use}", style="bold"), Text(f"{kind.__module__}.{kind.__qualname__}", style="dim"))
+    console.print(Text(inspect.getdoc(kind) or ""))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for key, info in parameters_of(kind).model_fields.items():
+        table.add_row(
+            Text(key, style="cyan"), Text("required" if info.is_required() else f"default {info.default!r}")
+        )
+    console.print(table)

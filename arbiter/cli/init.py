@@ -1,0 +1,183 @@
+"""`arbiter init`: the three folders for a graph, with a proposed instruction for each node.
+
+A proposal comes from what a node is, in this order: its label or binding pack, a `ToolNode`, a chat model, words in
+its name, words in its docstring. What nothing speaks for is asked for, or left open.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from arbiter.cli.graphs import load_graph
+from arbiter.cli.schema import HEADER, write_schemas
+from arbiter.constitution import FOLDERS
+from arbiter.errors import ConfigurationError, UnknownInstructionError
+from arbiter.govern import describe_nodes
+from arbiter.instructions import find_instruction
+
+WORDS: Mapping[str, tuple[str, ...]] = {
+    # The first instruction with a word that fits holds, so the narrow ones come first.
+    "TOOL_BUILD": ("build_tool", "make_tool"),
+    "TOOL_CALL": (
+        "tool",
+        "tools",
+        "call_api",
+        "execute",
+        "pay",
+        "send",
+        "book",
+        "order",
+        "delete",
+        "publish",
+    ),
+    "INTERRUPT": ("human", "approval", "approve", "ask_user"),
+    "FALLBACK": ("fallback", "recover", "handle_error"),
+    "REFLECT": ("reflect", "reflection", "critique", "criticise", "revise", "improve"),
+    "VERIFY": ("verify", "verification", "validate", "check", "grade", "test"),
+    "DECOMPOSE": ("plan", "planner", "decompose", "split", "break_down"),
+    "RESPOND": ("respond", "reply", "answer_user", "final", "finish"),
+    "COMPRESS": ("summarise", "summarize", "compress", "shorten"),
+    "FILTER": ("filter", "rerank", "select", "prune"),
+    "LOAD": ("retrieve", "retriever", "search", "fetch", "load", "lookup", "recall"),
+    "STORE": ("store", "save", "remember", "persist"),
+    "STRUCTURE": ("extract", "parse", "structure"),
+    "RENDER": ("render", "format"),
+    "DELEGATE": ("delegate", "handoff", "hand_off", "supervisor", "subagent"),
+    "CONSTRAIN": ("guard", "guardrail", "redact", "moderate"),
+    "INFER_INTENT": ("intent", "classify", "route", "router"),
+    "GENERATE": (
+        "generate",
+        "model",
+        "agent",
+        "llm",
+        "chat",
+        "write",
+        "writer",
+        "draft",
+        "answer",
+        "call_model",
+    ),
+}
+Ask = Callable[[str, str], str]
+
+
+def propose(name: str, docstring: str, code: str) -> str:
+    """An instruction for a node, or "". `code` is where its code is defined."""
+    if code.rsplit(".", 1)[-1] == "ToolNode" or "tool_node.ToolNode" in code:
+        return "TOOL_CALL"
+    if ".chat_models." in code or code.rsplit(".", 1)[-1].startswith("Chat"):
+        return "GENERATE"
+    return _by_words(name) or _by_words(docstring)
+
+
+def _by_words(text: str) -> str:
+    plain = "_" + re.sub(r"[^a-z0-9]+", "_", re.sub(r"([a-z])([A-Z])", r"\1_\2", text).lower()) + "_"
+    for instruction, words in WORDS.items():
+        if any(f"_{word}_" in plain for word in words):
+            return instruction
+    return ""
+
+
+def scaffold(where: str, folder: Path, *, ask: Ask | None) -> list[Path]:
+    """Write the folders; `ask` (question, proposal) gives the answer, None takes every proposal.
+
+    Nothing that is there is overwritten: raises `ConfigurationError` before anything is written.
+    """
+    graph = load_graph(where)
+    name = _pack_name(where)
+    targets = {
+        folder / "instructions" / f"{name}.yaml": _instructions(name, where, _chosen(graph, ask)),
+        folder / "policies" / f"{name}.yaml": _POLICIES.format(
+            header=HEADER, name=f"{name}-policies", graph=where
+        ),
+        folder / "evaluators" / f"{name}.yaml": _EVALUATORS.format(
+            header=HEADER, name=f"{name}-evaluators", graph=where
+        ),
+    }
+    for path in targets:
+        if path.exists():
+            raise ConfigurationError(f"{path} is there already. Remove it, or choose another folder.")
+    for kind in FOLDERS:
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    for path, text in targets.items():
+        path.write_text(text, encoding="utf-8")
+    return [*targets, *write_schemas(folder)]
+
+
+def _pack_name(where: str) -> str:
+    stem = (
+        re.sub(r"\.py$", "", where.rpartition(":")[0])
+        .replace("\\", "/")
+        .rsplit("/", 1)[-1]
+        .rsplit(".", 1)[-1]
+    )
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "project"
+
+
+def _chosen(graph: Any, ask: Ask | None) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for node in describe_nodes(graph):
+        proposal = node.instruction or propose(node.name, node.docstring, node.code)
+        if ask is not None:
+            proposal = _asked(node.name, proposal, ask)
+        chosen[node.name] = proposal
+    return chosen
+
+
+def _asked(name: str, proposal: str, ask: Ask) -> str:
+    question = f"instruction of node {name!r} (- for none)"
+    while answer := ask(question, proposal):
+        try:
+            return find_instruction(answer).qualified
+        except UnknownInstructionError as error:
+            question, proposal = f"{error} Again", ""
+    return ""
+
+
+def _instructions(name: str, where: str, chosen: Mapping[str, str]) -> str:
+    lines = [HEADER + f"# Which node of {where} is which instruction. Policies apply by instruction.\n"]
+    lines.append("version: 1")
+    lines.append(f"name: {name}")
+    lines.append(f"description: {json.dumps(f'The nodes of {where}.')}")
+    bound = {node: instruction for node, instruction in chosen.items() if instruction}
+    lines.append("instructions:" if bound else "instructions: []")
+    for node, instruction in bound.items():
+        plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.:-]*", node)
+        lines.append(f"  - {{node: {node if plain else json.dumps(node)}, instruction: {instruction}}}")
+    for node in chosen:
+        if node not in bound:
+            lines.append(f"  # {json.dumps(node)}: nothing was proposed")
+    return "\n".join(lines) + "\n"
+
+
+_POLICIES = """\
+{header}# What may happen in {graph}. `arbiter explain <kind>` tells what a kind does.
+
+version: 1
+name: {name}
+description: What may happen.
+extends: [arbiter:kernel]
+checkers: []
+#  - name: payments_are_small
+#    use: condition
+#    target_instructions: [TOOL_CALL]
+#    deny_when: "input.amount > 1000"
+routers: []
+"""
+_EVALUATORS = """\
+{header}# How good the nodes of {graph} are. Routers send a run elsewhere by these.
+
+version: 1
+name: {name}
+description: How good it was.
+evaluators: []
+#  - name: answer_is_short
+#    use: length
+#    key: answer
+#    at_most: 2000
+#    target_instructions: [RESPOND]
+"""

@@ -1,0 +1,42 @@
+"""`arbiter lint`: the linter on a graph and a constitution."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from arbiter.arbiter_os import ArbiterOS
+from arbiter.cli.graphs import load_graph
+from arbiter.errors import ConfigurationError
+from arbiter.linting import render_table, to_json, to_mermaid, to_sarif
+
+FORMATS = ("table", "json", "sarif", "mermaid")
+
+
+def lint_graph(
+    where: str, constitution: str | None, allow: tuple[str, ...], format: str, strict: bool
+) -> int:
+    """Print what the linter finds; 1 if there are errors (with `strict`, also warnings), else 0."""
+    if format not in FORMATS:
+        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
+    graph = load_graph(where)
+    arbiter_os = ArbiterOS()
+    if constitution is not None:
+        arbiter_os.load_constitution(constitution, allow=allow)
+    report = arbiter_os.lint(graph)
+    match format:
+        case "table":
+            Console(highlight=False).print(render_table(report))
+        case "json":
+            sys.stdout.write(to_json(report) + "\n")
+        case "sarif":
+            sys.stdout.write(to_sarif(report) + "\n")
+        case _:
+            sys.stdout.write(to_mermaid(report) + "\n")
+    wrong = [
+        finding
+        for finding in report
+        if finding.severity == "error" or (strict and finding.severity == "warning")
+    ]
+    return 1 if wrong else 0
