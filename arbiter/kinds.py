@@ -12,7 +12,7 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Optional, Union, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema, create_model
@@ -131,8 +131,8 @@ InstructionText = Annotated[
     Instruction, PlainValidator(_instruction), WithJsonSchema({"type": "string", "minLength": 1})
 ]
 _TARGET_FIELDS: dict[str, Any] = {
-    "target_instructions": Annotated[list[InstructionText], Field(min_length=1)] | None,
-    "target_nodes": Annotated[list[Text], Field(min_length=1)] | None,
+    "target_instructions": Optional[Annotated[list[InstructionText], Field(min_length=1)]],  # noqa: UP045
+    "target_nodes": Optional[Annotated[list[Text], Field(min_length=1)]],  # noqa: UP045
 }
 
 

@@ -1,0 +1,563 @@
+"""The constitution: packs become rules, extend one another, are reloaded whole, and are shadowed."""
+
+from __future__ import annotations
+
+import gc
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from arbiter import (
+    ArbiterOS,
+    ConfigurationError,
+    PackError,
+    PolicyChecker,
+    PolicyRouter,
+    PolicyViolationError,
+    RegistrationError,
+    UnknownInstructionError,
+    UnknownNodeError,
+    Verdict,
+)
+from arbiter.constitution import Constitution, load_constitution
+from arbiter.errors import ParameterError
+from arbiter.instructions import GENERATE, TOOL_CALL, find_instruction
+from tests.support import MODES, Check, Spy, chain, good, run, thread
+
+
+def project(root: Path, **files: str) -> Path:
+    """A project with these packs: `policies__a="..."` is `policies/a.yaml`. Headers are added."""
+    for key, text in files.items():
+        folder, _, name = key.partition("__")
+        path = root / folder / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        body = textwrap.dedent(text).lstrip("\n")
+        head = "" if body.startswith("version") else f"version: 1\nname: {name}\ndescription: A test.\n"
+        path.write_text(head + body, encoding="utf-8")
+    return root
+
+
+NO_TOOLS = """
+    checkers:
+      - name: no_tools
+        use: forbid_sequence
+        bad_sequence: [TOOL_CALL]
+"""
+REFLECTING = """
+    routers:
+      - {name: low, use: evaluation_failed, evaluator: quality, target: reflect, target_nodes: [write]}
+    evaluators:
+      - {name: quality, use: threshold, key: score, threshold: 0.5}
+"""
+
+
+class Refuses(PolicyChecker):
+    """A checker of a project's own, as a pack names it."""
+
+    tighter = {"limit": "lower"}  # noqa: RUF012 - read only
+
+    def __init__(
+        self, name: str, limit: int, *, words: list[str] | None = None, on_deny: str = "raise"
+    ) -> None:
+        super().__init__(name, on_deny=on_deny)
+        if limit < 0:
+            raise ParameterError(f"checker {name!r}", "limit", f"expected a number from 0, got {limit}")
+        if limit == 13:
+            raise ValueError("13 is no limit")
+        self.limit = limit
+        self.words = words
+
+    def check_before(self, history: Any) -> Verdict:
+        amount = history.entries[-1][-1].input_state.get("amount", 0)
+        return Verdict.allow() if amount <= self.limit else Verdict.deny(f"{amount} is above {self.limit}")
+
+
+class NeedsCode(PolicyChecker):
+    """Cannot be given in YAML."""
+
+    def __init__(self, name: str, function: type) -> None:
+        super().__init__(name)
+
+    def check_before(self, history: Any) -> bool:
+        return True
+
+
+OWN = "tests.test_constitution.Refuses"
+
+
+# What it does -------------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_project_is_governed_by_its_files(tmp_path: Path, mode: str) -> None:
+    """Bindings, a checker, an evaluator and a router of three folders govern one graph."""
+    project(
+        tmp_path,
+        instructions__nodes="""
+            instructions:
+              - {node: "pay*", instruction: TOOL_CALL}
+              - {node: write, instruction: GENERATE}
+        """,
+        policies__rules="""
+            checkers:
+              - name: no_pay
+                use: forbid_sequence
+                bad_sequence: [GENERATE, TOOL_CALL]
+            routers:
+              - {name: low, use: evaluation_failed, evaluator: quality, target: reflect, target_nodes: [write]}
+        """,
+        evaluators__quality="""
+            evaluators:
+              - {name: quality, use: threshold, key: score, threshold: 0.5, target_instructions: [GENERATE]}
+        """,
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    write, pay, reflect = Spy("write", score=0.1), Spy("pay"), Spy("reflect")
+    output = run(arbiter_os.govern(chain(write, pay, extra=[reflect])), {"log": []}, mode=mode)
+    assert output["log"] == ["write", "reflect"]
+    write.update["score"] = 0.9
+    with pytest.raises(PolicyViolationError, match="no_pay"):
+        run(arbiter_os.govern(chain(write, pay, extra=[reflect])), {"log": []}, mode=mode)
+    assert not pay.calls
+    assert arbiter_os.history.entries[0][0].instruction is GENERATE
+    assert arbiter_os.history.entries[1][0].instruction is TOOL_CALL
+
+
+def test_the_order_is_that_of_the_files(tmp_path: Path) -> None:
+    """Files by name, rules as they stand in them; what is extended comes first."""
+    rule = "checkers:\n  - {{name: {0}, use: forbid_sequence, bad_sequence: [GENERATE]}}\n"
+    project(
+        tmp_path,
+        policies__a="extends: [z]\n" + rule.format("of_a"),
+        policies__b=rule.format("of_b"),
+        policies__z=rule.format("of_z"),
+    )
+    loaded = load_constitution(tmp_path)
+    assert [checker.name for checker in loaded.checkers] == ["of_z", "of_a", "of_b"]
+    assert loaded.packs == ("z", "a", "b")
+
+
+def test_a_rule_knows_where_it_was_declared(tmp_path: Path) -> None:
+    """File and line, for whoever reports on it."""
+    project(
+        tmp_path, policies__a="checkers:\n  - name: x\n    use: forbid_sequence\n    bad_sequence: [LOAD]\n"
+    )
+    (checker,) = load_constitution(tmp_path).checkers
+    assert checker.source == "policies/a.yaml:5"
+
+
+def test_a_single_file_is_a_constitution(tmp_path: Path) -> None:
+    """For a shadow, or a script."""
+    project(tmp_path, policies__a=NO_TOOLS)
+    assert [c.name for c in load_constitution(tmp_path / "policies" / "a.yaml").checkers] == ["no_tools"]
+
+
+def test_code_can_add_to_a_constitution(tmp_path: Path) -> None:
+    """Contracts of both kinds hold, and a name is taken whoever took it."""
+    arbiter_os = ArbiterOS.from_constitution(project(tmp_path, policies__a=NO_TOOLS))
+    with pytest.raises(RegistrationError, match="no_tools"):
+        arbiter_os.add_policy_checker(Check("no_tools", good))
+    arbiter_os.add_policy_checker(Check("mine", lambda _: False, target_nodes=["pay"]))
+    with pytest.raises(PolicyViolationError, match="mine"):
+        arbiter_os.govern(chain(Spy("pay"))).invoke({"log": []})
+
+
+def test_domain_cores_are_declared_in_packs(tmp_path: Path) -> None:
+    """Instructions of a project's own, for bindings and targets; the same declaration is the same core."""
+    project(
+        tmp_path,
+        instructions__core="""
+            instructions:
+              - core: ClaimsCore
+                members:
+                  PAY_CLAIM: {meaning: Pays a claim., acts: true}
+              - {node: pay, instruction: PAY_CLAIM}
+        """,
+        policies__rules="""
+            checkers:
+              - {name: never, use: forbid_sequence, bad_sequence: [ClaimsCore.PAY_CLAIM]}
+        """,
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    found = find_instruction("PAY_CLAIM")
+    assert found.acts
+    assert not found.unverified
+    app = arbiter_os.govern(chain(Spy("pay")))
+    with pytest.raises(PolicyViolationError, match="never"):
+        app.invoke({"log": []})
+    arbiter_os.load_constitution()
+    assert find_instruction("PAY_CLAIM") is found
+    with pytest.raises(PolicyViolationError, match="never"):
+        app.invoke({"log": []})
+
+
+def test_bindings_with_a_fingerprint_are_for_graphs_that_fit(tmp_path: Path) -> None:
+    """`match` narrows a pack of bindings to the graphs that say so of themselves."""
+    project(
+        tmp_path,
+        instructions__a="""
+            match: [{metadata: {team: payments}}]
+            instructions: [{node: pay, instruction: TOOL_CALL}]
+        """,
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    other, fitting = chain(Spy("pay")), chain(Spy("pay")).with_config(metadata={"team": "payments"})
+    for graph, instruction in ((other, None), (fitting, TOOL_CALL)):
+        arbiter_os.govern(graph).invoke({"log": []})
+        assert arbiter_os.history.entries[0][0].instruction is instruction
+
+
+# Classes of one's own -----------------------------------------------------------------------------
+
+
+def test_a_class_under_an_allowed_prefix_can_be_named(tmp_path: Path) -> None:
+    """Its constructor says which parameters it takes."""
+    project(tmp_path, policies__a=f"checkers:\n  - {{name: small, use: {OWN}, limit: 10, words: [a]}}\n")
+    arbiter_os = ArbiterOS.from_constitution(tmp_path, allow=["tests."])
+    app = arbiter_os.govern(chain(Spy("pay")))
+    assert app.invoke({"log": [], "amount": 10})["log"] == ["pay"]
+    with pytest.raises(PolicyViolationError, match="11 is above 10"):
+        app.invoke({"log": [], "amount": 11})
+
+
+@pytest.mark.parametrize("allow", [(), ("test.",), ("tests.test_constitutio",), ("mycompany.",)])
+def test_no_other_class_is_even_imported(tmp_path: Path, allow: tuple[str, ...]) -> None:
+    """A prefix ends at a dot, and by default there is none."""
+    project(tmp_path, policies__a=f"checkers:\n  - {{name: small, use: {OWN}, limit: 10}}\n")
+    with pytest.raises(PackError, match="expected a class under an allowed prefix"):
+        load_constitution(tmp_path, allow=allow)
+
+
+@pytest.mark.parametrize("allow", ["tests.", ["."], [""]])
+def test_a_prefix_that_would_allow_everything_is_refused(tmp_path: Path, allow: Any) -> None:
+    with pytest.raises(ConfigurationError, match="prefix"):
+        load_constitution(project(tmp_path, policies__a=NO_TOOLS), allow=allow)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (f"{{name: x, use: {OWN}}}", "checkers[0].limit: expected a value, got nothing"),
+        (f"{{name: x, use: {OWN}, limit: -1}}", "checkers[0].limit: expected a number from 0, got -1"),
+        (f"{{name: x, use: {OWN}, limit: 13}}", "checkers[0]: Refuses could not be made: ValueError: 13"),
+        (f"{{name: x, use: {OWN}, limit: 1, on_deny: explode}}", "on_deny is 'explode'"),
+        (
+            "{name: x, use: tests.test_constitution.NeedsCode, function: a}",
+            "'function' cannot be given in YAML",
+        ),
+        ("{name: x, use: tests.test_constitution.Nobody}", "has no class 'Nobody'"),
+        ("{name: x, use: tests.nowhere.Nobody}", "ModuleNotFoundError"),
+        ("{name: x, use: tests.support.Spy}", "expected a subclass of PolicyChecker"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_said_at_its_entry(tmp_path: Path, entry: str, message: str) -> None:
+    project(tmp_path, policies__a=f"checkers:\n  - {entry}\n")
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path, allow=["tests."])
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("policies/a.yaml:5: checkers[0]")
+
+
+# Extending ----------------------------------------------------------------------------------------
+
+BASE = f"""
+    checkers:
+      - {{name: small, use: {OWN}, limit: 10}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [
+        ("{name: small, limit: 5}", 5),
+        (f"{{name: small, use: {OWN}, limit: 5}}", 5),
+        ("{name: small, limit: 50, override: true}", 50),
+        ("{name: small, description: Same.}", 10),
+        ("{name: small, on_deny: end}", 10),
+    ],
+)
+def test_a_rule_may_be_tightened_and_with_override_loosened(tmp_path: Path, change: str, limit: int) -> None:
+    project(tmp_path, policies__base=BASE, policies__mine=f"extends: [base]\ncheckers:\n  - {change}\n")
+    (checker,) = load_constitution(tmp_path, allow=["tests."]).checkers
+    assert isinstance(checker, Refuses)
+    assert checker.limit == limit
+    assert checker.source.startswith("policies/mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("{name: small, limit: 50}", "checkers[0].limit: expected at most 10, got 50"),
+        ("{name: small, mode: audit}", "checkers[0].mode: expected 'enforce', got 'audit'"),
+        ("{name: small, mode: 'off'}", "checkers[0].mode: expected 'enforce', got 'off'"),
+        ("{name: small, on_deny: audit}", "checkers[0].on_deny: expected a denial that holds"),
+        ("{name: small, words: [x]}", "checkers[0].words: expected None, got ['x']"),
+        ("{name: small, use: forbid_sequence, bad_sequence: [LOAD]}", "checkers[0].use: expected"),
+    ],
+)
+def test_loosening_needs_override(tmp_path: Path, change: str, where: str) -> None:
+    """What is not known to be tighter is refused, with the place of what it would change."""
+    project(tmp_path, policies__base=BASE, policies__mine=f"extends: [base]\ncheckers:\n  - {change}\n")
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path, allow=["tests."])
+    assert where in str(caught.value)
+    assert "the rule at policies/base.yaml:5 says otherwise" in str(caught.value)
+    assert "override: true" in str(caught.value)
+
+
+def test_narrower_targets_are_looser(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        policies__base=NO_TOOLS,
+        policies__mine="extends: [base]\ncheckers:\n  - {name: no_tools, target_nodes: [pay]}\n",
+    )
+    with pytest.raises(PackError, match="target_nodes"):
+        load_constitution(tmp_path)
+
+
+def test_a_pack_in_audit_mode_audits_its_own_rules(tmp_path: Path) -> None:
+    """Those of the packs that it extends go on as they were."""
+    project(
+        tmp_path,
+        policies__base=NO_TOOLS,
+        policies__mine="extends: [base]\nmode: audit\n"
+        + NO_TOOLS.replace("no_tools", "x").replace("\n    ", "\n"),
+    )
+    modes = {checker.name: checker.mode for checker in load_constitution(tmp_path).checkers}
+    assert modes == {"no_tools": "enforce", "x": "audit"}
+
+
+def test_the_same_name_in_packs_that_do_not_extend_one_another_is_a_mistake(tmp_path: Path) -> None:
+    project(tmp_path, policies__a=NO_TOOLS, policies__b=NO_TOOLS)
+    with pytest.raises(PackError, match=r"policies/b.yaml:5: .* which the rule at policies/a.yaml:5 has"):
+        load_constitution(tmp_path)
+
+
+def test_a_circle_of_packs_is_named(tmp_path: Path) -> None:
+    project(
+        tmp_path, policies__a="extends: [b]\n", policies__b="extends: [c]\n", policies__c="extends: [a]\n"
+    )
+    with pytest.raises(PackError, match="circle: a → b → c → a"):
+        load_constitution(tmp_path)
+
+
+def test_what_refers_to_a_broken_pack_is_not_wrong_itself(tmp_path: Path) -> None:
+    """One mistake is told once."""
+    project(
+        tmp_path,
+        policies__base="checkers: 3\n",
+        policies__mine="extends: [base]\ncheckers:\n  - {name: x, use: forbid_sequence, bad_sequence: [LOAD]}\n",
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    assert len(caught.value.mistakes) == 1
+
+
+# All or nothing -----------------------------------------------------------------------------------
+
+
+def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        instructions__i="instructions:\n  - {node: a, instruction: GENERAT}\n  - {nod: a}\n",
+        policies__p="checkers:\n  - {name: x, use: forbid_sequenc}\n  - {use: forbid_sequence, bad_sequence: 1}\n",
+        evaluators__e="evaluators:\n  - {name: q, use: threshold, key: 3}\n",
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    files = [mistake.file for mistake in caught.value.mistakes]
+    assert files == sorted(files, key=["instructions/i.yaml", "policies/p.yaml", "evaluators/e.yaml"].index)
+    assert len(files) == 8
+    assert "Did you mean 'forbid_sequence'?" in str(caught.value)
+    assert "Did you mean 'GENERATE'?" in str(caught.value)
+
+
+def test_nothing_is_left_of_a_constitution_that_failed(tmp_path: Path) -> None:
+    """Not even a domain core."""
+    project(
+        tmp_path,
+        instructions__core="instructions:\n  - {core: LostCore, members: {LOSE_IT: {meaning: Nothing.}}}\n",
+        policies__rules="checkers:\n  - {name: x, use: nonsense}\n",
+    )
+    with pytest.raises(PackError):
+        load_constitution(tmp_path)
+    gc.collect()
+    with pytest.raises(UnknownInstructionError):
+        find_instruction("LOSE_IT")
+
+
+@pytest.mark.parametrize("source", ["", "nowhere", "arbiter:kernl"])
+def test_nothing_to_read_is_an_error(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"constitution|no pack"):
+        load_constitution(source)
+
+
+# Reloading ----------------------------------------------------------------------------------------
+
+
+def test_a_reload_that_fails_keeps_the_old_one_in_force(tmp_path: Path) -> None:
+    project(tmp_path, policies__a=BASE)
+    arbiter_os = ArbiterOS.from_constitution(tmp_path, allow=["tests."])
+    app = arbiter_os.govern(chain(Spy("pay")))
+    project(tmp_path, policies__a="checkers:\n  - {name: small, use: nonsense}\n")
+    with pytest.raises(PackError):
+        arbiter_os.load_constitution()
+    with pytest.raises(PolicyViolationError, match="above 10"):
+        app.invoke({"log": [], "amount": 11})
+
+
+def test_a_reload_that_does_not_fit_a_governed_graph_changes_nothing(tmp_path: Path) -> None:
+    arbiter_os = ArbiterOS.from_constitution(project(tmp_path, policies__a=NO_TOOLS))
+    app = arbiter_os.govern(chain(Spy("write")))
+    project(tmp_path, policies__a=REFLECTING)
+    with pytest.raises(UnknownNodeError, match="reflect"):
+        arbiter_os.load_constitution()
+    assert app.invoke({"log": []})["log"] == ["write"]
+    assert [c.name for c in arbiter_os.constitution.contracts] == ["no_tools"]  # type: ignore[union-attr]
+
+
+def test_a_reload_that_takes_a_name_of_the_code_changes_nothing(tmp_path: Path) -> None:
+    arbiter_os = ArbiterOS.from_constitution(project(tmp_path, policies__a=BASE), allow=["tests."])
+    arbiter_os.add_policy_checker(Check("mine", good))
+    project(tmp_path, policies__b=f"checkers:\n  - {{name: mine, use: {OWN}, limit: 10}}\n")
+    with pytest.raises(RegistrationError, match="mine"):
+        arbiter_os.load_constitution()
+    with pytest.raises(PolicyViolationError, match="small"):
+        arbiter_os.govern(chain(Spy("pay"))).invoke({"log": [], "amount": 11})
+
+
+def test_a_reload_holds_for_graphs_that_are_governed_and_keeps_what_did_not_change(tmp_path: Path) -> None:
+    project(tmp_path, policies__a=BASE, policies__b=NO_TOOLS)
+    arbiter_os = ArbiterOS.from_constitution(tmp_path, allow=["tests."])
+    app = arbiter_os.govern(chain(Spy("pay")))
+    before = arbiter_os.constitution
+    project(tmp_path, policies__a=BASE.replace("10", "5"))
+    arbiter_os.load_constitution()
+    after = arbiter_os.constitution
+    assert before is not None
+    assert after is not None
+    assert after.checkers[1] is before.checkers[1]
+    assert after.checkers[0] is not before.checkers[0]
+    with pytest.raises(PolicyViolationError, match="6 is above 5"):
+        app.invoke({"log": [], "amount": 6})
+
+
+@MODES
+def test_a_policy_that_changed_while_a_run_was_paused_is_applied_on_resume(tmp_path: Path, mode: str) -> None:
+    """The human has approved, and the action is checked again all the same."""
+    project(tmp_path, policies__a=BASE)
+    arbiter_os = ArbiterOS.from_constitution(tmp_path, allow=["tests."])
+    arbiter_os.add_policy_checker(Check("human", lambda _: Verdict.ask("May it?")))
+    pay = Spy("pay")
+    app = arbiter_os.govern(chain(pay, checkpointer=InMemorySaver()))
+    assert "__interrupt__" in run(app, {"log": [], "amount": 7}, thread("t"), mode=mode)
+    project(tmp_path, policies__a=BASE.replace("10", "5"))
+    arbiter_os.load_constitution()
+    with pytest.raises(PolicyViolationError, match="7 is above 5"):
+        run(app, Command(resume="approve"), thread("t"), mode=mode)
+    assert not pay.calls
+
+
+# Shadow -------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_shadow_changes_nothing_and_reports_each_difference(tmp_path: Path, mode: str) -> None:
+    enforced = project(tmp_path / "now", policies__a=BASE)
+    project(
+        tmp_path / "next",
+        policies__a=BASE.replace("10", "5"),
+        policies__b="routers:\n  - {name: low, use: metric_below, key: score, threshold: 0.5, target: reflect}\n",
+    )
+    arbiter_os = ArbiterOS.from_constitution(enforced, allow=["tests."], shadow=tmp_path / "next")
+    app = arbiter_os.govern(chain(Spy("write", score=0.1), Spy("pay", score=0.9), extra=[Spy("reflect")]))
+    assert run(app, {"log": [], "amount": 7}, mode=mode)["log"] == ["write", "pay"]
+    assert run(app, {"log": [], "amount": 3}, mode=mode)["log"] == ["write", "pay"]
+    report = arbiter_os.shadow_report()
+    assert [(d.stage, d.node, str(d.enforced), str(d.shadow)) for d in report] == [
+        ("check", "write", "allow", "deny by small"),
+        ("route", "write", "continue", "redirect → reflect by low"),
+        ("check", "pay", "allow", "deny by small"),
+        ("route", "write", "continue", "redirect → reflect by low"),
+    ]
+    assert report.compared == 8
+    assert "7 is above 5" in report[0].shadow.reason
+    json.dumps(report.to_dicts())
+    with pytest.raises(PolicyViolationError, match="11 is above 10"):
+        run(app, {"log": [], "amount": 11}, mode=mode)
+    assert len(arbiter_os.shadow_report()) == 4  # there both deny
+
+
+@MODES
+@pytest.mark.parametrize("answer", ["raise", "ask", "nonsense", "interrupt"])
+def test_a_shadow_rule_that_misbehaves_is_only_reported(
+    tmp_path: Path, mode: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project(
+        tmp_path,
+        policies__a=f"checkers:\n  - {{name: bad, use: tests.test_constitution.Bad, answer: {answer}}}\n",
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.load_shadow(tmp_path, allow=["tests."])
+    app = arbiter_os.govern(chain(Spy("pay"), checkpointer=InMemorySaver()))
+    assert run(app, {"log": []}, thread("t"), mode=mode) == {"log": ["pay"]}
+    (difference,) = arbiter_os.shadow_report()
+    assert difference.shadow.kind == ("ask" if answer in ("ask", "interrupt") else "deny")
+    assert difference.thread_id == "t"
+    arbiter_os.shadow_report().pprint()
+    assert "1 of" in capsys.readouterr().out
+    arbiter_os.load_shadow(None)
+    assert len(arbiter_os.shadow_report()) == 0
+
+
+class Bad(PolicyChecker):
+    """Misbehaves as it is told."""
+
+    def __init__(self, name: str, answer: str) -> None:
+        super().__init__(name)
+        self.how = answer
+
+    def check_before(self, history: Any) -> Any:
+        from langgraph.types import interrupt
+
+        match self.how:
+            case "raise":
+                raise ValueError("bad")
+            case "ask":
+                return Verdict.ask("May it?")
+            case "interrupt":
+                return interrupt("May it?")
+            case _:
+                return "nonsense"
+
+
+class Far(PolicyRouter):
+    """Goes to a node that is not there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+
+    def route_after(self, history: Any, current_output: Any) -> str:
+        return "nowhere"
+
+
+def test_a_shadow_router_to_nowhere_would_not_redirect(tmp_path: Path) -> None:
+    project(tmp_path, policies__a="routers:\n  - {name: far, use: tests.test_constitution.Far}\n")
+    arbiter_os = ArbiterOS()
+    arbiter_os.load_shadow(tmp_path, allow=["tests."])
+    arbiter_os.govern(chain(Spy("pay"))).invoke({"log": []})
+    assert not list(arbiter_os.shadow_report())
+
+
+def test_a_constitution_is_data(tmp_path: Path) -> None:
+    """Loading registers nothing; the same file loads twice."""
+    project(tmp_path, policies__a=NO_TOOLS)
+    first, second = load_constitution(tmp_path), load_constitution(tmp_path)
+    assert isinstance(first, Constitution)
+    assert first.declared == second.declared

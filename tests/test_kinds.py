@@ -1,0 +1,163 @@
+"""The kinds that packs name, their pages, their schema, and the packs that ship."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from arbiter import ArbiterOS
+from arbiter.cli.schema import HEADER, NAME, schema_text
+from arbiter.constitution import FOLDERS, SECTIONS, SHIPPED, load_constitution, shipped_names
+from arbiter.contracts import Contract
+from arbiter.kinds import CONTRACTS, KINDS, class_at, parameters_of
+from arbiter.packs import pack_files, pack_folder
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "kinds"
+ALL = [(section, use) for section in SECTIONS for use in KINDS[section]]
+TWICE = {use for _, use in ALL if [kind for _, kind in ALL].count(use) > 1}
+
+
+def page(section: str, use: str) -> Path:
+    """A kind's page; where a checker and an evaluator share a name, each has its own."""
+    return PAGES / (f"{use}-{section.removesuffix('s')}.md" if use in TWICE else f"{use}.md")
+
+
+def packs_in(text: str) -> list[str]:
+    """The YAML blocks of a page that are whole packs."""
+    return [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "version: 1" in block]
+
+
+@pytest.mark.parametrize(("section", "use"), ALL)
+def test_a_kind_is_a_class_that_yaml_can_describe(section: Any, use: str) -> None:
+    """Also one that the folder's package exports, for those who write code."""
+    kind = class_at(KINDS[section][use])
+    assert issubclass(kind, CONTRACTS[section])
+    assert parameters_of(kind)
+    package = __import__(f"arbiter.{section}", fromlist=["x"])
+    assert getattr(package, kind.__name__) is kind
+    assert kind.__name__ in package.__all__
+
+
+@pytest.mark.parametrize(("section", "use"), ALL)
+def test_every_kind_has_a_page_whose_pack_loads(tmp_path: Path, section: str, use: str) -> None:
+    """The example in YAML is a pack with that kind; the one in Python is run by `make docs`."""
+    text = page(section, use).read_text(encoding="utf-8")
+    packs = packs_in(text)
+    assert packs
+    kinds: list[str] = []
+    for number, pack in enumerate(packs):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(pack, encoding="utf-8")
+        load_constitution(file, allow=["mycompany.", "pydantic."], models={"judge": object()})
+        kinds += [rule.get("use") for rule in yaml.safe_load(pack).get(section, ())]
+    assert use in kinds
+    assert "```python" in text
+
+
+@pytest.mark.parametrize(("section", "use"), ALL)
+def test_a_page_tells_all_parameters_and_no_others(section: Any, use: str) -> None:
+    text = page(section, use).read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE))
+    parameters = set(parameters_of(class_at(KINDS[section][use])).model_fields)
+    common = {
+        "name",
+        "target_instructions",
+        "target_nodes",
+        "on_deny",
+        "deadline",
+        "durable",
+        "max_redirects",
+    }
+    assert parameters - common <= told
+    assert told - common <= parameters
+
+
+def test_no_page_is_about_a_kind_that_is_not_there() -> None:
+    assert {path.name for path in PAGES.glob("*.md")} == {page(section, use).name for section, use in ALL}
+
+
+# The schema ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_schema_that_ships_is_the_one_that_the_models_give(folder: Any) -> None:
+    """`arbiter schema .` writes them again."""
+    assert (ROOT / folder / NAME).read_text(encoding="utf-8") == schema_text()
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(schema_text()))
+
+
+@pytest.mark.parametrize(
+    ("pack", "sound"),
+    [
+        ({"checkers": [{"name": "x", "use": "at_most", "times": 3}]}, True),
+        ({"checkers": [{"name": "x", "use": "at_most", "times": "3"}]}, False),
+        ({"checkers": [{"name": "x", "use": "at_mots", "times": 3}]}, False),
+        ({"checkers": [{"name": "x", "use": "mycompany.Rule", "anything": 3}]}, True),
+        ({"checkers": [{"name": "x", "times": 3}]}, True),
+        ({"checkers": [{"use": "at_most", "times": 3}]}, False),
+        ({"checkers": [{"name": "x", "use": "at_most"}]}, False),
+        ({"checker": []}, False),
+        ({"mode": "strict"}, False),
+    ],
+)
+def test_the_schema_tells_what_the_loader_would(pack: dict[str, Any], sound: bool) -> None:
+    """For editors: kinds, their parameters, and changes of rules."""
+    schema = json.loads(schema_text())
+    whole = {"version": 1, "name": "x", "description": "d", **pack}
+    assert jsonschema.Draft202012Validator(schema).is_valid(whole) is sound
+
+
+# What ships ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_pack_that_ships_loads_and_fits_its_schema(name: str) -> None:
+    loaded = load_constitution(SHIPPED + name, models={"judge": object()})
+    assert loaded.packs[-1].endswith(name)
+    names = [contract.name for contract in loaded.contracts]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_pack_that_ships_is_named_as_its_file_and_names_its_schema(folder: Any) -> None:
+    schema = jsonschema.Draft202012Validator(json.loads(schema_text()))
+    for file in pack_files(pack_folder(folder)):
+        text = file.read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
+        assert data["name"] == file.name.removesuffix(".yaml")
+        assert text.startswith(HEADER)
+        assert not list(schema.iter_errors(data))
+
+
+def test_the_kernel_has_ten_rules() -> None:
+    """What the benchmark of a kernel measures."""
+    assert len(load_constitution("arbiter:kernel").checkers) == 10
+
+
+def test_the_page_of_the_constitution_lists_kinds_and_packs() -> None:
+    text = (ROOT / "docs" / "constitution.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `arbiter:([a-z-]+)`", text, re.MULTILINE))
+    bindings = {"langchain-create-agent", "langgraph-prebuilt"}
+    assert told == set(shipped_names()) - bindings
+    assert all(f"`{use}`" in text for _, use in ALL)
+
+
+def test_every_pack_that_ships_can_be_in_force_at_once() -> None:
+    """None takes another's names."""
+    names = [SHIPPED + name for name in shipped_names()]
+    contracts: list[Contract] = []
+    for name in names:
+        contracts += load_constitution(name, models={"judge": object()}).contracts
+    by_name = {(contract.kind, contract.name): contract.source for contract in contracts}
+    assert all(by_name[contract.kind, contract.name] == contract.source for contract in contracts)
+    ArbiterOS.from_constitution("arbiter:kernel")
