@@ -1,0 +1,93 @@
+"""A graph that pays invoices. It knows nothing of Arbiter: what it may do is in the three folders beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
+
+HERE = Path(__file__).parent
+BANK: list[tuple[str, float]] = []
+"""The payments that were made."""
+
+
+class State(TypedDict, total=False):
+    invoice: str
+    vendor: str
+    amount: float
+    matched: bool
+    attempt: int
+    memo: str
+    completeness: float
+    receipt: str
+
+
+def books() -> Any:
+    return json.loads((HERE / "invoices.json").read_text(encoding="utf-8"))
+
+
+def load(state: State) -> State:
+    """Reads the invoice."""
+    found = books()["invoices"][state["invoice"]]
+    return {"vendor": found["vendor"], "amount": found["amount"]}
+
+
+def match(state: State) -> State:
+    """Looks for the order that the invoice belongs to."""
+    return {"matched": state["amount"] in books()["orders"].get(state["vendor"], [])}
+
+
+def memo(state: State) -> State:
+    """Writes the text of the payment. Stands for a model that gets better, and then worse, when it is asked again."""
+    attempt = state.get("attempt", 0)
+    text = (
+        f"Payment to {state['vendor']}",
+        f"Payment to {state['vendor']} for invoice {state['invoice']}",
+        "Payment as discussed",
+    )[min(attempt, 2)]
+    named = [state["vendor"] in text, state["invoice"] in text, f"{state['amount']:.2f}" in text]
+    return {"memo": text, "completeness": sum(named) / len(named)}
+
+
+def reflect(state: State) -> State:
+    """Notes that the memo has to be better."""
+    return {"attempt": state.get("attempt", 0) + 1}
+
+
+def pay(state: State) -> State:
+    """Sends the money."""
+    BANK.append((state["invoice"], state["amount"]))
+    return {}
+
+
+def receipt(state: State) -> State:
+    return {"receipt": f"paid {state['amount']:.2f} to {state['vendor']}: {state['memo']}"}
+
+
+def build(*, express: bool = False) -> Any:
+    """The graph. `express` is the shortcut somebody once proposed: small invoices are not matched."""
+    builder = StateGraph(State)
+    for node in (load, match, memo, reflect, pay, receipt):
+        builder.add_node(node.__name__, node)
+    builder.add_edge(START, "load")
+    if express:
+        builder.add_conditional_edges("load", lambda s: "match" if s["amount"] > 200 else "memo", ["match", "memo"])
+    else:
+        builder.add_edge("load", "match")
+    builder.add_edge("match", "memo")
+    builder.add_edge("memo", "pay")
+    builder.add_edge("reflect", "memo")
+    builder.add_edge("pay", "receipt")
+    builder.add_edge("receipt", END)
+    return builder.compile(checkpointer=InMemorySaver(), name="payments")
+
+
+def express() -> Any:
+    return build(express=True)
+
+
+graph = build()
