@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
@@ -38,8 +38,9 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
-WholeNumber = Annotated[int, BeforeValidator(_no_truth_value)]
-"""For the schemas of answers: takes 7, 7.0 and "7", and refuses true, 7.5, "seven" and "7/10"."""
+WHOLE = BeforeValidator(_no_truth_value)
+"""Stands last in the type of a whole number in a schema, `Annotated[int, Field(ge=0, le=10), WHOLE]`: takes 7, 7.0
+and "7", and refuses true, which pydantic takes for 1, as well as 7.5, "seven" and "7/10"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.evaluators.outputs import checked_number, output_at, own_item
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.models import ChatModel, WholeNumber, as_text, ask, model_of, quote, visible
+from arbiter.models import WHOLE, ChatModel, as_text, ask, model_of, quote, visible
 from arbiter.verdicts import EvaluationResult
 
 HIGHEST = 10
@@ -25,7 +25,7 @@ class Grade(BaseModel):
     reasoning: str = Field(
         description="What in the output meets the rubric and what does not, in a few sentences."
     )
-    score: Annotated[WholeNumber, Field(ge=0, le=HIGHEST)] = Field(
+    score: Annotated[int, Field(ge=0, le=HIGHEST), WHOLE] = Field(
         description=f"0 (meets nothing of the rubric) to {HIGHEST} (meets it entirely)."
     )
 

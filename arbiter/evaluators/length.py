@@ -76,7 +76,7 @@ class LengthEvaluator(NodeEvaluator):
         if isinstance(value, str | bytes) or not isinstance(value, Sequence | Set | Mapping):
             item = own_item(history)
             raise EvaluationError(
-                f"{self.key!r} in the output of node {item.node!r} is a {type(value).__name__}; "
+                f"{self.key!r} in the output of node {item.node!r} is of type {type(value).__name__}; "
                 "expected a list, set or mapping",
                 evaluator=self.name,
                 node=item.node,

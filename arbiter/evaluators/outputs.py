@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
 
 from arbiter.errors import EvaluationError, ParameterError
 from arbiter.history import History, HistoryItem
+from arbiter.states import thaw
 
 
 def own_item(history: History) -> HistoryItem:
@@ -39,7 +40,7 @@ def text_at(history: History, key: str, evaluator: str) -> str:
     if text is None:
         item = own_item(history)
         raise EvaluationError(
-            f"{key!r} in the output of node {item.node!r} is a {type(value).__name__}; "
+            f"{key!r} in the output of node {item.node!r} is of type {type(thaw(value)).__name__}; "
             "expected a text or messages",
             evaluator=evaluator,
             node=item.node,
@@ -74,25 +75,29 @@ def messages_in(value: Any, depth: int = 4) -> Iterator[BaseMessage]:
             yield from messages_in(part, depth - 1)
 
 
+N = TypeVar("N", bound=float)
+
+
 def checked_number(
     owner: str,
     parameter: str,
-    value: Any,
+    value: N,
     *,
     above: float | None = None,
     low: float | None = None,
     high: float | None = None,
     whole: bool = False,
-) -> Any:
+) -> N:
     """`value` if it is a finite number in that range. Raises `ParameterError`. True is no number."""
     limits = [
         f"above {above:g}" if above is not None else "",
         f"from {low:g}" if low is not None else "",
         f"to {high:g}" if high is not None else "",
     ]
-    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    given: Any = value
     if (
-        not fits
+        isinstance(given, bool)
+        or not isinstance(given, int if whole else int | float)
         or not math.isfinite(value)
         or (above is not None and value <= above)
         or (low is not None and value < low)
