@@ -482,6 +482,17 @@ def test_weighted_circle_is_an_error_and_no_hang(mode: str) -> None:
     assert not item.evaluation_results
 
 
+@MODES
+def test_weighted_circle_that_is_waited_for_is_found_at_once(mode: str) -> None:
+    """An evaluator that comes back to itself has no result, and does not wait for one."""
+    one = WeightedEvaluator("one", {"two": 1}, durable=True)
+    begun = time.perf_counter()
+    item = judged(one, {"text": "x"}, WeightedEvaluator("two", {"one": 1}), mode=mode)
+    assert time.perf_counter() - begun < 5
+    assert "'two' gave no result" in problem(item, "one")
+    assert "'one' gave no result" in problem(item, "two")
+
+
 def test_weighted_in_weighted() -> None:
     item = judged(
         WeightedEvaluator("e", {"inner": 1, "b": 1}),
