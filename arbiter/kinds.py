@@ -179,7 +179,8 @@ def takes_model(cls: type[Any]) -> frozenset[str]:
 
 
 def _is_chat_model(hint: Any) -> bool:
-    return isinstance(hint, type) and any(base.__name__ == "BaseChatModel" for base in hint.__mro__)
+    kind = get_origin(hint) or hint
+    return isinstance(kind, type) and any(base.__name__ == "Runnable" for base in kind.__mro__)
 
 
 def _default(value: Any) -> Any:

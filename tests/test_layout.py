@@ -27,7 +27,7 @@ MODULES = {_name(path): path for path in PACKAGE.rglob("*.py") if path != PACKAG
 LAYERS = (
     # Lowest first. Modules of one layer stand side by side; a module imports from its own layer and below.
     {"errors", "states", "facts", "calls"},
-    {"instructions", "verdicts"},
+    {"instructions", "verdicts", "models"},
     {"history", "recorder", "rendering", "shadow"},
     {"contracts", "policy", "evaluation", "advice"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},

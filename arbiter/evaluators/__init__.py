@@ -1,5 +1,20 @@
 """Built-in evaluators."""
 
+from arbiter.evaluators.consistency import ConsistencyEvaluator
+from arbiter.evaluators.cost import CostEvaluator, Price
+from arbiter.evaluators.judge import JudgeEvaluator
+from arbiter.evaluators.latency import LatencyEvaluator
+from arbiter.evaluators.length import LengthEvaluator
 from arbiter.evaluators.threshold import ThresholdEvaluator
+from arbiter.evaluators.weighted import WeightedEvaluator
 
-__all__ = ["ThresholdEvaluator"]
+__all__ = [
+    "ConsistencyEvaluator",
+    "CostEvaluator",
+    "JudgeEvaluator",
+    "LatencyEvaluator",
+    "LengthEvaluator",
+    "Price",
+    "ThresholdEvaluator",
+    "WeightedEvaluator",
+]

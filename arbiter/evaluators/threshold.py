@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluators.outputs import checked_number
 from arbiter.history import History
 from arbiter.instructions import Instruction
 from arbiter.states import number_at
@@ -30,7 +31,7 @@ class ThresholdEvaluator(NodeEvaluator):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, durable)
         self.key = key
-        self.threshold = threshold
+        self.threshold = checked_number(f"evaluator {name!r}", "threshold", threshold)
 
     def evaluate(self, history: History) -> EvaluationResult:
         output = history.entries[-1][-1].output_state

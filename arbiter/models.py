@@ -1,0 +1,404 @@
+"""Asking a language model for a value, and showing it text that must stay data.
+
+`ask` and `aask` take one way: structured output if the model has it, else JSON in its text, else one repair,
+else no value. `quote` puts text that nobody vouches for into a prompt. Nothing in here makes up an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.runnables import Runnable
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from arbiter.errors import ConfigurationError
+
+# `BaseChatModel` itself takes longer to import than all of Arbiter.
+ChatModel = Runnable[Any, Any]
+"""A `BaseChatModel`, or one with retries, fallbacks or bound arguments around it."""
+
+T = TypeVar("T", bound=BaseModel)
+
+MAX_REQUESTS = 2
+"""How often `ask` calls the model at most, all in all."""
+MAX_ANSWER = 100_000
+"""A longer text of a model, in characters, is not searched for an answer."""
+
+
+def _no_truth_value(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number, got true or false")
+    return value
+
+
+WHOLE = BeforeValidator(_no_truth_value)
+"""Stands last in the type of a whole number in a schema, `Annotated[int, Field(ge=0, le=10), WHOLE]`: takes 7, 7.0
+and "7", and refuses true, which pydantic takes for 1, as well as 7.5, "seven" and "7/10"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[T]):
+    """What a model was asked for. `value` is None when it gave none that fits, and `problem` says why.
+
+    `texts` are its answers as it gave them, oldest first; the arguments of a tool call as JSON. `usage` is the sum
+    of what the model says about all of them, None as soon as it says nothing about one. `attempts` counts the calls.
+    `model` is the name that the answer gives, else that of the object that was called.
+    """
+
+    value: T | None
+    problem: str
+    texts: tuple[str, ...]
+    attempts: int
+    usage: UsageMetadata | None
+    model: str
+
+
+def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> Answer[T]:
+    """Ask for a `schema`. At most `MAX_REQUESTS` calls of the model.
+
+    First with the model's own structured output, if it has one. An answer that is no tool call is searched for JSON.
+    If that gives no value, the model is shown what was wrong and asked once more. An endpoint which refuses the
+    structured request as such (status 400, 422 or 501) is asked for text instead, and that is then the last call.
+    What else the model raises (rate limits, timeouts) is raised here.
+    """
+    steps = _asking(model, messages, schema)
+    request = next(steps)
+    while True:
+        try:
+            reply = request.model.invoke(request.messages)
+        except Exception as error:
+            reply = error
+        try:
+            request = steps.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # of `_asking`
+
+
+async def aask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> Answer[T]:
+    """As `ask`, with `ainvoke`."""
+    steps = _asking(model, messages, schema)
+    request = next(steps)
+    while True:
+        try:
+            reply = await request.model.ainvoke(request.messages)
+        except Exception as error:
+            reply = error
+        try:
+            request = steps.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # of `_asking`
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    model: ChatModel
+    messages: list[BaseMessage]
+
+
+def _asking(
+    model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]
+) -> Generator[_Request, Any, Answer[T]]:
+    """Yields requests and is sent the model's reply, or the exception that it raised."""
+    structured = _structured(model, schema)
+    replies: list[Any] = []
+    value: T | None = None
+    problem = ""
+    attempt = 0
+    while value is None and attempt < MAX_REQUESTS:
+        attempt += 1
+        extra = [_repair(problem, _text(replies[-1]))] if replies else []
+        if structured is None:
+            extra.append(_as_json(schema))
+        request = [*messages, HumanMessage("\n\n".join(extra))] if extra else [*messages]
+        reply = yield _Request(model if structured is None else structured, request)
+        if isinstance(reply, Exception):
+            if structured is None or attempt == MAX_REQUESTS or not _is_refusal(reply):
+                raise reply
+            structured = None
+            continue
+        parsed = failure = None
+        if structured is not None:
+            parts: Any = reply
+            parsed, failure, reply = parts["parsed"], parts["parsing_error"], parts["raw"]
+        replies.append(reply)
+        value, problem = _read(reply, parsed, failure, schema)
+    return Answer(
+        value=value,
+        problem=problem,
+        texts=tuple(_text(reply) for reply in replies),
+        attempts=attempt,
+        usage=_usage(replies),
+        model=_name(model, replies[-1]),
+    )
+
+
+def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
+    """The model as one that gives a `schema`, None if it cannot."""
+    make = getattr(model, "with_structured_output", None)
+    if make is None:
+        return None
+    try:
+        made: ChatModel = make(schema, include_raw=True)
+    except Exception:
+        # Each integration refuses in its own way (NotImplementedError, ValueError, ImportError, ...). Nothing is
+        # lost: the model is asked for text, and what is wrong with the model itself shows there.
+        return None
+    return made
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an endpoint cannot do structured output, as opposed to: not now, or not for you."""
+    return isinstance(error, NotImplementedError) or getattr(error, "status_code", None) in (400, 422, 501)
+
+
+def _as_json(schema: type[BaseModel]) -> str:
+    wanted = json.dumps(schema.model_json_schema())
+    return f"Answer with one JSON object and nothing else. It has to fit this JSON Schema:\n{wanted}"
+
+
+def _repair(problem: str, text: str) -> str:
+    return (
+        f"Your last answer could not be used: {problem}. It was:\n{quote(text, limit=2_000)}\n"
+        "Answer once more, completely, with that put right."
+    )
+
+
+# Reading an answer --------------------------------------------------------------------------------
+
+
+def _read(reply: Any, parsed: Any, failure: BaseException | None, schema: type[T]) -> tuple[T | None, str]:
+    """The value in an answer, or None and what is wrong with it."""
+    calls = _tool_calls(reply)
+    text = _text(reply)
+    if calls:
+        found = calls
+    elif parsed is not None:  # in a form that only the model's own integration knows
+        found = [parsed]
+    elif len(text) > MAX_ANSWER:
+        return None, f"it has {len(text)} characters, and at most {MAX_ANSWER} are read"
+    else:
+        found = json_objects(text)
+    values: list[T] = []
+    problem = ""
+    for candidate in found:
+        try:
+            value = schema.model_validate(candidate)
+        except ValidationError as error:
+            problem = problem or _described(error)
+        else:
+            if value not in values:
+                values.append(value)
+    if len(values) > 1:
+        # A model that quotes what it reads may have quoted an answer. Which one it means is not for us to guess.
+        return None, f"it has {len(values)} different answers where one is expected"
+    if values:
+        return values[0], ""
+    if not problem and failure is not None:
+        problem = _one_line(str(failure))
+    return None, problem or "it has no JSON object"
+
+
+def _tool_calls(reply: Any) -> list[Any]:
+    return [call["args"] for call in reply.tool_calls] if isinstance(reply, AIMessage) else []
+
+
+def _text(reply: Any) -> str:
+    """What a model answered, as text. Reasoning that it shows before the answer is no part of it."""
+    if calls := _tool_calls(reply):
+        return "\n".join(json.dumps(arguments, ensure_ascii=False, default=str) for arguments in calls)
+    text = str(reply.text) if isinstance(reply, BaseMessage) else str(reply)
+    return _THOUGHT.sub("", text)
+
+
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+
+
+def _described(error: ValidationError) -> str:
+    """What a validation found wrong, in one line, without the values."""
+    mistakes = error.errors(include_url=False, include_input=False, include_context=False)
+    return _one_line(
+        "; ".join(
+            f"{'.'.join(map(str, mistake['loc'])) or 'the answer'}: {mistake['msg']}"
+            for mistake in mistakes[:5]
+        )
+    )
+
+
+def _one_line(text: str) -> str:
+    line = visible(" ".join(text.split())).rstrip(".")
+    return line if len(line) <= 500 else line[:497] + "..."
+
+
+def _usage(replies: Sequence[Any]) -> UsageMetadata | None:
+    total: UsageMetadata | None = None
+    for reply in replies:
+        usage = getattr(reply, "usage_metadata", None)
+        if usage is None:
+            return None  # a part of it would look like all of it
+        total = add_usage(total, usage)
+    return total
+
+
+def _name(model: ChatModel, reply: Any) -> str:
+    said: Mapping[str, Any] = getattr(reply, "response_metadata", None) or {}
+    for name in (said.get("model_name"), getattr(model, "model_name", None), getattr(model, "model", None)):
+        if isinstance(name, str) and name:
+            return name
+    return type(model).__name__
+
+
+def json_objects(text: str) -> list[dict[str, Any]]:
+    """The JSON objects in a text, in order, whatever stands around them.
+
+    What begins like an object and is none is passed over up to its closing brace, or to the end of the text if
+    that is missing: an object inside a broken one is not the answer. NaN, Infinity and a key that is given twice
+    are mistakes.
+    """
+    found: list[dict[str, Any]] = []
+    at = text.find("{")
+    for _ in range(_MAX_OBJECTS):
+        if at == -1:
+            break
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+            found.append(value)
+        except (ValueError, RecursionError):
+            end = _closing_brace(text, at)
+        at = text.find("{", end)
+    return found
+
+
+_MAX_OBJECTS = 100
+
+
+def _closing_brace(text: str, at: int) -> int:
+    """The place after the brace that closes the one at `at`, by counting; the end of the text if there is none."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", text[at:]):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return at + brace.end()
+    return len(text)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key is given twice")
+    return made
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
+
+
+# Showing a model what must stay data --------------------------------------------------------------
+
+
+def quote(text: str, *, limit: int = 20_000) -> str:
+    """`text` for a prompt, as lines that each begin with "> ", between two that do not.
+
+    No text can end its quotation or look like a line outside of it, and equal texts are quoted alike. Of more than
+    `limit` characters the first and the last half of `limit` are shown, with a line between them that says
+    how many are left out. Characters that cannot be seen are shown by their code.
+    """
+    if len(text) <= limit:
+        lines = _quoted(text)
+    else:
+        half = limit // 2
+        cut = f"[... {len(text) - 2 * half:,} characters cut ...]"
+        lines = [*_quoted(text[:half]), cut, *_quoted(text[len(text) - half :])]
+    return "\n".join(["[quoted text begins]", *lines, "[quoted text ends]"])
+
+
+def _quoted(text: str) -> list[str]:
+    return ["> " + visible(line) for line in text.replace("\r\n", "\n").split("\n")]
+
+
+def visible(text: str) -> str:
+    """`text` with each character that cannot be seen, and line ends, as its code: `\\u200b`. Tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\t" else _code(char) for char in text)
+
+
+def _code(char: str) -> str:
+    # Blanks of other widths are not "printable" for Python and harmless to read.
+    if unicodedata.category(char) == "Zs":
+        return char
+    number = ord(char)
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def as_text(value: Any) -> str:
+    """`value`, some part of a state, as a text to read: a text or message as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, BaseMessage) and not _tool_calls(value):
+        return str(value.text)
+    return json.dumps(_plain(value, 0), ensure_ascii=False, indent=1)
+
+
+_MAX_DEPTH = 20
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if depth < _MAX_DEPTH:
+        if isinstance(value, BaseMessage):
+            message: dict[str, Any] = {"type": value.type, "text": str(value.text)}
+            if isinstance(value, AIMessage) and value.tool_calls:
+                message["tool_calls"] = [
+                    {"name": call["name"], "args": _plain(call["args"], depth + 1)}
+                    for call in value.tool_calls
+                ]
+            return message
+        if isinstance(value, BaseModel):
+            return _plain(dict(value), depth + 1)
+        parts: Any = value
+        if isinstance(value, Mapping):
+            return {str(key): _plain(part, depth + 1) for key, part in parts.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_plain(part, depth + 1) for part in parts]
+    return str(value)
+
+
+# Which model --------------------------------------------------------------------------------------
+
+
+def model_of(value: ChatModel | str) -> ChatModel:
+    """`value` itself, or for a text like "openai:gpt-5-mini" the model that LangChain's `init_chat_model` makes.
+
+    Raises `ConfigurationError`, also for what the provider's package finds wrong, such as a missing key.
+    """
+    given: Any = value
+    if not isinstance(value, str) and isinstance(given, Runnable):
+        return value
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigurationError(
+            f"expected a chat model, or a text like 'openai:gpt-5-mini', got {given!r:.80}."
+        )
+    try:
+        from langchain.chat_models import init_chat_model
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the model {given!r} is named by a text, which needs the package langchain. "
+            "Install arbiteros[models], or pass a chat model."
+        ) from error
+    try:
+        return init_chat_model(given)
+    except Exception as error:  # whatever the provider's package thinks of
+        raise ConfigurationError(
+            f"the model {given!r} could not be made: {_one_line(str(error))}."
+        ) from error
