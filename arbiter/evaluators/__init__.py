@@ -1,5 +1,6 @@
 """Built-in evaluators."""
 
+from arbiter.evaluators.schema_valid import SchemaEvaluator
 from arbiter.evaluators.threshold import ThresholdEvaluator
 
-__all__ = ["ThresholdEvaluator"]
+__all__ = ["SchemaEvaluator", "ThresholdEvaluator"]
