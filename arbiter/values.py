@@ -115,7 +115,7 @@ def _class_faults(adapter: TypeAdapter[Any]) -> Faults:
 
 
 def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.exceptions import SchemaError as NotASchema
     from jsonschema.validators import validator_for
     from referencing.jsonschema import EMPTY_REGISTRY
@@ -128,7 +128,8 @@ def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults
         if dialect is None:
             problem = f"expected a dialect from draft 3 to 2020-12, got {schema['$schema']!r}"
             raise ParameterError(owner, f"{parameter}.$schema", f"{problem}. Leave it out for draft 2020-12.")
-        dialect.check_schema(schema)
+        # No formats: Python's engine has no say about patterns, `_Checked` compiles them.
+        dialect.check_schema(schema, format_checker=FormatChecker(()))
         patterns = _Checked(schema, dialect, owner, parameter).patterns
     except NotASchema as exc:
         problem = f"expected a JSON Schema: {_short(exc.message)}."
@@ -139,7 +140,8 @@ def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults
     validator = _linear(dialect, patterns)(schema, registry=EMPTY_REGISTRY)
 
     def faults(value: Any) -> Iterator[tuple[Path, str]]:
-        for error in validator.iter_errors(_Fields(value) if isinstance(value, Mapping) else plain(value)):
+        given: Any = value
+        for error in validator.iter_errors(_Fields(given) if isinstance(value, Mapping) else plain(given)):
             yield tuple(error.absolute_path), error.message
 
     return faults
@@ -211,7 +213,7 @@ class _Checked:
 def _linear(dialect: Any, patterns: Mapping[str, SchemaValidator]) -> Any:
     """The dialect with its patterns matched by those validators, for states of any kind."""
     from jsonschema import ValidationError as Fault
-    from jsonschema.validators import extend
+    from jsonschema import validators
 
     def pattern(validator: Any, given: str, value: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(value, "string") and not patterns[given].isinstance_python(value):
@@ -237,15 +239,21 @@ def _linear(dialect: Any, patterns: Mapping[str, SchemaValidator]) -> Any:
                 yield from validator.descend(value[key], given, path=key)
 
     base = dialect.TYPE_CHECKER
-    types = base.redefine("object", lambda _, value: isinstance(value, Mapping))
-    # NaN and infinity are no JSON, and compare with every limit as if they kept it.
-    types = types.redefine("number", lambda _, value: base.is_type(value, "number") and _is_finite(value))
+
+    def is_object(_: Any, value: Any) -> bool:
+        return isinstance(value, Mapping)
+
+    def is_number(_: Any, value: Any) -> bool:
+        # NaN and infinity are no JSON, and NaN compares with every limit as if it kept it.
+        return base.is_type(value, "number") and _is_finite(value)
+
     keywords: dict[str, Any] = {
         "pattern": pattern,
         "patternProperties": pattern_properties,
         "additionalProperties": additional_properties,
     }
-    return extend(dialect, validators=keywords, type_checker=types)
+    types = base.redefine_many({"object": is_object, "number": is_number})
+    return cast(Any, validators).extend(dialect, validators=keywords, type_checker=types)
 
 
 def _is_finite(value: Any) -> bool:
@@ -288,4 +296,5 @@ def plain(value: Any) -> Any:
         return plain(value.value)
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         return plain(as_state(value))
-    return value.isoformat() if hasattr(value, "isoformat") else value
+    given: Any = value
+    return given.isoformat() if hasattr(given, "isoformat") else given

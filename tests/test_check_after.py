@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
-from langgraph.types import CachePolicy, Command
+from langgraph.types import CachePolicy, Command, StreamMode
 
 from arbiter import (
     ArbiterOS,
@@ -30,7 +30,7 @@ from tests.support import MODES, Check, Judge, Route, Spy, State, allow, chain, 
 class Review(PolicyChecker):
     """A checker around a function of the output."""
 
-    def __init__(self, name: str, answer: Any, **kwargs: Any) -> None:
+    def __init__(self, name: str, answer: Callable[[Any], Any], **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self.answer = answer
         self.seen: list[Any] = []
@@ -58,7 +58,11 @@ def hang(_: Any) -> bool:
     return True
 
 
-NO: dict[str, tuple[Any, str]] = {
+def below(limit: int) -> Callable[[Any], bool]:
+    return lambda output: output["amount"] < limit
+
+
+NO: dict[str, tuple[Callable[[Any], Any], str]] = {
     "False": (lambda _: False, "the checker returned False"),
     "(False, why)": (lambda _: (False, "why"), "why"),
     "deny": (lambda _: Verdict.deny("because"), "because"),
@@ -190,7 +194,7 @@ def test_an_async_review_in_a_sync_run_is_refused_before_the_body() -> None:
 
 @MODES
 @pytest.mark.parametrize("stream_mode", ["values", "updates"])
-def test_streams_show_nothing_of_a_refused_output(stream_mode: str, mode: str) -> None:
+def test_streams_show_nothing_of_a_refused_output(stream_mode: StreamMode, mode: str) -> None:
     """Neither state mode yields anything that the node wrote."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(
@@ -214,11 +218,11 @@ def test_commands_are_refused_whole(mode: str) -> None:
     """Neither the update nor the goto of a command that is refused takes effect; an allowed one keeps both."""
 
     def pay(state: State) -> Command[Any]:
-        return Command(update={"log": ["pay"], "amount": state["amount"]}, goto="last")
+        return Command(update={"log": ["pay"], "amount": state.get("amount", 0)}, goto="last")
 
     last = Spy("last")
     arbiter_os = ArbiterOS()
-    review = Review("limit", lambda out: out["amount"] < 5, target_nodes=["pay"], on_deny="end")
+    review = Review("limit", below(5), target_nodes=["pay"], on_deny="end")
     arbiter_os.add_policy_checker(review)
     app = arbiter_os.govern(chain(pay, extra=[last]))
     assert run(app, {"log": [], "amount": 7}, mode=mode) == {"log": [], "amount": 7}
@@ -266,8 +270,8 @@ def test_a_correction_gate_comes_first(mode: str) -> None:
 def test_an_output_that_a_human_edited_is_reviewed_again(mode: str) -> None:
     """An escalated output is looked at before the question and, when it is edited, after it."""
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(Review("limit", lambda out: out["amount"] < 5, target_nodes=["pay"]))
-    router = Route("human", lambda *_: Verdict.ask("look"), target_nodes=["pay"])
+    arbiter_os.add_policy_checker(Review("limit", below(5), target_nodes=["pay"]))
+    router = Route("human", lambda _h, _o: Verdict.ask("look"), target_nodes=["pay"])
     router.escalates = True
     arbiter_os.add_policy_router(router)
     app = arbiter_os.govern(chain(Spy("pay", amount=3), Spy("last"), checkpointer=InMemorySaver()))
@@ -287,9 +291,7 @@ def test_a_refused_step_can_be_resumed_in_another_process(tmp_path: Any) -> None
     """The checkpoint before the node stays: a later run, with other rules, takes it from there."""
     for limit, expected in ((5, None), (10, {"log": ["first", "pay"], "amount": 7})):
         arbiter_os = ArbiterOS()
-        arbiter_os.add_policy_checker(
-            Review("limit", lambda out, n=limit: out["amount"] < n, target_nodes=["pay"])
-        )
+        arbiter_os.add_policy_checker(Review("limit", below(limit), target_nodes=["pay"]))
         with SqliteSaver.from_conn_string(str(tmp_path / "c.db")) as saver:
             app = arbiter_os.govern(chain(Spy("first"), Spy("pay", amount=7), checkpointer=saver))
             if expected is None:
@@ -299,13 +301,17 @@ def test_a_refused_step_can_be_resumed_in_another_process(tmp_path: Any) -> None
                 assert app.invoke(None, thread("t")) == expected
 
 
+def same(*_: Any) -> str:
+    return "same"
+
+
 def test_a_refused_output_is_never_served_from_the_cache() -> None:
     """What a redirect left in a node's cache is not taken for the node's result."""
     from langgraph.cache.memory import InMemoryCache
 
     pay = Spy("pay", amount=7)
     builder = StateGraph(State)
-    builder.add_node("pay", pay, cache_policy=CachePolicy(key_func=lambda *_: "same"))
+    builder.add_node("pay", pay, cache_policy=CachePolicy(key_func=same))
     builder.add_edge(START, "pay")
     answers = iter([False, True])
     arbiter_os = ArbiterOS()
@@ -320,10 +326,10 @@ def test_a_refused_output_is_never_served_from_the_cache() -> None:
 def test_a_governed_function_is_reviewed(mode: str) -> None:
     """Without a graph a refusal raises."""
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(Review("limit", lambda out: out["amount"] < 5))
+    arbiter_os.add_policy_checker(Review("limit", below(5)))
 
     def pay(state: State) -> dict[str, Any]:
-        return {"amount": state["amount"]}
+        return {"amount": state.get("amount", 0)}
 
     def step(amount: int) -> Any:
         if mode == "sync":

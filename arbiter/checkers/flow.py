@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from arbiter.errors import ParameterError, UnknownInstructionError
 from arbiter.history import CausalHistory, History, HistoryItem
@@ -189,7 +189,7 @@ class FlowChecker(PolicyChecker):
             raise self._wrong(where, "expected a name without ':'.")
         if isinstance(given, Mapping):
             try:
-                given = Label(**given)
+                given = Label(**cast(Any, given))
             except TypeError:
                 raise self._wrong(
                     where, f"expected written_by, keys and input_keys, got {given!r}."
@@ -213,12 +213,12 @@ class FlowChecker(PolicyChecker):
     def _list(self, given: Any, where: str) -> Sequence[Any]:
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise self._wrong(where, f"expected a list, got {given!r}.")
-        return list(given)
+        return list(cast(Iterable[Any], given))
 
     def _items(self, given: Any, where: str) -> list[tuple[str, Any]]:
         if not isinstance(given, Mapping) or not given:
             raise self._wrong(where, f"expected a mapping with at least one label, got {given!r}.")
-        return [(str(label), part) for label, part in given.items()]
+        return [(str(label), part) for label, part in cast(Mapping[Any, Any], given).items()]
 
     def _refuse_contradictions(self) -> None:
         if self.clears not in get_args(Clears):
