@@ -19,8 +19,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, PolicyViolationError
-from arbiter.checkers import FlowChecker
-from arbiter.checkers.flow import Label
+from arbiter.checkers import FlowChecker, Label
 from arbiter.errors import ParameterError
 from arbiter.instructions import FILTER, GENERATE, RESPOND, TOOL_CALL, VERIFY, Instruction
 from tests.support import MODES, run, thread
@@ -47,6 +46,10 @@ def governed(arbiter_os: ArbiterOS, app: Any, kinds: Mapping[str, Instruction]) 
     return arbiter_os.govern(app, {name: kind for name, kind in kinds.items() if name in names})
 
 
+typed_dict: Any = TypedDict
+"""So that type checkers let it be called with what is only known at run time."""
+
+
 @dataclass
 class Step:
     """A node that writes its name to keys, and sees all keys or only some."""
@@ -55,7 +58,7 @@ class Step:
     writes: tuple[str, ...]
     reads: tuple[str, ...] | None = None
 
-    def __call__(self, _: Any) -> Any:
+    def __call__(self, state: Any) -> Any:
         return {key: [self.name] for key in self.writes}
 
 
@@ -69,7 +72,7 @@ def layered(*layers: Sequence[Step], checkpointer: Any = None) -> Any:
                 builder.add_node(step.name, step)
             else:
                 fields = {key: get_type_hints(Notes, include_extras=True)[key] for key in step.reads}
-                schema: Any = TypedDict(f"Of_{step.name}", fields, total=False)  # type: ignore[operator]
+                schema = typed_dict(f"Of_{step.name}", fields, total=False)
                 builder.add_node(step.name, step, input_schema=schema)
             if before:
                 builder.add_edge(before, step.name)
@@ -174,7 +177,7 @@ def test_two_clearing_siblings_clear_once(mode: str) -> None:
 @MODES
 def test_input_keys_have_a_label_from_the_start_of_each_run(mode: str) -> None:
     """A clearing of the last run does not count for the next input."""
-    labels = {"raw": {"input_keys": ["question"]}}
+    labels: Any = {"raw": {"input_keys": ["question"]}}
     app = layered([Step("check", ("question",))], [REPLY], checkpointer=InMemorySaver())
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(FlowChecker("taint", labels, {"raw": ["RESPOND"]}))
@@ -194,7 +197,8 @@ def test_what_a_send_brings_has_every_label(how: str, mode: str) -> None:
         return [Send("reply", {"item": text}) for text in state["web"][:1]]
 
     def go(state: Any) -> Any:
-        return Command(goto=fan(state))
+        command: Command[Any] = Command(goto=fan(state))
+        return command
 
     def sent(*before: Step, **kwargs: Any) -> bool:
         builder = StateGraph(Notes)
@@ -243,7 +247,7 @@ def test_a_step_that_failed_labels_and_clears_nothing(mode: str) -> None:
     """Only what is committed counts."""
     failing = iter([True, False])
 
-    def check(_: Any) -> Any:
+    def check(state: Any) -> Any:
         if next(failing):
             raise ConnectionError("down")
         return {"web": ["ok"]}
@@ -266,7 +270,7 @@ def test_a_step_that_failed_labels_and_clears_nothing(mode: str) -> None:
 def test_labels_outlive_the_process(tmp_path: Path) -> None:
     """After a crash and a resume elsewhere a label, and a clearing, are what they were."""
 
-    def crash(_: Any) -> Any:
+    def crash(state: Any) -> Any:
         raise KeyboardInterrupt
 
     def resumed(*steps: Step) -> bool:

@@ -101,7 +101,7 @@ def test_a_chat_agent_is_sent_back_until_its_answer_fits(mode: str) -> None:
     """A router reads the result as that of any evaluator."""
     answers = iter(["no idea", '```json\n{"amount": "x"}\n```', '{"amount": 5}'])
     builder = StateGraph(MessagesState)
-    builder.add_node("chat", lambda _: {"messages": [AIMessage(next(answers))]})
+    builder.add_node("chat", lambda state: {"messages": [AIMessage(next(answers))]})
     builder.add_edge(START, "chat")
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(SchemaEvaluator("shape", AMOUNT, key="messages"))

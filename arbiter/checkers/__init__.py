@@ -1,7 +1,7 @@
 """Built-in policy checkers."""
 
-from arbiter.checkers.flow import FlowChecker
+from arbiter.checkers.flow import FlowChecker, Label
 from arbiter.checkers.history import HistoryPolicyChecker
 from arbiter.checkers.schema import SchemaChecker
 
-__all__ = ["FlowChecker", "HistoryPolicyChecker", "SchemaChecker"]
+__all__ = ["FlowChecker", "HistoryPolicyChecker", "Label", "SchemaChecker"]

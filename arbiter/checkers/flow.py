@@ -211,14 +211,16 @@ class FlowChecker(PolicyChecker):
             raise self._wrong(where, str(exc)) from exc
 
     def _list(self, given: Any, where: str) -> Sequence[Any]:
+        parts: Any = given
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise self._wrong(where, f"expected a list, got {given!r}.")
-        return list(cast(Iterable[Any], given))
+        return list(parts)
 
     def _items(self, given: Any, where: str) -> list[tuple[str, Any]]:
+        parts: Any = given
         if not isinstance(given, Mapping) or not given:
             raise self._wrong(where, f"expected a mapping with at least one label, got {given!r}.")
-        return [(str(label), part) for label, part in cast(Mapping[Any, Any], given).items()]
+        return [(str(label), part) for label, part in parts.items()]
 
     def _refuse_contradictions(self) -> None:
         if self.clears not in get_args(Clears):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NoReturn, cast
+from typing import Any, ClassVar, NoReturn
 
 from langchain_core.messages import BaseMessage
 
@@ -62,8 +62,9 @@ def _result(mistakes: list[str]) -> EvaluationResult:
 
 def _text(value: Any) -> Any:
     """A message's text, and that of the last one of a list; anything else as it is."""
-    last: Any = cast(Any, value[-1]) if isinstance(value, list) and value else value
-    return str(last.text) if isinstance(last, BaseMessage) else cast(Any, value)
+    parts: Any = value
+    last: Any = parts[-1] if isinstance(value, list) and parts else parts
+    return str(last.text) if isinstance(last, BaseMessage) else parts
 
 
 def read_json(text: str) -> Any:
