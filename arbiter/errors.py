@@ -140,7 +140,7 @@ class PackError(ConfigurationError):
 # A RuntimeError on purpose: LangGraph's default RetryPolicy does not retry those. A denial that is
 # tried again three times is three denials, with the waiting in between.
 class PolicyViolationError(ArbiterError, RuntimeError):
-    """A node was not run, because a policy does not allow it.
+    """A node was not run, or its output not committed, because a policy does not allow it.
 
     `policy` is the name of the checker. `cause` is what it raised, when it failed instead of
     deciding. The checkpoint before the node stays: once the reason is gone, the run can be resumed.

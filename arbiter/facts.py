@@ -209,6 +209,11 @@ class Past:
         outer, outer_at, outer_in_run = self.before.tally(policy, key)
         return outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run
 
+    def tally_keys(self, policy: str) -> set[str]:
+        """The keys under which something is counted."""
+        own = self.value.get("tallies", _EMPTY).get(policy, _EMPTY)
+        return {*own, *(self.before.tally_keys(policy) if self.before is not None else ())}
+
     def redirects(self, router: str) -> int:
         """How often this router has redirected in this run of the graph."""
         count: int = self.value.get("redirects", _EMPTY).get(router, 0)

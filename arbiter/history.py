@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -138,6 +138,12 @@ class HistoryItem:
     @property
     def namespace(self) -> str:
         return self._record.namespace
+
+    @property
+    def sent(self) -> bool:
+        """Whether its input was made for it by a `Send`, and is not the graph's state."""
+        path = self._record.path
+        return bool(path) and path[0] == "__pregel_push"
 
     @property
     def attempt(self) -> int:
@@ -305,6 +311,10 @@ class History:
         """
         return NO_TALLY
 
+    def tally_keys(self, policy: str) -> Collection[str]:
+        """The keys under which the checker `policy` has a tally, in no order."""
+        return ()
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """All items as plain data; see `HistoryItem.to_dict`. `superstep` counts from 1."""
         return [
@@ -447,6 +457,9 @@ class CausalHistory(History):
 
     def tally(self, policy: str, key: str) -> Tally:
         return Tally(*self._past.tally(self._tallies + policy, key))
+
+    def tally_keys(self, policy: str) -> Collection[str]:
+        return self._past.tally_keys(self._tallies + policy)
 
     def recovered(self, policy: str, key: str) -> float:
         """What siblings of this superstep added to that tally in another process, which ended before the superstep

@@ -401,6 +401,10 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     """The body is done: record, evaluate, route. `answer` is what the node run returns."""
     record, plan = run.record, run.plan
     note_output(run, output)
+    if plan.output_checkers:
+        stopped = yield from _check_output(run, output)
+        if stopped is not None or run.redirect is not None:
+            return stopped
     if plan.lanes:
         evaluations = record.evaluations = Evaluations(plan.lanes, run.view)
         run.reads = ReadEvaluations(evaluations)
@@ -508,23 +512,8 @@ def _check(run: NodeRun) -> Steps:
         if type(answers) is Raised:  # no checker's own: the run was cancelled
             record.status, record.error = "cancelled", describe(answers.error)
             return answers
-        for seat, answer in zip(plan.checkers, answers, strict=False):
-            if answer is True or answer is ALLOW:
-                continue
-            if type(answer) is Raised:
-                error = answer.error
-                if seat.contract.enforced and isinstance(error, GraphBubbleUp):
-                    record.status = "interrupted"  # a checker may call LangGraph's interrupt() itself
-                    return answer
-                if seat.contract.enforced and (
-                    isinstance(error, SyncDriverError) or not isinstance(error, Exception)
-                ):
-                    record.status, record.error = "failed", describe(error)
-                    return answer
-                causes[seat.name] = error
-                verdicts[seat.name] = Verdict.deny(f"the checker failed: {describe(error)}")
-            elif (verdict := as_verdict(answer)).kind != "allow":
-                verdicts[seat.name] = verdict
+        if (stopped := _read_verdicts(run, plan.checkers, answers, verdicts, causes)) is not None:
+            return stopped
         if not verdicts:
             record.checks = plan.all_allowed
             return _watch(run)
@@ -551,6 +540,63 @@ def _check(run: NodeRun) -> Steps:
             return stopped
         if run.input is asked_about:
             return _watch(run)
+
+
+def _read_verdicts(
+    run: NodeRun,
+    seats: Sequence[Seat[PolicyChecker]],
+    answers: Sequence[Any],
+    verdicts: dict[str, Verdict],
+    causes: dict[str, BaseException],
+) -> Raised | None:
+    """Note the verdicts that do not allow, and what failed checkers raised. Returns `Raised` to stop the node."""
+    record = run.record
+    for seat, answer in zip(seats, answers, strict=False):
+        if answer is True or answer is ALLOW:
+            continue
+        if type(answer) is Raised:
+            error = answer.error
+            if seat.contract.enforced and isinstance(error, GraphBubbleUp):
+                record.status = "interrupted"  # a checker may call LangGraph's interrupt() itself
+                return answer
+            if seat.contract.enforced and (
+                isinstance(error, SyncDriverError) or not isinstance(error, Exception)
+            ):
+                record.status, record.error = "failed", describe(error)
+                return answer
+            causes[seat.name] = error
+            verdicts[seat.name] = Verdict.deny(f"the checker failed: {describe(error)}")
+        elif (verdict := as_verdict(answer)).kind != "allow":
+            verdicts[seat.name] = verdict
+    return None
+
+
+def _check_output(run: NodeRun, output: Any) -> Steps:
+    """Ask the checkers that look at outputs. Returns `Raised`, or sets the redirect, to keep the output back."""
+    record, seats = run.record, run.plan.output_checkers
+    verdicts: dict[str, Verdict] = {}
+    causes: dict[str, BaseException] = {}
+    answers: Any = yield CallAll(seats, (freeze(as_state(output)), run.view))
+    if type(answers) is Raised:
+        record.status, record.error = "cancelled", describe(answers.error)
+        return answers
+    if (stopped := _read_verdicts(run, seats, answers, verdicts, causes)) is not None:
+        return stopped
+    for name, verdict in verdicts.items():
+        if verdict.kind == "ask":
+            reason = (
+                f"it asks about an output, which only a router with escalates=True can do: {verdict.reason}"
+            )
+            verdicts[name] = Verdict.deny(reason)
+    if verdicts:
+        record.checks = {**record.checks, **verdicts}
+    for seat in seats:
+        checker = seat.contract
+        if seat.name in verdicts and checker.enforced:
+            checker.reads_history = True  # from now on no cache answers for this checker
+            reason = f"its output was not committed: {verdicts[seat.name].reason}"
+            return _denied(run, seat.name, checker.on_deny, reason, causes.get(seat.name))
+    return None
 
 
 def _watch(run: NodeRun) -> Raised | None:
@@ -1073,6 +1119,10 @@ def _escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict)
             note_output(run, output)
             if (wrong := _output_refused(run, output)) is not None:
                 return Raised(wrong)
+            if run.plan.output_checkers:
+                stopped = yield from _check_output(run, output)
+                if stopped is not None or run.redirect is not None:
+                    return stopped
     if kind == "reject":
         return _denied(run, router.name, router.on_reject, f"rejected: {detail}", None)
     return output

@@ -29,8 +29,8 @@ class PolicyChecker(Contract):
     `reads_history = True` says that this checker's answer depends on more than the input: then nothing is served
     from the cache. It is assumed of a checker once it has asked or denied.
 
-    A checker that needs to know how things went defines `observe`, and one that has to look into the body while it
-    runs defines `handlers`.
+    A checker that needs to know how things went defines `observe`, one that has to look into the body while it
+    runs defines `handlers`, and one that judges the output defines `check_after`.
     """
 
     kind = "checker"
@@ -54,6 +54,14 @@ class PolicyChecker(Contract):
 
     def check_before(self, history: History) -> Answer | Awaitable[Answer]:
         """May the node of `history.entries[-1][-1]` run? A `Verdict`, a bool, or `(bool, reason)`."""
+        raise NotImplementedError
+
+    def check_after(self, output: Mapping[str, Any], history: History) -> Answer | Awaitable[Answer]:
+        """May this output of the node be committed? Called after the body, if defined, with the keys that it writes.
+
+        A denial does what `on_deny` says, and nothing that the node wrote is committed; neither evaluators nor
+        routers see the output. There is nobody to ask about an output: an ask denies.
+        """
         raise NotImplementedError
 
     def observes(self, node: str, instruction: Instruction | None) -> bool:

@@ -29,7 +29,7 @@ LAYERS = (
     {"errors", "states", "facts", "calls"},
     {"instructions", "verdicts", "models"},
     {"history", "recorder", "rendering", "shadow"},
-    {"contracts", "policy", "evaluation", "advice"},
+    {"contracts", "policy", "evaluation", "advice", "values"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
     {"evaluations", "registry"},
     {"lifecycle"},

@@ -1,5 +1,7 @@
 """Built-in policy checkers."""
 
+from arbiter.checkers.flow import FlowChecker, Label
 from arbiter.checkers.history import HistoryPolicyChecker
+from arbiter.checkers.schema import SchemaChecker
 
-__all__ = ["HistoryPolicyChecker"]
+__all__ = ["FlowChecker", "HistoryPolicyChecker", "Label", "SchemaChecker"]

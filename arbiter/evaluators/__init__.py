@@ -5,6 +5,7 @@ from arbiter.evaluators.cost import CostEvaluator, Price
 from arbiter.evaluators.judge import JudgeEvaluator
 from arbiter.evaluators.latency import LatencyEvaluator
 from arbiter.evaluators.length import LengthEvaluator
+from arbiter.evaluators.schema_valid import SchemaEvaluator
 from arbiter.evaluators.threshold import ThresholdEvaluator
 from arbiter.evaluators.weighted import WeightedEvaluator
 
@@ -15,6 +16,7 @@ __all__ = [
     "LatencyEvaluator",
     "LengthEvaluator",
     "Price",
+    "SchemaEvaluator",
     "ThresholdEvaluator",
     "WeightedEvaluator",
 ]
