@@ -29,7 +29,7 @@ LAYERS = (
     {"errors", "states", "facts", "calls"},
     {"instructions", "verdicts"},
     {"history", "recorder", "rendering"},
-    {"contracts", "policy", "evaluation", "advice"},
+    {"contracts", "policy", "evaluation", "advice", "conditions"},
     {"checkers", "routers", "evaluators", "advisors", "packs"},
     {"evaluations", "registry"},
     {"lifecycle"},

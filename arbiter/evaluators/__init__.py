@@ -1,5 +1,6 @@
 """Built-in evaluators."""
 
+from arbiter.evaluators.condition import ConditionEvaluator
 from arbiter.evaluators.threshold import ThresholdEvaluator
 
-__all__ = ["ThresholdEvaluator"]
+__all__ = ["ConditionEvaluator", "ThresholdEvaluator"]
