@@ -2,7 +2,8 @@
 
 Timed is `check_before` of a `ConditionChecker`, which is what a node waits for. The two states take turns, each round
 gives one ratio, and reported are the medians. The goal: at most 40 µs on the small state, and at most 1.2 times that
-on the large one. The last rows name a list of messages as a whole, whose cost does grow with that list.
+on the large one. The last row asks something of every
+message, which does grow with their number.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ FIELDS = {
         "history.counts.TOOL_CALL > 50 || node == 'transfer' || has(state.blocked)"
     ),
     "last message": "state.messages[size(state.messages) - 1].content.contains('DROP TABLE')",
+    "how many messages": "size(state.messages) > 5000",
 }
 LISTS = {
-    "how many messages": "size(state.messages) > 5000",
     "any message": "state.messages.exists(m, m.type == 'tool')",
 }
 GOAL, GOAL_RATIO = 40.0, 1.2

@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from arbiter.conditions import Condition, ConditionError, Totals, condition_of
+from arbiter.conditions import Condition, ConditionError, Totals, condition_of, instructions_in
 from arbiter.errors import ParameterError
 from arbiter.history import History
 from arbiter.instructions import Instruction
@@ -54,7 +54,9 @@ class ConditionChecker(PolicyChecker):
         self.reason = reason
         self._deny = None if deny_when is None else condition_of(owner, "deny_when", deny_when, _VARIABLES)
         self._ask = None if ask_when is None else condition_of(owner, "ask_when", ask_when, _VARIABLES)
-        named = {field[0] for asked in (self._deny, self._ask) if asked for field in asked.fields}
+        asked = [condition for condition in (self._deny, self._ask) if condition is not None]
+        named = {field[0] for condition in asked for field in condition.fields}
+        self._instructions = instructions_in(asked)
         self.reads_history = not named.isdisjoint({"history", "config"})
 
     def check_before(self, history: History) -> Verdict:
@@ -64,7 +66,7 @@ class ConditionChecker(PolicyChecker):
         values: dict[str, Any] = {
             "state": state,
             "input": state,
-            "history": Totals(history),
+            "history": Totals(history, self._instructions),
             "node": own.node,
             "instruction": own.instruction,
             "config": config.get("configurable") or {},

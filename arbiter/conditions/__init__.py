@@ -11,7 +11,7 @@ asked for changes no answer; what it lacks is an error and never an answer. See 
 """
 
 from arbiter.conditions.condition import Condition, condition_of
-from arbiter.conditions.totals import Totals
+from arbiter.conditions.totals import Totals, instructions_in
 from arbiter.errors import ConditionError
 
-__all__ = ["Condition", "ConditionError", "Totals", "condition_of"]
+__all__ = ["Condition", "ConditionError", "Totals", "condition_of", "instructions_in"]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any, cast
@@ -79,43 +80,50 @@ class Handover:
     def _some(self, need: Need, value: Any) -> Any:
         if need.presence:
             return None
-        kind = _type_of(value)
-        if issubclass(kind, _LISTS):
+        shape = _shape(_type_of(value))
+        if shape == "list":
             return self._elements(need, value)
-        names = _names(value, kind) if need.size or need.each is not None else ()
-        if names is None or not _has_members(kind):
+        if shape in ("int", "scalar"):
             return self.whole(value, 0)  # not what the expression takes it for, which CEL will say
-        self._spend(len(names))
         handed: dict[Any, Any] = {}
-        for name in names:
-            of = _member(value, kind, name) if need.each is not None else None
-            handed[self._key(name)] = None if need.each is None else self.part(need.each, of)
+        if need.size or need.each is not None:
+            names = _names(value, shape)
+            self._spend(len(names))
+            for name in names:
+                found = None if need.each is None else self.part(need.each, _member(value, shape, name))
+                handed[self._key(name)] = found
         for key, wanted in need.keys.items():
-            found = _member(value, kind, key)
+            found = _member(value, shape, key)
             if found is _ABSENT:
                 self._missing.append((key, wanted))
             else:
                 handed[key] = self.part(wanted, found)
         return handed
 
-    def _elements(self, need: Need, value: Any) -> list[Any]:
-        kind = _type_of(value)
-        elements = _iter(value) if issubclass(kind, list) else iter(value)
+    def _elements(self, need: Need, value: Any) -> Any:
         length = len(value)
         if need.each is not None:
             self._spend(length)
-            return [self.part(need.each, element) for element in elements]
-        numbers = {key: wanted for key, wanted in need.keys.items() if isinstance(key, int)}
+            each = need.each
+            elements = _iter(value) if isinstance(value, list) else value
+            return [self.part(each, element) for element in elements]
+        if need.size and not need.keys:
+            return bytes(length)  # as long, and nobody looks into it
+        numbers = [key for key in need.keys if isinstance(key, int)]
+        from_end = max((-key for key in numbers if key < 0), default=0)
+        if need.size or any(key >= 0 for key in numbers):
+            handed = [None] * length
+        else:
+            handed = [None] * min(
+                from_end, length
+            )  # the index is counted from the end of what is handed over
+        parts: Any = value
+        at = list(parts) if isinstance(value, set | frozenset) else parts
         for key, wanted in need.keys.items():
             if isinstance(key, str) or not -length <= key < length:
                 self._missing.append((key, wanted))
-        last = max((key + 1 if key >= 0 else length for key in numbers), default=0)
-        handed: list[Any] = [None] * (length if need.size else min(last, length))
-        at: Any = list(elements) if issubclass(kind, set | frozenset) else value
-        for key, wanted in numbers.items():
-            if -length <= key < length:
-                element = _at(at, key) if issubclass(kind, list) else at[key]
-                handed[key] = self.part(wanted, element)
+            else:
+                handed[key] = self.part(wanted, _at(value, key) if isinstance(value, list) else at[key])
         return handed
 
     def whole(self, value: Any, depth: int) -> Any:
@@ -123,22 +131,23 @@ class Handover:
         kind = _type_of(value)
         if kind in _PLAIN:
             return value
-        if kind is int or (issubclass(kind, Integral) and not issubclass(kind, Enum)):
+        shape = _shape(kind)
+        if shape == "int":
             number = int(value)
             if not _LOWEST <= number < _HIGHEST:
                 raise _UnfitError("holds a number that does not fit into 64 bits")
             return number
         if depth > MAX_DEPTH:
             raise _UnfitError(f"is nested more than {MAX_DEPTH} deep, or holds itself")
-        if issubclass(kind, _LISTS):
-            self._spend(len(value))
-            elements = _iter(value) if issubclass(kind, list) else iter(value)
-            return [self.whole(element, depth + 1) for element in elements]
-        names = _names(value, kind)
-        if names is None:
+        if shape == "scalar":
             return self._scalar(value, kind, depth)
+        if shape == "list":
+            self._spend(len(value))
+            elements = _iter(value) if isinstance(value, list) else value
+            return [self.whole(element, depth + 1) for element in elements]
+        names = _names(value, shape)
         self._spend(len(names))
-        return {self._key(name): self.whole(_member(value, kind, name), depth + 1) for name in names}
+        return {self._key(name): self.whole(_member(value, shape, name), depth + 1) for name in names}
 
     def _scalar(self, value: Any, kind: Any, depth: int) -> Any:
         if issubclass(kind, Enum):
@@ -184,31 +193,46 @@ def _decimal(value: Decimal) -> int | float:
     return float(value)
 
 
-def _has_members(kind: Any) -> bool:
-    return issubclass(kind, dict | BaseModel | Mapping) or hasattr(kind, "__dataclass_fields__")
-
-
-def _names(value: Any, kind: Any) -> Collection[Any] | None:
-    """The names of all members; None for a value that has no members."""
+@lru_cache(maxsize=1024)
+def _shape(kind: Any) -> str:
+    """How a value of that type is read. Told by the type alone."""
+    if issubclass(kind, _LISTS):
+        return "list"
     if issubclass(kind, dict):
-        return list(_keys(value))
+        return "dict"
     if issubclass(kind, BaseModel):
-        return [*value.__dict__, *(value.__pydantic_extra__ or ())]
+        return "model"
+    if issubclass(kind, Enum):
+        return "scalar"
+    if issubclass(kind, Integral):
+        return "int"
     if hasattr(kind, "__dataclass_fields__"):
-        return [name for name in kind.__dataclass_fields__ if hasattr(value, name)]
-    if issubclass(kind, Mapping):
-        return list(value)
-    return None
+        return "dataclass"
+    return "mapping" if issubclass(kind, Mapping) else "scalar"
 
 
-def _member(value: Any, kind: Any, key: Any) -> Any:
-    if issubclass(kind, dict):
+def _names(value: Any, shape: str) -> Collection[Any]:
+    """The names of all members."""
+    match shape:
+        case "dict":
+            return list(_keys(value))
+        case "model":
+            return [*value.__dict__, *(value.__pydantic_extra__ or ())]
+        case "dataclass":
+            return [name for name in _type_of(value).__dataclass_fields__ if hasattr(value, name)]
+        case _:
+            return list(value)
+
+
+def _member(value: Any, shape: str, key: Any) -> Any:
+    if shape == "dict":
         return _get(value, key, _ABSENT)
-    if issubclass(kind, BaseModel):
-        found: Any = value.__dict__.get(key, _ABSENT)
-        return (value.__pydantic_extra__ or {}).get(key, _ABSENT) if found is _ABSENT else found
-    if hasattr(kind, "__dataclass_fields__"):
-        return getattr(value, key, _ABSENT) if key in kind.__dataclass_fields__ else _ABSENT
+    if shape == "model":
+        found = _get(value.__dict__, key, _ABSENT)
+        return _get(value.__pydantic_extra__ or {}, key, _ABSENT) if found is _ABSENT else found
+    if shape == "dataclass":
+        known: bool = key in _type_of(value).__dataclass_fields__
+        return getattr(value, key, _ABSENT) if known else _ABSENT
     try:
         return value[key]
     except KeyError:

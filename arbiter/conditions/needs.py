@@ -287,8 +287,6 @@ class Scan:
         if key is not None and need is not None:
             value, length = key
             self._at += length
-            if isinstance(value, int) and length > 2:
-                need.size = True
             return need.member(value)
         element = None if need is None else need.element()
         self._until("]")

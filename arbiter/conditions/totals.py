@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from arbiter.conditions.needs import Field
 from arbiter.errors import ConditionError, UnknownInstructionError
 from arbiter.history import CausalHistory, History
-from arbiter.instructions import find_instruction
+from arbiter.instructions import Instruction, find_instruction
+
+if TYPE_CHECKING:
+    from arbiter.conditions.condition import Condition
 
 
 class Totals(Mapping[str, Any]):
@@ -16,16 +19,18 @@ class Totals(Mapping[str, Any]):
 
     `count`, `counts.<INSTRUCTION>` and `nodes.<node>` are those of `History.count`, so the node run itself is
     one of them. `denied.<policy>` is how many node runs that policy has denied, as far as that was committed.
+    `instructions` are those that the conditions name.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, instructions: Mapping[str, Instruction]) -> None:
         self._history = history
+        self._instructions = instructions
 
     def __getitem__(self, key: str) -> Any:
         if key == "count":
             return self._history.count()
         if key in TOTALS:
-            return _Total(self._history, key)
+            return _Total(self._history, key, self._instructions)
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
@@ -39,13 +44,14 @@ TOTALS = ("counts", "nodes", "denied")
 
 
 class _Total(Mapping[str, int]):
-    def __init__(self, history: History, of: str) -> None:
+    def __init__(self, history: History, of: str, instructions: Mapping[str, Instruction]) -> None:
         self._history = history
         self._of = of
+        self._instructions = instructions
 
     def __getitem__(self, key: str) -> int:
         if self._of == "counts":
-            return self._history.count(key)
+            return self._history.count(self._instructions[key])
         if self._of == "nodes":
             return self._history.count(node=key)
         if isinstance(self._history, CausalHistory):
@@ -60,6 +66,14 @@ class _Total(Mapping[str, int]):
 
     def __len__(self) -> int:
         return 0
+
+
+def instructions_in(conditions: Iterable[Condition]) -> dict[str, Instruction]:
+    """The instructions whose totals those conditions name, found once and not each time that one is asked."""
+    fields = [field for condition in conditions for field in condition.fields]
+    return {
+        str(field[2]): find_instruction(field[2]) for field in fields if field[:2] == ("history", "counts")
+    }
 
 
 def check_history(expression: str, field: Field) -> None:

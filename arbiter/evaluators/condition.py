@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from arbiter.conditions import Totals, condition_of
+from arbiter.conditions import Totals, condition_of, instructions_in
 from arbiter.evaluation import NodeEvaluator
 from arbiter.history import History
 from arbiter.instructions import Instruction
@@ -36,13 +36,14 @@ class ConditionEvaluator(NodeEvaluator):
         super().__init__(name, target_instructions, target_nodes, durable)
         self.pass_when = pass_when
         self._condition = condition_of(f"evaluator {name!r}", "pass_when", pass_when, _VARIABLES)
+        self._instructions = instructions_in([self._condition])
 
     def evaluate(self, history: History) -> EvaluationResult:
         own = history.entries[-1][-1]
         values: dict[str, Any] = {
             "output": own.output_state,
             "input": own.input_state,
-            "history": Totals(history),
+            "history": Totals(history, self._instructions),
             "node": own.node,
             "instruction": own.instruction,
         }
