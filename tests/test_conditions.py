@@ -77,7 +77,7 @@ class Order:
 def state_of_all_kinds() -> dict[str, Any]:
     call = {"name": "pay", "args": {"amount": 7}, "id": "1", "type": "tool_call"}
     return {
-        "user": User(name="ann", team="red"),  # type: ignore[call-arg]
+        "user": User.model_validate({"name": "ann", "team": "red"}),
         "order": Order(7, ["a"]),
         "level": Level.HIGH,
         "price": Decimal("10.50"),
@@ -129,6 +129,8 @@ TRUE = [
     "!has(state.absent) || state.absent > 1",
     "has(state.user.name) && !has(state.user.absent)",
     "size(state.proxy) == 1 && size(state.user.name) == 3 && state.proxy.size() == 1",
+    "state.messages[1].type == 'ai' && state.messages[size(state.messages) - 1].content == 'bye'",
+    "has(state.messages[1].type) && state.messages[size(state.messages) - 1].tool_calls[0].name == 'pay'",
     "{'state': 1}.state == 1 && [state.order.amount, 2][0] == 7",
     "(state.yes ? state.order.amount : state.absent) == 7",
     "type(state.user.name) == string && 'state.x' != \"input['y']\"",
@@ -167,7 +169,7 @@ class Watched(dict[str, Any]):
     def __iter__(self) -> Any:
         raise AssertionError("all of the state was read")
 
-    keys = items = values = __iter__  # type: ignore[assignment]
+    keys = items = values = __iter__
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,14 @@ def test_a_condition_survives_pickling_and_copying() -> None:
 
 _KEYS = ["a", "b", "c"]
 _LEAVES = st.sampled_from([0, 1, 2, True, False, None, "a", "b", 1.5])
-_STATES = st.dictionaries(
+_ITEMS = st.fixed_dictionaries(
+    {"a": st.sampled_from([0, 1, True]), "c": st.lists(st.sampled_from([0, 1]), max_size=2)},
+    optional={"b": _LEAVES},
+)
+_LIKELY = st.fixed_dictionaries(
+    {"a": st.lists(_ITEMS, min_size=1, max_size=3), "b": _ITEMS, "c": st.lists(_LEAVES, max_size=3)}
+)
+_UNLIKELY = st.dictionaries(
     st.sampled_from(_KEYS),
     st.recursive(
         _LEAVES,
@@ -219,50 +228,56 @@ _STATES = st.dictionaries(
     ),
     max_size=3,
 )
+_STATES = _LIKELY | _LIKELY | _LIKELY | _UNLIKELY
+_LISTS = ["s.a", "s['a']", "s.c", "s.b.c", "s.a[0].c", "s.a[size(s.a) - 1].c", "s.a.filter(f, f.a == 1)"]
+_MAPS = [
+    "s.b",
+    "s.a[0]",
+    "s.a[s.a.size() - 1]",
+    "s['b']",
+    "s.a[1]",
+    "s.a[s.b.a]",
+    "s.a.filter(f, f.c == [])[0]",
+]
+_STEPS = [".a", ".b", "['a']", "[0]", "[1]", "['a' + '']", ".c[0]", "[size(s.c) - 1]", "[s.b.a]"]
 
 
-def _chains(roots: tuple[str, ...]) -> st.SearchStrategy[str]:
-    index = st.sampled_from(["[0]", "[1]", "['a']", '["b"]', "[size('a')]", "['a' + '']", ".a", ".b", ".c"])
-    return st.builds(
-        lambda root, first, rest: root + ("" if root != "s" else first) + "".join(rest),
-        st.sampled_from(roots),
-        st.sampled_from([".a", ".b", "['c']"]),
-        st.lists(index, max_size=3),
-    )
-
-
-def _questions(roots: tuple[str, ...], depth: int) -> st.SearchStrategy[str]:
-    chain = _chains(roots)
+def _questions(elements: tuple[str, ...], depth: int) -> st.SearchStrategy[str]:
+    """Questions about `s` of the shape of `_LIKELY`, and about elements of its lists."""
+    maps = st.sampled_from([*_MAPS, *elements])
+    lists = st.sampled_from([*_LISTS, *_LISTS, *(f"{name}.c" for name in elements)])
+    values = st.builds("{}.{}".format, maps, st.sampled_from("aab")) | maps | lists
+    values |= st.builds("{}{}".format, maps | lists, st.sampled_from(_STEPS))
     literal = st.sampled_from(["0", "1", "'a'", "true", "null", "1.5", "[0]", "{'a': 0}"])
     simple = [
-        st.builds("{} == {}".format, chain, literal),
-        st.builds("{} != {}".format, chain, chain),
-        st.builds("{} in {}".format, literal, chain),
-        st.builds("size({}) > {}".format, chain, st.sampled_from("012")),
-        st.builds("{}.size() == 1".format, chain),
-        st.builds("has({}.a)".format, chain),
-        st.builds("{0}[size({0}) - 1] == {1}".format, chain, literal),
-        st.builds("{0}[{0}.size() - 2] == {1}".format, chain, literal),
-        st.builds("{}[{}] == 1".format, chain, chain),
-        chain,
+        st.builds("{} == {}".format, values, literal),
+        st.builds("{} != {}".format, values, values),
+        st.builds("{} in {}".format, literal, maps | lists),
+        st.builds("size({}) > {}".format, maps | lists, st.sampled_from("012")),
+        st.builds("{}.size() == 1".format, maps | lists),
+        st.builds("has({}.{})".format, maps, st.sampled_from("abx")),
+        st.builds("{0}[size({0}) - 1] == {1}".format, lists, literal),
+        st.builds("{0}.size() > 0 && {0}[{0}.size() - 1] == {1}".format, lists, literal),
+        st.builds("{}[{}] == 1".format, lists, values),
     ]
     if not depth:
         return st.one_of(simple)
-    inner = _questions(roots, depth - 1)
-    element = _questions((*roots, f"e{depth}"), depth - 1)
+    name = f"e{depth}"
+    inner = _questions(elements, depth - 1)
+    element = _questions((*elements, name, name, name), depth - 1)
     return st.one_of(
         *simple,
-        st.builds("({} && {})".format, inner, inner),
-        st.builds("!({}) || {}".format, inner, inner),
+        st.builds("({}) && ({})".format, inner, inner),
+        st.builds("!({}) || ({})".format, inner, inner),
         st.builds("({} ? {} : {})".format, inner, inner, inner),
         *(
-            st.builds(f"{{}}.{macro}(e{depth}, {{}})".format, chain, element)
+            st.builds(f"{{}}.{macro}({name}, {{}})".format, lists | maps, element)
             for macro in ("all", "exists", "exists_one")
         ),
-        st.builds(f"{{}}.filter(e{depth}, {{}}).size() == 1".format, chain, element),
-        st.builds(f"{{}}.filter(e{depth}, {{}})[0].a == 1".format, chain, element),
-        st.builds(f"{{}}.map(e{depth}, {{}}) == [true]".format, chain, element),
-        st.builds(f"{{}}.map(e{depth}, {{}}, e{depth}.a)[0] == 1".format, chain, element),
+        st.builds(f"{{}}.filter({name}, {{}}).size() == 1".format, lists, element),
+        st.builds(f"{{}}.filter({name}, {{}})[0].a == 1".format, lists, element),
+        st.builds(f"{{}}.map({name}, {{}}) == [true]".format, lists, element),
+        st.builds(f"{{}}.map({name}, {{}}, {name}.a)[0] == 1".format, lists, element),
     )
 
 
@@ -274,7 +289,7 @@ def _outcome(function: Callable[[], Any]) -> Any:
 
 
 @settings(max_examples=600, deadline=None)
-@given(_questions(("s",), 2), _STATES)
+@given(_questions((), 2), _STATES)
 def test_what_is_handed_over_answers_as_the_whole_state_would(question: str, state: dict[str, Any]) -> None:
     """For any question and any state: never another answer, and none where CEL has none."""
     expected = _outcome(lambda: cel.compile(question).execute({"s": state}))
@@ -642,7 +657,7 @@ def test_without_an_instruction_it_is_null(mode: str) -> None:
     assert len(pay.calls) == 1
 
 
-class Batch(TypedDict, total=False):
+class Batch(TypedDict):
     amounts: list[int]
     amount: int
 
@@ -652,7 +667,7 @@ def test_a_node_called_by_send_is_checked_on_what_it_was_sent(mode: str) -> None
     builder = StateGraph(Batch)
     done: list[int] = []
 
-    def pay(state: Batch) -> Batch:
+    def pay(state: Batch) -> dict[str, Any]:
         done.append(state["amount"])
         return {}
 

@@ -109,21 +109,21 @@ class Handover:
             return [self.part(each, element) for element in elements]
         if need.size and not need.keys:
             return bytes(length)  # as long, and nobody looks into it
-        numbers = [key for key in need.keys if isinstance(key, int)]
-        from_end = max((-key for key in numbers if key < 0), default=0)
-        if need.size or any(key >= 0 for key in numbers):
-            handed = [None] * length
-        else:
-            handed = [None] * min(
-                from_end, length
-            )  # the index is counted from the end of what is handed over
-        parts: Any = value
-        at = list(parts) if isinstance(value, set | frozenset) else parts
+        positions: dict[int, Need] = {}
         for key, wanted in need.keys.items():
             if isinstance(key, str) or not -length <= key < length:
                 self._missing.append((key, wanted))
             else:
-                handed[key] = self.part(wanted, _at(value, key) if isinstance(value, list) else at[key])
+                at = key % length
+                positions[at] = wanted if at not in positions else positions[at].joined(wanted)
+        first, last = _span(need, length)
+        self._spend(last - first)
+        handed: list[Any] = [None] * (last - first)
+        parts: Any = value
+        elements = list(parts) if isinstance(value, set | frozenset) else parts
+        for at, wanted in positions.items():
+            found = _at(elements, at) if isinstance(elements, list) else elements[at]
+            handed[at - first] = self.part(wanted, found)
         return handed
 
     def whole(self, value: Any, depth: int) -> Any:
@@ -183,6 +183,16 @@ class Handover:
         self._left -= count
         if self._left < 0:
             raise _UnfitError(f"is too large: more than {MAX_VALUES:,} values would be handed over")
+
+
+def _span(need: Need, length: int) -> tuple[int, int]:
+    """Which part of a list has to be there for its numbered elements to be found."""
+    numbers = [key for key in need.keys if isinstance(key, int)]
+    lowest, highest = min(numbers, default=0), max(numbers, default=-1)
+    if need.size or lowest < 0 <= highest:
+        return 0, length
+    # An index that is counted from the end is counted from the end of what is handed over.
+    return (max(0, length + lowest), length) if lowest < 0 else (0, min(highest + 1, length))
 
 
 def _decimal(value: Decimal) -> int | float:

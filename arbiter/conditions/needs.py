@@ -66,6 +66,14 @@ class Need:
         for key, need in other.keys.items():
             self.member(key).merge(need)
 
+    def joined(self, other: Need) -> Need:
+        """What either needs."""
+        both = Need(self.path)
+        both.merge(self)
+        both.merge(other)
+        both.settle()
+        return both
+
     def leaves(self) -> Iterator[Field]:
         if self.whole or self.size or self.each or not self.keys:
             yield ()
