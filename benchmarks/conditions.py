@@ -1,10 +1,9 @@
 """What a condition costs: on a small state, and on one of 1 MB with 1,000 messages. `python benchmarks/conditions.py`.
 
-Timed is `check_before` of a `ConditionChecker`, which is what a node waits for, in CPU time: it does no I/O, so that on
-an idle machine this is how long it takes, and what else runs on a busy one does not count. The two states take turns, each round
-gives one ratio, and reported are the medians. The goal: at most 40 µs on the small state, and at most 1.2 times that
-on the large one. The last row asks something of every
-message, which does grow with their number.
+Timed is `check_before` of a `ConditionChecker`, which is what a node waits for, in CPU time: it does no I/O, so that
+on an idle machine this is how long it takes, and what else runs on a busy one does not count. The two states take
+turns, each round gives one ratio, and reported are the medians. The goal: at most 40 µs on the small state, and at
+most 1.2 times that on the large one. The last row asks something of every message, which does grow with their number.
 """
 
 from __future__ import annotations
