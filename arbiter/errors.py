@@ -9,6 +9,7 @@
     │   ├── NotAGraphError (TypeError)          something that cannot be governed
     │   └── PackError                           mistakes in a YAML pack, all of them at once
     ├── PolicyViolationError (RuntimeError)     a checker denied, or failed and therefore denied
+    ├── ConditionError (ValueError)             a condition that is no CEL, or could not be answered
     ├── OutputSchemaError (ValueError)          a node returned what its output schema refuses
     ├── CorrectionError (RuntimeError)          a correction gate gave up, or failed
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
@@ -175,6 +176,21 @@ def _failure(cause: BaseException | None) -> str:
         return "no reason was given"
     text = str(cause)
     return f"raised {type(cause).__name__}" + (f" ({text})" if text else "")
+
+
+class ConditionError(ArbiterError, ValueError):
+    """A condition is wrong, or has no answer for the values that it was asked about.
+
+    `expression` is the condition, `problem` what is wrong with it, `field` the field that is missing or unfit,
+    where it is one.
+    """
+
+    def __init__(self, expression: str, problem: str, *, field: str | None = None) -> None:
+        self.expression = expression
+        self.problem = problem
+        self.field = field
+        shown = expression if len(expression) <= 200 else expression[:197] + "..."
+        super().__init__(f"condition {shown!r}: {problem}")
 
 
 class OutputSchemaError(ArbiterError, ValueError):

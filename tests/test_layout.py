@@ -29,7 +29,7 @@ LAYERS = (
     {"errors", "states", "facts", "calls"},
     {"instructions", "verdicts", "models"},
     {"history", "recorder", "rendering", "shadow"},
-    {"contracts", "policy", "evaluation", "advice", "values"},
+    {"contracts", "policy", "evaluation", "advice", "values", "conditions"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
     {"evaluations", "registry"},
     {"lifecycle"},

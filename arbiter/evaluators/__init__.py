@@ -1,5 +1,6 @@
 """Built-in evaluators."""
 
+from arbiter.evaluators.condition import ConditionEvaluator
 from arbiter.evaluators.consistency import ConsistencyEvaluator
 from arbiter.evaluators.cost import CostEvaluator, Price
 from arbiter.evaluators.judge import JudgeEvaluator
@@ -10,6 +11,7 @@ from arbiter.evaluators.threshold import ThresholdEvaluator
 from arbiter.evaluators.weighted import WeightedEvaluator
 
 __all__ = [
+    "ConditionEvaluator",
     "ConsistencyEvaluator",
     "CostEvaluator",
     "JudgeEvaluator",

@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from arbiter.linting import render_table
 from langgraph.types import Command
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from arbiter import ArbiterOS, PolicyViolationError
-from arbiter.linting import render_table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
