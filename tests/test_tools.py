@@ -36,6 +36,7 @@ from arbiter.instructions import GENERATE, TOOL_CALL
 from tests.graphs import Recorder
 from tests.support import MODES, run
 
+agent_of = cast(Any, create_agent)
 Calls = list[tuple[str, str]]
 
 
@@ -150,7 +151,7 @@ def make(shape: str, kit: Kit, call: AIMessage, mode: str) -> tuple[Any, Any, di
     given: Any = {"messages": [HumanMessage("go", id="go")]}
     if shape == "create_agent":
         done = AIMessage("done", id="done")
-        return create_agent(Scripted(script=[call, done]), kit.tools), given, {}
+        return agent_of(Scripted(script=[call, done]), kit.tools), given, {}
     given["messages"].append(call)
     if shape == "ToolNode":
         return graph_of(ToolNode(kit.tools)), given, {"tools": TOOL_CALL}
@@ -164,10 +165,10 @@ SHAPES = pytest.mark.parametrize(
     "shape",
     ["ToolNode", "ToolNode without instruction", "create_agent", "TOOL_CALL node", "plain node"],
 )
-POLICIES: dict[str, Callable[..., ToolsChecker]] = {
-    "not allowed": lambda **more: ToolsChecker("files", ["read_*"], **more),
-    "denied": lambda **more: ToolsChecker("files", deny=["delete_file"], **more),
-    "deny beats allow": lambda **more: ToolsChecker("files", ["*"], deny=["delete_?ile"], **more),
+POLICIES: dict[str, dict[str, Any]] = {
+    "not allowed": {"allow": ["read_*"]},
+    "denied": {"deny": ["delete_file"]},
+    "deny beats allow": {"allow": ["*"], "deny": ["delete_?ile"]},
 }
 
 
@@ -177,7 +178,7 @@ POLICIES: dict[str, Callable[..., ToolsChecker]] = {
 def test_a_denied_tool_does_not_run(shape: str, policy: str, kit: Kit, mode: str) -> None:
     """The run stops, and the error names the tool."""
     graph, given, kinds = make(shape, kit, asks(("delete_file", {"path": "/x"})), mode)
-    _, app = governing(POLICIES[policy](), graph, **kinds)
+    _, app = governing(ToolsChecker("files", **POLICIES[policy]), graph, **kinds)
     with pytest.raises(
         PolicyViolationError, match=r"tool 'delete_file' is (denied|not on the allow-list)"
     ) as e:
@@ -193,7 +194,7 @@ def test_an_allowed_tool_runs_as_without_arbiter(shape: str, policy: str, kit: K
 
     def observed(governed: bool) -> Any:
         graph, given, kinds = make(shape, kit, asks(("read_file", {"path": "/srv/a"})), mode)
-        app = governing(POLICIES[policy](), graph, **kinds)[1] if governed else graph
+        app = governing(ToolsChecker("files", **POLICIES[policy]), graph, **kinds)[1] if governed else graph
         recorder = Recorder()
         config: RunnableConfig = {"callbacks": [recorder]}
         modes = ["values", "updates", "messages", "custom"]

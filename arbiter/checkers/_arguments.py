@@ -142,11 +142,9 @@ def by_name(value: Mapping[Any, Any], spell: Callable[[str], str] = normalised) 
     return found
 
 
-def _path_as_text(value: object) -> Any:
-    given: Any = value
-    if isinstance(value, os.PathLike):
-        given = os.fspath(given)
-    return given
+def _path_as_text(value: Any) -> Any:
+    spell: Any = getattr(value, "__fspath__", None)
+    return value if spell is None else spell()
 
 
 def _encodable(text: str) -> str:

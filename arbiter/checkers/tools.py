@@ -198,18 +198,15 @@ def calls_to_make(state: Mapping[str, Any], *, runs_messages: bool) -> Iterator[
 
 # The view copies each message that it hands out; nothing in here changes one.
 def _unfrozen(state: Mapping[str, Any]) -> Iterable[Any]:
-    values: Any = dict.values if isinstance(state, dict) else type(state).values
-    return cast("Iterable[Any]", values(state))
+    return dict[str, Any].values(state) if isinstance(state, dict) else state.values()
 
 
 def _forwards(parts: Sequence[Any]) -> Iterator[Any]:
-    walk: Any = list.__iter__ if isinstance(parts, list) else iter
-    return cast("Iterator[Any]", walk(parts))
+    return list[Any].__iter__(parts) if isinstance(parts, list) else iter(parts)
 
 
 def _backwards(parts: Sequence[Any]) -> Iterator[Any]:
-    walk: Any = list.__reversed__ if isinstance(parts, list) else reversed
-    return cast("Iterator[Any]", walk(parts))
+    return list[Any].__reversed__(parts) if isinstance(parts, list) else reversed(parts)
 
 
 def _last(parts: Sequence[Any]) -> Any:
@@ -283,13 +280,10 @@ class _When:
     """A condition, and the arguments that it reads; None for all of them."""
 
     def __init__(self, expression: str, owner: str, path: str) -> None:
-        from arbiter.conditions import Condition, ConditionError
+        from arbiter.conditions import ConditionError, condition_of
 
         self.failure = ConditionError
-        try:
-            self.condition = Condition(expression, variables={"args", "tool"})
-        except ConditionError as exc:
-            raise ParameterError(owner, path, str(exc)) from None
+        self.condition = condition_of(owner, path, expression, {"args", "tool"})
         fields = [field[1:] for field in self.condition.fields if field[0] == "args"]
         self.reads = None if () in fields else {str(field[0]) for field in fields}
 
