@@ -29,12 +29,12 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, PolicyViolationError
+from arbiter import ArbiterOS, History, PolicyViolationError
 from arbiter.checkers import ArgumentRule, ToolRule, ToolsChecker
 from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE, TOOL_CALL
 from tests.graphs import Recorder
-from tests.support import MODES, run
+from tests.support import MODES, Check, run
 
 agent_of = cast(Any, create_agent)
 Calls = list[tuple[str, str]]
@@ -244,6 +244,28 @@ def test_an_audit_counts_what_it_would_have_stopped(shape: str, audit: str, kit:
     assert record.tallies == {"files": {"delete_file": 1}}
     early = shape not in ("plain node", "ToolNode without instruction")
     assert record.checks["files"].kind == ("deny" if early else "allow")
+
+
+@MODES
+def test_a_call_in_a_graph_in_a_node_is_counted_once(kit: Kit, mode: str) -> None:
+    """Both nodes see it; it was one call."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("team", graph_of(ToolNode(kit.tools)))
+    builder.add_node("after", calling(kit.read, {"path": "/x"}))
+    builder.add_edge(START, "team")
+    builder.add_edge("team", "after")
+    seen: list[float] = []
+    arbiter_os, app = governing(
+        ToolsChecker("files", ["read_file"], on_deny="audit"), builder.compile(), tools=TOOL_CALL
+    )
+
+    def look(history: History) -> bool:
+        seen.append(history.tally("files", "delete_file").amount)
+        return True
+
+    arbiter_os.add_policy_checker(Check("look", look, target_nodes=["after"]))
+    run(app, {"messages": [asks(("delete_file", {"path": "/x"}))]}, mode=mode)
+    assert seen == [1]
 
 
 # Before the node ----------------------------------------------------------------------------------

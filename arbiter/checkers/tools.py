@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar, cast
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -104,7 +105,14 @@ class ToolsChecker(PolicyChecker):
     def observe(self, history: History) -> Mapping[str, float] | None:
         with self._lock:
             gate = self._gates.pop(history, None)
-        return Counter(gate.stopped) if gate is not None and gate.stopped else None
+            if gate is None or not gate.stopped:
+                return None
+            if history.entries[-1][-1].status == "completed":
+                # The nodes around this one saw the same calls; they are counted once, here.
+                for around in self._gates.values():
+                    for call in gate.stopped:
+                        around.stopped.pop(call, None)
+        return Counter(gate.stopped.values())
 
     def denial(self, tool: object, arguments: object) -> str | None:
         """Why a tool may not be called with these arguments, or None if it may."""
@@ -138,14 +146,20 @@ class _Gate(BaseCallbackHandler):
     def __init__(self, checker: ToolsChecker, item: HistoryItem) -> None:
         self.checker = checker
         self.item = item
-        self.stopped: list[str] = []
+        self.stopped: dict[UUID, str] = {}
 
     @property
     def ignore_chat_model(self) -> bool:
         return True  # else LangChain writes out all messages for it, as a handler of the older kind
 
     def on_tool_start(
-        self, serialized: dict[str, Any] | None, input_str: str, *, inputs: Any = None, **kwargs: Any
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         # A tool that was given a bare text has no `inputs`, and nobody here knows the argument's name.
         tool = (serialized or {}).get("name") or kwargs.get("name")
@@ -156,7 +170,7 @@ class _Gate(BaseCallbackHandler):
             reason, cause = "", exc
         if reason is None:
             return
-        self.stopped.append(str(tool)[:_SHOWN])
+        self.stopped[run_id] = str(tool)[:_SHOWN]
         if self.checker.enforced:
             raise PolicyViolationError(
                 policy=self.checker.name,
