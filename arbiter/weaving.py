@@ -573,7 +573,7 @@ class Visit(NodeRun):
         node, config = self.node, self._body_config()
         token = opened.set(self)
         try:
-            if held or node.is_sequence:
+            if held or node.is_sequence or self.handlers:
                 with self._ambient(held) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
             else:
@@ -588,7 +588,7 @@ class Visit(NodeRun):
         node, config = self.node, self._body_config()
         token = opened.set(self)
         try:
-            if held or node.is_sequence:
+            if held or node.is_sequence or self.handlers:
                 with self._ambient(held) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             else:

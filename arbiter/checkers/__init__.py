@@ -1,8 +1,19 @@
 """Built-in policy checkers."""
 
+from arbiter.checkers._arguments import ArgumentRule
 from arbiter.checkers.condition import ConditionChecker
 from arbiter.checkers.flow import FlowChecker, Label
 from arbiter.checkers.history import HistoryPolicyChecker
 from arbiter.checkers.schema import SchemaChecker
+from arbiter.checkers.tools import ToolRule, ToolsChecker
 
-__all__ = ["ConditionChecker", "FlowChecker", "HistoryPolicyChecker", "Label", "SchemaChecker"]
+__all__ = [
+    "ArgumentRule",
+    "ConditionChecker",
+    "FlowChecker",
+    "HistoryPolicyChecker",
+    "Label",
+    "SchemaChecker",
+    "ToolRule",
+    "ToolsChecker",
+]
