@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import langgraph._internal._runnable as langgraph_runnables
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -43,6 +43,9 @@ from arbiter.recorder import Recorder
 from arbiter.registry import Registry
 from arbiter.states import Snapshot
 from arbiter.weaving import Rules, ledger_of, weave
+
+if TYPE_CHECKING:
+    from arbiter.linting import LintReport
 
 Graph = Pregel[Any, Any, Any, Any]
 Builder = StateGraph[Any, Any, Any, Any]
@@ -222,6 +225,24 @@ class ArbiterOS:
         if isinstance(target, Runnable):
             return GovernedRunnable(self._core, body, name, found, shapes)
         return govern_function(self._core, target, name, found, shapes)
+
+    def lint(
+        self,
+        graph: Graph | Builder,
+        *,
+        instructions: Mapping[str, Instruction | str] | None = None,
+    ) -> LintReport:
+        """What is wrong with a graph and with what is registered for it; nothing is run. `instructions` as for `govern`.
+
+        A governed graph is looked at with the instructions that it was governed with. See docs/linting.md.
+        """
+        from arbiter.linting import lint
+        from arbiter.linting.linter import compiled
+
+        target = compiled(graph)
+        _, rules = (None, None) if instructions else self._governed.get(cast(Graph, graph), (None, None))
+        rules = rules or rules_for(target, instructions, None, strict=False)
+        return lint(target, self._core.registry, rules, strict=self._strict)
 
     # Running
 

@@ -36,6 +36,7 @@ LAYERS = (
     {"drivers", "core"},
     {"weaving"},
     {"functions", "govern"},
+    {"linting"},
     {"arbiter_os"},
 )
 RANK = {noun: rank for rank, layer in enumerate(LAYERS) for noun in layer}
