@@ -232,9 +232,9 @@ class ArbiterOS:
         *,
         instructions: Mapping[str, Instruction | str] | None = None,
     ) -> LintReport:
-        """What is wrong with a graph and with what is registered for it; nothing is run. `instructions` as for `govern`.
+        """What is wrong with a graph and with what is registered for it; nothing is run. See docs/linting.md.
 
-        A governed graph is looked at with the instructions that it was governed with. See docs/linting.md.
+        `instructions` as for `govern`. A governed graph is looked at with those that it was governed with.
         """
         from arbiter.linting import lint
         from arbiter.linting.linter import compiled

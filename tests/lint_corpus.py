@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 import langchain.agents
@@ -54,7 +55,6 @@ class Case:
 
     name: str
     make: Callable[[], Any]
-    instructions: Mapping[str, Instruction] = field(default_factory=dict[str, Instruction])
     rules: Sequence[Contract] = ()
     finds: tuple[str, str] | None = None
     severity: str = ""
@@ -116,12 +116,14 @@ def graph(
     def make() -> Any:
         builder: Any = StateGraph(State)
         steps = [[_place(name) for name in path.split()] for path in paths]
-        named = [name for path in steps for name in path]
+        named: list[str] = [name for path in steps for name in path]
         for start, (_, ends) in (branches or {}).items():
-            named += [_place(start), *(ends.values() if isinstance(ends, dict) else ends or ())]
+            named.append(_place(start))
+            named += ends.values() if isinstance(ends, dict) else ends or ()
         for starts, end in (joins or {}).items():
             named += [*starts.split(), _place(end)]
-        for name in dict.fromkeys([*named, *extra, *(bodies or {})]):
+        names: list[str] = [*named, *extra, *(bodies or {})]
+        for name in dict.fromkeys(names):
             if name not in (START, END):
                 kind = KINDS.get(name)
                 builder.add_node(
@@ -132,7 +134,7 @@ def graph(
                     destinations=(destinations or {}).get(name),
                 )
         for path in steps:
-            for start, end in zip(path, path[1:], strict=False):
+            for start, end in itertools.pairwise(path):
                 builder.add_edge(start, end)
         for start, (choose, ends) in (branches or {}).items():
             builder.add_conditional_edges(_place(start), choose, ends)
@@ -199,7 +201,7 @@ def go_verify_or_pay(state: State) -> Command[Literal["verify", "pay"]]:
 
 
 def go_agent_or_end(state: State) -> Command[Literal["agent", "__end__"]]:
-    return Command(goto="agent" if state.get("score") else END)
+    return Command(goto="agent" if state.get("score") else "__end__")
 
 
 def go_draft(state: State) -> Command[Literal["draft"]]:
@@ -275,7 +277,8 @@ def sub(*paths: str, **more: Any) -> Any:
 
 
 def demands(**more: Any) -> RequireBefore:
-    return RequireBefore("verified", VERIFY, **{"target_instructions": [TOOL_CALL], **more})
+    options: dict[str, Any] = {"target_instructions": [TOOL_CALL], **more}
+    return RequireBefore("verified", VERIFY, **options)
 
 
 def once(node: str) -> AtMost:
@@ -630,7 +633,7 @@ bug(
     severity="warning",
 )
 bug(
-    "a branch that can lead anywhere",
+    "a branch to anywhere, past the check too",
     ("unverified-path", "pay"),
     graph("START draft", "verify pay END", branches={"draft": (wherever, None)}),
     demands(),
@@ -719,7 +722,7 @@ bug(
     "one check for two payments",
     ("unverified-path", "send"),
     graph("START verify pay send END"),
-    demands(each_use=True),
+    demands(once_per_use=True),
 )
 
 bug(

@@ -15,11 +15,11 @@ class _Rule(PolicyChecker):
 
 class RequireBefore(_Rule):
     def __init__(
-        self, name: str, required: Instruction | str, *, each_use: bool = False, **kwargs: Any
+        self, name: str, required: Instruction | str, *, once_per_use: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(name, **kwargs)
         self.required = required
-        self.each_use = each_use
+        self.once_per_use = once_per_use
 
 
 class WithinSteps(_Rule):

@@ -85,7 +85,7 @@ def _functions(runnable: Any, depth: int) -> Iterator[FunctionType]:
     if isinstance(runnable, functools.partial):
         yield from _functions(cast(Any, runnable).func, depth + 1)
         return
-    target = inspect.unwrap(runnable) if callable(runnable) else runnable
+    target: Any = inspect.unwrap(runnable) if callable(runnable) else runnable
     if inspect.ismethod(target):
         target = target.__func__
     if isinstance(target, FunctionType):
@@ -95,9 +95,9 @@ def _functions(runnable: Any, depth: int) -> Iterator[FunctionType]:
     inner: list[Any] = [getattr(target, name, None) for name in ("func", "afunc", "coroutine", "bound")]
     inner += list(getattr(target, "steps", None) or ())
     tools: Any = getattr(target, "tools_by_name", None)
-    inner += list(tools.values()) if isinstance(tools, Mapping) else []
+    inner += list(cast(Mapping[str, Any], tools).values()) if isinstance(tools, Mapping) else []
     if all(part is None for part in inner) and not isinstance(target, type):
-        inner = [getattr(type(target), name, None) for name in ("__call__", "invoke")]
+        inner = [getattr(cast(Any, type(target)), name, None) for name in ("__call__", "invoke")]
     for part in inner:
         yield from _functions(part, depth + 1)
 
@@ -145,8 +145,7 @@ def _texts(values: Iterable[Any], depth: int = 0) -> Iterator[str]:
         elif depth < _DEPTH and isinstance(value, tuple | list | frozenset | set):
             yield from _texts(cast(Iterable[Any], value), depth + 1)
         elif depth < _DEPTH and isinstance(value, dict):
-            both = cast(dict[Any, Any], value)
-            yield from _texts([*both, *both.values()], depth + 1)
+            yield from _texts([*value, *value.values()], depth + 1)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _is_framework(function: FunctionType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from langgraph.constants import START
 
@@ -31,7 +31,8 @@ def unreachable_nodes(graph: Level) -> Iterator[Finding]:
         lost = [name for name in level.nodes if name not in found and not level.nodes[name].handles_errors]
         for group in _groups(level, lost):
             names = tuple(map(level.full, group))
-            beyond = f", and what only it leads to: {', '.join(names[1:])}" if len(names) > 1 else ""
+            rest = ", ".join(names[1:])
+            beyond = f", and what only it leads to: {rest}" if rest else ""
             yield Finding(
                 code="unreachable",
                 severity="warning",
@@ -118,7 +119,9 @@ def _caught(level: Level) -> set[str]:
 
 def _stops(level: Level, node: Node, contracts: Sequence[Contract]) -> bool:
     """Whether a human is asked there, or a rule ends the run in good order."""
-    if _pauses(node):
+    if _pauses(node) or any(
+        is_a(rule, "ApprovalChecker") and rule.enforced and node.is_target_of(rule) for rule in contracts
+    ):
         return True
     return any(
         rule.kind == "checker" and getattr(rule, "on_deny", "") == "end" and (caps(rule) or may_cap(rule))
@@ -137,14 +140,16 @@ def cycles_without_cap(graph: Level, contracts: Sequence[Contract]) -> Iterator[
     for level in _reached_levels(graph):
         if not level.known:
             continue
-        caught = _caught(level)
-        capped = {name for name in level.nodes if _bounded(level.nodes[name], contracts, caps)}
-        edges = _free_edges(level, capped | caught)
+        edges = _free_edges(level, _caught(level).union(_bounded_nodes(level, contracts)))
         for members in _components(edges):
-            cycle = _cycle(edges, members)
-            if not _components(_without(edges, members, lambda name: _perhaps(level, name, contracts))):
-                continue
-            yield _uncapped(level, cycle)
+            yield _uncapped(level, _cycle(edges, members))
+
+
+def _bounded_nodes(level: Level, contracts: Sequence[Contract]) -> Iterator[str]:
+    """Nodes that run a limited number of times. Where the code counts, or a rule does perhaps, it is trusted."""
+    for name, node in level.nodes.items():
+        if _bounded(node, contracts) or any(branch.counts for branch in level.branches.get(name, ())):
+            yield name
 
 
 def _free_edges(level: Level, closed: set[str]) -> Edges:
@@ -166,18 +171,17 @@ def _leads_back(redirect: Redirect) -> bool:
     return redirect.denies and not is_a(redirect.rule, "RequireBefore", "WithinSteps")
 
 
-def _bounded(node: Node, contracts: Sequence[Contract], bounds: Callable[[Contract], bool]) -> bool:
-    """Whether this node, or one that its subgraph has to pass, runs a limited number of times."""
+def _bounded(node: Node, contracts: Sequence[Contract]) -> bool:
+    """Whether a rule or a human bounds this node, or one that each run of its subgraph has to pass."""
     if _pauses(node) or node.instruction is MONITOR_RESOURCES:
         return True
-    if any(bounds(rule) and node.is_target_of(rule) for rule in contracts):
+    if any((caps(rule) or may_cap(rule)) and node.is_target_of(rule) for rule in contracts):
         return True
     inner = node.inner
     if inner is None or not inner.known:
         return False
-    blocked = {name for name in inner.nodes if _bounded(inner.nodes[name], contracts, bounds)}
-    passed = inner.reachable(blocked)
-    return bool(blocked) and not any(_may_end(inner, name) for name in passed)
+    blocked = {name for name, within in inner.nodes.items() if _bounded(within, contracts)}
+    return bool(blocked) and not any(_may_end(inner, name) for name in inner.reachable(blocked))
 
 
 def _may_end(level: Level, name: str) -> bool:
@@ -189,18 +193,6 @@ def _pauses(node: Node) -> bool:
     return node.pauses or node.instruction is INTERRUPT
 
 
-def _perhaps(level: Level, name: str, contracts: Sequence[Contract]) -> bool:
-    """Whether the graph's own code counts there, or a rule may that only its author knows."""
-    if any(branch.counts for branch in level.branches.get(name, ())):
-        return True
-    return _bounded(level.nodes[name], contracts, lambda rule: caps(rule) or may_cap(rule))
-
-
-def _without(edges: Edges, members: set[str], gone: Callable[[str], bool]) -> Edges:
-    left = {name for name in members if not gone(name)}
-    return {name: edges[name] & left for name in left}
-
-
 def _uncapped(level: Level, cycle: Sequence[str]) -> Finding:
     names = tuple(map(level.full, cycle))
     return Finding(
@@ -209,8 +201,9 @@ def _uncapped(level: Level, cycle: Sequence[str]) -> Finding:
         message=f"nothing bounds how often the cycle {' → '.join(names)} is repeated",
         nodes=tuple(dict.fromkeys(names)),
         path=names,
-        remedy=f"Cap it by a rule for one of its nodes (at_most, or a budget), for example AtMost('{names[0]}_rounds', 10, "
-        f"target_nodes=[{cycle[0]!r}]), or count the rounds in the edge that leaves it.",
+        remedy="Cap it by a rule for one of its nodes (at_most, or a budget), for example "
+        f"AtMost('{cycle[0]}_rounds', 10, target_nodes=[{cycle[0]!r}]), or count the rounds "
+        "in the edge that leaves it.",
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from arbiter.contracts import Contract
 from arbiter.errors import NotAGraphError
-from arbiter.govern import rules_for
+from arbiter.govern import Graph, rules_for
 from arbiter.linting.contradictions import contradicting_rules, in_contradiction
 from arbiter.linting.coverage import (
     nodes_without_instruction,
@@ -45,15 +45,15 @@ def lint(
     return LintReport(_findings(level, found, strict=strict))
 
 
-def compiled(graph: object) -> Pregel[Any, Any, Any, Any]:
+def compiled(graph: object) -> Graph:
     """The graph itself: a builder is compiled, and of a governed graph it is the original."""
     target: Any = graph
     if isinstance(target, StateGraph):
-        return target.compile()
+        target = cast(Any, target).compile()
     if not isinstance(target, Pregel):
         raise NotAGraphError(f"cannot lint {graph!r}: expected a compiled graph or a StateGraph.")
-    ledger = ledger_of(target)
-    return target if ledger is None else ledger.original
+    ledger = ledger_of(cast(object, target))
+    return cast(Any, target) if ledger is None else ledger.original
 
 
 def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Iterator[Finding]:

@@ -13,7 +13,10 @@ from arbiter.linting.rules import Ban, Demand, Demands, Forbidden, Window, sever
 from arbiter.linting.runs import Explorer, Runs
 from arbiter.linting.topology import Level, Node
 
-_UNDECLARED = " The path takes an edge that is not declared: whether the run ever takes it, only the code of the node knows."
+_UNDECLARED = (
+    " The path takes an edge that is not declared: "
+    "whether a run ever takes it, only the code of the node knows."
+)
 
 
 def unverified_paths(graph: Level, demands: Demands, contradictory: set[str]) -> Iterator[Finding]:

@@ -1,14 +1,14 @@
 """What registered rules demand, as far as it can be held against a graph that does not run.
 
-Built-in kinds are known by the names of their classes, so that a subclass counts as what it extends, and so that linting
-a graph imports no kind that is not used.
+Built-in kinds are known by the names of their classes, so that a subclass counts as what it extends, and so that
+linting a graph imports no kind that is not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from arbiter.checkers.history import HistoryPolicyChecker
 from arbiter.contracts import Contract
@@ -18,9 +18,9 @@ from arbiter.linting.findings import Severity
 from arbiter.linting.topology import Node
 from arbiter.registry import Registry
 
-_LIMITS = frozenset({"AtMost", "BudgetChecker", "ApprovalChecker", "Approval"})
+_LIMITS = frozenset({"AtMost", "BudgetChecker", "ApprovalChecker"})
 """Kinds that let a node run only so often, or ask a human each time."""
-_BY_STATE = frozenset({"ConditionChecker", "Condition", "NeverAfter", "WithinSteps"})
+_BY_STATE = frozenset({"ConditionChecker", "NeverAfter", "WithinSteps"})
 """Kinds that decide by the state, by totals or by what ran before: they may bound a cycle, and they may not."""
 
 
@@ -89,11 +89,15 @@ class Demands:
 
 def contracts_of(rules: Registry | Iterable[Contract]) -> list[Contract]:
     """Everything that is registered, in order, without what is switched off."""
+    found: list[Contract] = []
     if isinstance(rules, Registry):
-        seats = [*rules.checkers, *rules.routers, *rules.advisors, *rules.gates]
-        found = [*(seat.contract for seat in seats), *(lane.evaluator for lane in rules.evaluators)]
+        found += (seat.contract for seat in rules.checkers)
+        found += (seat.contract for seat in rules.routers)
+        found += (lane.evaluator for lane in rules.evaluators)
+        found += (seat.contract for seat in rules.advisors)
+        found += (seat.contract for seat in rules.gates)
     else:
-        found = list(rules)
+        found += rules
     return [contract for contract in found if contract.mode != "off"]
 
 
@@ -111,7 +115,9 @@ def demands_of(contracts: Sequence[Contract]) -> Demands:
         elif is_a(rule, "RequireBefore"):
             before.append(
                 Demand(
-                    rule=rule, step=_step(values.required), each_use=bool(getattr(rule, "each_use", False))
+                    rule=rule,
+                    step=_step(values.required),
+                    each_use=bool(getattr(rule, "once_per_use", False)),
                 )
             )
         elif is_a(rule, "WithinSteps"):
@@ -134,7 +140,11 @@ def may_cap(rule: Contract) -> bool:
     """Whether it might: a checker of the user's own that looks back or counts, or one that decides by the state."""
     if not rule.enforced or rule.kind != "checker":
         return False
-    if is_a(rule, *_BY_STATE) or getattr(rule, "each_use", False) or getattr(rule, "adjacent", True) is False:
+    if (
+        is_a(rule, *_BY_STATE)
+        or getattr(rule, "once_per_use", False)
+        or getattr(rule, "adjacent", True) is False
+    ):
         return True
     own = not type(rule).__module__.startswith("arbiter.")
     return own and (bool(getattr(rule, "reads_history", False)) or "observe" in _defined(rule))
@@ -167,14 +177,12 @@ def severity_of(rule: Contract, severity: Severity) -> Severity:
 def tool_names(rule: Contract, attribute: str) -> set[str]:
     """The tools that a `tools` checker names without a condition, under `allow` or `deny`."""
     entries: Any = getattr(rule, attribute, None) or ()
-    if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable):
-        return set()
     names: set[str] = set()
-    for entry in cast(Iterable[Any], entries):
+    for entry in entries:
         if isinstance(entry, str):
             names.add(entry)
-        elif not any(getattr(entry, part, None) for part in ("when", "args", "arguments", "unless")):
-            name: Any = getattr(entry, "name", None) or getattr(entry, "tool", None)
+        elif not any(getattr(entry, part, None) for part in ("when", "arguments")):
+            name: Any = getattr(entry, "tool", None)
             if isinstance(name, str):
                 names.add(name)
     return names

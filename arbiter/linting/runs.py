@@ -167,7 +167,7 @@ def _after(level: Level, at: _At, chosen: tuple[_Move, ...], mark: bool) -> tupl
     held = at.held | late
     active = triggered - late
     if not active and held:
-        active, held = held, frozenset()
+        active, held = held, frozenset[str]()
     return _At(active, held, frozenset(arrived), mark), came
 
 

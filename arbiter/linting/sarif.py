@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -58,6 +58,6 @@ def _physical(source: str) -> dict[str, Any] | None:
     file, _, line = source.rpartition(":")
     if not file or not line.isdecimal() or int(line) < 1 or file.startswith("arbiter:"):
         return None
-    path = PurePath(file)
+    path = Path(file)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     return {"artifactLocation": {"uri": uri}, "region": {"startLine": int(line)}}

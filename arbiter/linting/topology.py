@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from langgraph.constants import END, START
 from langgraph.graph import StateGraph
@@ -177,7 +177,7 @@ def read_graph(
     policies = list(contracts)
     builder: Any = getattr(graph, "builder", None)
     known = isinstance(builder, StateGraph)
-    specs: dict[str, Any] = dict(builder.nodes) if known else {}
+    specs: dict[str, Any] = dict(cast(Any, builder).nodes) if known else {}
     level = Level(
         path=path,
         nodes={},
