@@ -97,17 +97,17 @@ def cycles_without_end(graph: Level, contracts: Sequence[Contract]) -> Iterator[
 
 def _caught(level: Level) -> set[str]:
     """The nodes from which every choice leads on to such a node: the run never ends."""
+    static = {name: level.always.get(name, set()) & level.nodes.keys() for name in level.nodes}
+    # A join goes on for ever only if what it leads to surely starts all of it again.
+    joins = [join for join in level.joins if join.starts <= _from(static, join.end) | {join.end}]
     caught = set(level.nodes)
     while True:
         left = {
             name
             for name in caught
-            if all(
+            if any(name in join.starts and join.end in caught for join in joins)
+            or all(
                 outcome.targets & caught
-                or any(
-                    name in join.starts and join.end in caught and join.starts <= caught
-                    for join in level.joins
-                )
                 for outcome in level.outcomes(name)
                 if outcome.redirect is None and outcome.ran
             )
