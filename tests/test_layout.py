@@ -36,6 +36,7 @@ LAYERS = (
     {"drivers", "core"},
     {"weaving"},
     {"functions", "govern"},
+    {"linting"},
     {"arbiter_os"},
     {"cli"},
 )

@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from arbiter.linting import render_table
 from langgraph.types import Command
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from arbiter import ArbiterOS, PolicyViolationError
+from arbiter.linting.table import table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -76,7 +76,7 @@ def main() -> None:
     tell(f"The bank has seen: {', '.join(f'{invoice} {amount:.2f}' for invoice, amount in BANK)}", "bold")
 
     tell("6. The linter reads the shortcut for small invoices, before anybody runs it.", "bold")
-    console.print(render_table(arbiter_os.lint(build(express=True))))
+    console.print(table(arbiter_os.lint(build(express=True))))
 
 
 if __name__ == "__main__":
