@@ -209,6 +209,11 @@ class Past:
         outer, outer_at, outer_in_run = self.before.tally(policy, key)
         return outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run
 
+    def own_tally(self, policy: str, key: str) -> float:
+        """The amount without what the graphs around this one have counted."""
+        amount: float = self.value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY)[0]
+        return amount
+
     def redirects(self, router: str) -> int:
         """How often this router has redirected in this run of the graph."""
         count: int = self.value.get("redirects", _EMPTY).get(router, 0)

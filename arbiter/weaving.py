@@ -61,7 +61,7 @@ from arbiter.facts import NESTED_RUN, NO_PAST, RUN, Fact, Past, Value, fold
 from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Saved, Schemas, opened
-from arbiter.recorder import Loop, Run, begin
+from arbiter.recorder import Loop, Recovered, Run, begin
 from arbiter.registry import Plan
 from arbiter.states import snapshot
 
@@ -511,6 +511,15 @@ class Visit(NodeRun):
         if (saver := self._resumed()) is None:
             return Saved()
         return self._read_saved([await saver.aget_tuple(place) for place in _places(self._conf)])
+
+    @property
+    def recovered(self) -> Recovered | None:
+        loop = self.ledger.loop
+        return None if loop is None else loop.recovered
+
+    def recover(self, recovered: Recovered) -> None:
+        if self.ledger.loop is not None:
+            self.ledger.loop.recovered = recovered
 
     def _resumed(self) -> Any:
         return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None
