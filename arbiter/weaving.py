@@ -579,10 +579,10 @@ class Visit(NodeRun):
     # The driver asks
 
     def body(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self._body_config()
+        node, config = self.node, self.config
         token = opened.set(self)
         try:
-            if held or node.is_sequence:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
             else:
@@ -594,10 +594,10 @@ class Visit(NodeRun):
         return output
 
     async def abody(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self._body_config()
+        node, config = self.node, self.config
         token = opened.set(self)
         try:
-            if held or node.is_sequence:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             else:
@@ -936,8 +936,9 @@ def weave(
         woven.__dict__.pop("node", None)
         if node.bound is DEFAULT_BOUND:
             writers = _writers(node)
-            if name == START and len(writers) == 1 and type(writers[0]) is ChannelWrite:
-                woven.__dict__["node"] = StartWrite(writers[0], core)
+            if name == START and writers and type(writers[0]) is ChannelWrite:
+                starts = [StartWrite(writers[0], core), *writers[1:]]  # with a branch, where START has one
+                woven.__dict__["node"] = node.copy({"writers": starts}).node
         else:
             rule = rules(path, name, node, graph)
             body = _woven_body(node.bound, core, rules, (*path, name))
