@@ -41,10 +41,13 @@ def story(database: str, mode: str, die: bool) -> dict[str, Any]:
         ran.append(number)
         return {"log": [str(number)]}
 
+    def sends(_: Any) -> list[Send]:
+        return [Send("work", {"amount": n}) for n in range(WIDTH)]
+
     builder = StateGraph(State)
     builder.add_node("work", work)
     builder.add_node("again", lambda state: {"log": ["again"]})
-    builder.add_conditional_edges(START, lambda _: [Send("work", {"amount": n}) for n in range(WIDTH)])
+    builder.add_conditional_edges(START, sends)
     builder.add_edge("work", "again")
     budget = BudgetChecker("budget", calls=10, per="thread", on_deny="end", target_nodes=["work", "again"])
     arbiter_os = ArbiterOS()

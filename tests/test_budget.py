@@ -30,7 +30,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, PolicyViolationError
+from arbiter import ArbiterOS, PolicyViolationError, Verdict
 from arbiter.checkers import BudgetChecker
 from arbiter.checkers.budget import Price, Usage
 from arbiter.errors import ParameterError
@@ -72,7 +72,11 @@ class Bodies:
 def fan(work: Any, width: int, *, checkpointer: Any = None, retry: RetryPolicy | None = None) -> Any:
     builder = StateGraph(Fan)
     builder.add_node("work", work, retry_policy=retry)
-    builder.add_conditional_edges(START, lambda _: [Send("work", {"n": n}) for n in range(width)])
+
+    def sends(_: Any) -> list[Send]:
+        return [Send("work", {"n": n}) for n in range(width)]
+
+    builder.add_conditional_edges(START, sends)
     return builder.compile(checkpointer=checkpointer)
 
 
@@ -112,7 +116,9 @@ class Talker(BaseChatModel):
             told = UsageMetadata(input_tokens=given, output_tokens=made, total_tokens=given + made)
         return kind(content="ok", usage_metadata=told, response_metadata={"model_name": self.model})
 
-    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+    def _generate(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._message(AIMessage))])
 
 
@@ -284,7 +290,11 @@ def test_retries_and_resumes_of_one_node_run_are_one_call(mode: str) -> None:
     assert (len(tries), used(budget).calls, used(budget).tokens) == (2, 1, 20)
     assert run(app, Command(resume="fine"), thread("1"), mode=mode) == {"log": ["fine"]}
     assert (len(tries), used(budget).calls, used(budget).tokens) == (3, 1, 30)
-    assert committed(app, "budget") == {"calls": 1, "tokens": 30, "seconds": pytest.approx(used(budget).seconds)}
+    assert committed(app, "budget") == {
+        "calls": 1,
+        "tokens": 30,
+        "seconds": pytest.approx(used(budget).seconds),
+    }
 
 
 def committed(app: Any, policy: str, thread_id: str = "1") -> dict[str, float]:
@@ -297,8 +307,6 @@ def committed(app: Any, policy: str, thread_id: str = "1") -> dict[str, float]:
 @MODES
 def test_an_approved_node_is_one_call(mode: str) -> None:
     """While a human is asked nothing is held: the body has not begun."""
-    from arbiter import Verdict
-
     pay = Spy("pay")
     ask = Check("ask", lambda _: Verdict.ask("may I?"))
     budget = BudgetChecker("budget", calls=1)
@@ -336,6 +344,22 @@ def test_a_fork_goes_on_with_what_its_run_had_used_until_then(mode: str) -> None
     with pytest.raises(PolicyViolationError, match="5 of 5 calls of this thread"):
         run(app, None, before_two.config, mode=mode)
     assert [len(node.calls) for node in nodes] == [1, 2, 2]
+
+
+@MODES
+def test_a_fork_in_a_fresh_process_does_not_pay_for_the_branch_it_left(mode: str) -> None:
+    saver = InMemorySaver()
+    bodies = Bodies()
+
+    def app() -> Any:
+        budget = BudgetChecker("budget", calls=5, target_nodes=["work"])
+        return governed(fan(bodies.runnable(), 5, checkpointer=saver), budget)[1]
+
+    first = app()
+    run(first, {"log": []}, thread("1"), mode=mode)
+    before = next(state for state in first.get_state_history(thread("1")) if "work" in state.next)
+    run(app(), None, before.config, mode=mode)
+    assert len(bodies.began) == 10
 
 
 # Seconds ------------------------------------------------------------------------------------------
@@ -385,9 +409,7 @@ def test_tokens_are_those_that_the_models_report(mode: str, model: Any) -> None:
     builder.add_edge(START, "talk")
     _, app = governed(builder.compile(), budget)
     run(app, {"log": []}, mode=mode)
-    assert used(budget) == Usage(
-        calls=1, tokens=150, cost=None, seconds=used(budget).seconds, unreported=0
-    )
+    assert used(budget) == Usage(calls=1, tokens=150, cost=None, seconds=used(budget).seconds, unreported=0)
 
 
 @MODES
@@ -482,7 +504,7 @@ def test_a_model_call_that_gave_nothing_has_used_nothing(mode: str) -> None:
 
 def test_a_stream_that_was_left_is_unreported() -> None:
     def leave(state: Any) -> Any:
-        stream = Streamer().stream("hello")
+        stream: Any = Streamer().stream("hello")
         next(stream)
         stream.close()
         return {"log": ["left"]}
@@ -577,7 +599,10 @@ def test_cached_input_has_a_price_of_its_own() -> None:
 
 
 def test_without_the_price_list_a_cost_budget_needs_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arbiter.checkers.budget.find_spec", lambda _: None)
+    def missing(_: str) -> None:
+        return None
+
+    monkeypatch.setattr("arbiter.checkers.budget.find_spec", missing)
     with pytest.raises(ParameterError, match=r"pip install 'arbiteros\[prices\]'"):
         BudgetChecker("budget", cost=1)
     assert BudgetChecker("budget", cost=1, prices={"tiny": Price(1, 1)}).limits == {"cost": 1}
@@ -638,11 +663,18 @@ def nested(inner_work: Any) -> Any:
     inner.add_node("step", lambda state: {"log": ["step"]})
     inner.add_node("work", inner_work)
     inner.add_edge(START, "step")
-    inner.add_conditional_edges("step", lambda s: [Send("work", {"n": s["n"] * 3 + i}) for i in range(3)])
+
+    def works(state: Any) -> list[Send]:
+        return [Send("work", {"n": state["n"] * 3 + i}) for i in range(3)]
+
+    def teams(_: Any) -> list[Send]:
+        return [Send("team", {"n": n, "log": []}) for n in range(3)]
+
+    inner.add_conditional_edges("step", works)
     builder = StateGraph(Fan)
     builder.add_node("team", inner.compile())
     builder.add_node("after", lambda state: {"log": ["after"]})
-    builder.add_conditional_edges(START, lambda _: [Send("team", {"n": n, "log": []}) for n in range(3)])
+    builder.add_conditional_edges(START, teams)
     builder.add_edge("team", "after")
     return builder
 
@@ -769,7 +801,9 @@ def test_accounts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 @settings(max_examples=30, deadline=None)
 @given(
     limit=st.integers(1, 30),
-    waves=st.lists(st.lists(st.sampled_from(["done", "fails"]), min_size=1, max_size=6), min_size=1, max_size=5),
+    waves=st.lists(
+        st.lists(st.sampled_from(["done", "fails"]), min_size=1, max_size=6), min_size=1, max_size=5
+    ),
 )
 def test_totals_are_the_sum_of_what_was_used(limit: int, waves: list[list[str]]) -> None:
     """Whatever fails and is tried again: used = bodies that ever began, never above the limit."""
@@ -790,14 +824,21 @@ def test_totals_are_the_sum_of_what_was_used(limit: int, waves: list[list[str]])
     tokens.clear()
     builder = StateGraph(Fan)
     builder.add_node("work", work, retry_policy=RetryPolicy(initial_interval=0, jitter=False))
-    builder.add_node("next", lambda state: {"n": state["n"] + 1})
+
+    def next_wave(state: Any) -> Any:
+        return {"n": state["n"] + 1}
+
+    def sends(state: Any) -> Any:
+        wave: int = state["n"] - 1
+        return (
+            [Send("work", {"n": wave * 100 + i}) for i in range(len(waves[wave]))]
+            if wave < len(waves)
+            else END
+        )
+
+    builder.add_node("next", next_wave)
     builder.add_edge(START, "next")
-    builder.add_conditional_edges(
-        "next",
-        lambda s: [Send("work", {"n": (s["n"] - 1) * 100 + i}) for i in range(len(waves[s["n"] - 1]))]
-        if s["n"] <= len(waves)
-        else END,
-    )
+    builder.add_conditional_edges("next", sends, ["work", END])
     builder.add_edge("work", "next")
     budget = BudgetChecker("budget", calls=limit, tokens=10**6, target_nodes=["work"], on_deny="audit")
     strict = BudgetChecker("strict", calls=limit, target_nodes=["work"], on_deny="end")

@@ -385,9 +385,9 @@ class BudgetChecker(PolicyChecker):
         if price is None:
             return _listed_cost(model, usage["input_tokens"], usage["output_tokens"], read, written)
         rate = price.input if price.cached is None else price.cached
-        fresh = usage["input_tokens"] - read
-        dollars = (fresh * price.input + read * rate + usage["output_tokens"] * price.output) / 10**6
-        return round(dollars * _PICO)
+        fresh: int = usage["input_tokens"] - read
+        made: int = usage["output_tokens"]
+        return round((fresh * price.input + read * rate + made * price.output) / 10**6 * _PICO)
 
     # After
 
@@ -403,7 +403,7 @@ class BudgetChecker(PolicyChecker):
                 account.use(item, "seconds", node_run.duration)
             self._settle(account, item)
             if not item.counted:
-                del account.items[key]
+                account.items.pop(key, None)
             commits = node_run.status == "completed" or node_run.redirected_to is not None
             return account.unsaved_amounts() if commits else None
 
@@ -497,9 +497,11 @@ def _listed_cost(model: str, input: int, output: int, read: int, written: int) -
         return None
     used = Used(input_tokens=input, output_tokens=output, cache_read_tokens=read, cache_write_tokens=written)
     try:
-        return int(calc_price(used, model).total_price * _PICO)
+        dollars = calc_price(used, model).total_price
     except (LookupError, ValueError):
         return None
+    picos: int = round(dollars * _PICO)
+    return picos
 
 
 def _price(owner: str, model: str, given: Price | Mapping[str, Any]) -> Price:

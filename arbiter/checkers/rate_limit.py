@@ -34,7 +34,8 @@ class RateLimitChecker(PolicyChecker):
 
     A token bucket: it holds `burst` tokens (default: `calls`), begins full and gains `calls` in `per_seconds`; each
     attempt of a node run takes one, also a retry. One whose body does not begin, because another checker denied or
-    asked, gives it back. Buckets are in memory, of this process; a run without a thread, or a user, is denied where `per` needs one.
+    asked, gives it back. Buckets are in memory, of this process; a run without a thread, or a user, is denied where
+    `per` needs one.
 
     `clock` gives seconds that never go back; set it on the object to use another.
     """
