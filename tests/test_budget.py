@@ -376,9 +376,9 @@ def test_seconds_are_those_of_node_runs(mode: str) -> None:
     arbiter_os, app = governed(builder.compile(), budget)
     with pytest.raises(PolicyViolationError, match=r"of 0\.05 seconds of this run are used"):
         run(app, {"n": 0}, mode=mode)
-    assert len(bodies.began) == 2
-    took = sum(i.duration for i in arbiter_os.history.items() if i.status == "completed")
-    assert used(budget).seconds == took
+    took = [i.duration for i in arbiter_os.history.items() if i.status == "completed"]
+    assert len(bodies.began) == len(took)
+    assert sum(took[:-1]) < 0.05 <= sum(took) == used(budget).seconds
 
 
 # Tokens -------------------------------------------------------------------------------------------
