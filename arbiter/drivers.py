@@ -173,7 +173,7 @@ class Sum:
 
 def _perform(op: Op, run: NodeRun) -> Any:
     if type(op) is LookBack:
-        return run.saved()
+        return op.run.saved()
     if type(op) is OutputOf:
         return run.output_of(op.task)
     return run.ask(cast(Ask, op))
@@ -254,7 +254,7 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
                 break
         return answers
     if type(op) is LookBack:
-        return await run.asaved()
+        return await op.run.asaved()
     if type(op) is OutputOf:
         return await run.aoutput_of(op.task)
     return await run.aask(cast(Ask, op))

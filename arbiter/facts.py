@@ -214,6 +214,11 @@ class Past:
         own = self.value.get("tallies", _EMPTY).get(policy, _EMPTY)
         return {*own, *(self.before.tally_keys(policy) if self.before is not None else ())}
 
+    def own_tally(self, policy: str, key: str) -> float:
+        """The amount without what the graphs around this one have counted."""
+        amount: float = self.value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY)[0]
+        return amount
+
     def redirects(self, router: str) -> int:
         """How often this router has redirected in this run of the graph."""
         count: int = self.value.get("redirects", _EMPTY).get(router, 0)

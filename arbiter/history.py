@@ -416,13 +416,14 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    __slots__ = ("_own", "_past", "_run", "_supersteps", "_tallies")
+    __slots__ = ("_own", "_past", "_recovered", "_run", "_supersteps", "_tallies")
 
     def __init__(self, past: Past, own: HistoryItem, run: Run, tallies: str = "") -> None:
         self._past = past
         self._own = own
         self._run = run
         self._tallies = tallies
+        self._recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
         self._supersteps: list[tuple[HistoryItem, ...]] | None = None
         self.entries = _CausalEntries(self, own)
 
@@ -462,10 +463,22 @@ class CausalHistory(History):
         return self._past.tally_keys(self._tallies + policy)
 
     def recovered(self, policy: str, key: str) -> float:
-        """What siblings of this superstep added to that tally in another process, which ended before the superstep
-        did. Known to checkers with `recovers = True`, and part of no tally until the superstep is committed."""
-        found = (self._run.recovered or _NOTHING).get(self._tallies + policy, _NOTHING).get(key, 0)
-        return float(found)
+        """What siblings of this superstep, and of the supersteps around it, added to that tally before the run was
+        resumed, in this process or in one that crashed. Known to checkers with `recovers = True`, and part of no
+        tally until the superstep is committed."""
+        policy = self._tallies + policy
+        return sum(level.get(policy, {}).get(key, 0) for level in self._recovered)
+
+    def own_part(self, policy: str, key: str) -> float:
+        """How much of `tally` and `recovered` together was counted in this very graph: in a subgraph what this call
+        of it had counted before it was resumed."""
+        policy = self._tallies + policy
+        recovered = self._recovered[0].get(policy, {}).get(key, 0) if self._recovered else 0
+        return self._past.own_tally(policy, key) + recovered
+
+    def give_recovered(self, levels: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
+        """What siblings had counted, by checker and key: of this graph first, then of those around it."""
+        self._recovered = levels
 
     @property
     def thread_id(self) -> str | None:

@@ -37,7 +37,7 @@ from arbiter.evaluations import Background, Evaluations, Lane, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
 from arbiter.history import CausalHistory, HistoryItem, Record, fact_from, facts_of
 from arbiter.policy import PolicyChecker, PolicyRouter
-from arbiter.recorder import Run
+from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan, Seat
 from arbiter.shadow import Decision, ShadowDifference, ShadowLog
 from arbiter.states import Snapshot, as_state, digest, freeze, is_atom, snapshot, thaw, with_fields, without
@@ -90,7 +90,9 @@ class Resolve:
 
 @dataclass(slots=True)
 class LookBack:
-    """What the checkpointer holds of this superstep; sends a `Saved`."""
+    """What the checkpointer holds of the superstep of `run`; sends a `Saved`."""
+
+    run: NodeRun
 
 
 @dataclass(slots=True)
@@ -157,6 +159,7 @@ _NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
 SHADOW = "shadow:"
 """What the tallies of a shadow constitution's checkers are filed under."""
 _FUNCTIONS = "()"
+_NOT_RESUMED: Recovered = (-1, _NOTHING)
 opened: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
 """The governed node whose body is running: what graphs and functions that it calls belong to."""
 
@@ -310,6 +313,14 @@ class NodeRun:
     async def asaved(self) -> Saved:
         return Saved()
 
+    @property
+    def recovered(self) -> Recovered | None:
+        """What this execution resumes, once somebody has looked."""
+        return _NOT_RESUMED
+
+    def recover(self, recovered: Recovered) -> None:
+        """Remember it for the node runs that follow in this execution."""
+
     def output_of(self, task: str) -> tuple[Any] | None:
         return None
 
@@ -360,7 +371,7 @@ def _govern(run: NodeRun) -> Steps:
         if stopped is not None or run.redirect is not None:
             return _end(run, stopped)
     if plan.escalates:
-        saved = yield LookBack()
+        saved = yield LookBack(run)
         if type(saved) is Saved and saved.escalated is not None:
             # The body is done; what is left is the human's answer.
             run.skip_questions(saved.escalated["after"] - run.questions)
@@ -498,10 +509,10 @@ def _check(run: NodeRun) -> Steps:
     """Ask all checkers; the strongest verdict wins. Returns `Raised` to stop the node, else None."""
     record, plan = run.record, run.plan
     approved: set[tuple[str, str]] = set()
-    if plan.recovers and run.run.recovered is None:
-        saved = yield LookBack()
-        if run.run.recovered is None:  # a sibling may have been first
-            run.run.recovered = tallies_of(saved.facts) if type(saved) is Saved else {}
+    if plan.recovers:
+        stopped = yield from _recover(run)
+        if stopped is not None or run.redirect is not None:
+            return stopped
     while True:
         if (refused := _input_refused(run)) is not None:
             record.checks = {"input_schema": Verdict.deny(refused)}
@@ -596,6 +607,40 @@ def _check_output(run: NodeRun, output: Any) -> Steps:
             checker.reads_history = True  # from now on no cache answers for this checker
             reason = f"its output was not committed: {verdicts[seat.name].reason}"
             return _denied(run, seat.name, checker.on_deny, reason, causes.get(seat.name))
+    return None
+
+
+def _recover(run: NodeRun) -> Steps:
+    """Find out what siblings had counted before this execution of the graph, and of those around it, began."""
+    levels: list[Mapping[str, Mapping[str, float]]] = []
+    level: NodeRun | None = run
+    while level is not None:
+        if (recovered := level.recovered) is None:
+            saved = yield LookBack(level)
+            if type(saved) is Raised:
+                return _not_recovered(run, saved)
+            # Each of several siblings may have looked; they all saw the same.
+            recovered = (level.record.step, tallies_of(saved.facts))
+            level.recover(recovered)
+        step, tallies = recovered
+        levels.append(tallies if step == level.record.step else _NOTHING)
+        level = level.parent
+    run.view.give_recovered(levels)
+    return None
+
+
+def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
+    """The checkpointer cannot be read: those that need to know what is in it deny."""
+    record, error = run.record, raised.error
+    if not isinstance(error, Exception):
+        record.status, record.error = "cancelled", describe(error)
+        return raised
+    unsure = [seat.contract for seat in run.plan.checkers if seat.contract.recovers]
+    reason = f"the checker failed: {describe(error)}"
+    record.checks = {checker.name: Verdict.deny(reason) for checker in unsure}
+    for checker in unsure:
+        if checker.enforced:
+            return _denied(run, checker.name, checker.on_deny, "", error)
     return None
 
 
@@ -1134,13 +1179,20 @@ def _kept_output(question: Mapping[str, Any]) -> Any:
 
 
 def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:
-    """The sums of what several node runs counted."""
+    """The sums of what several node runs counted, and the graphs inside them."""
     sums: dict[str, dict[str, float]] = {}
+
+    def add(policy: str, key: str, amount: float) -> None:
+        of_policy = sums.setdefault(policy, {})
+        of_policy[key] = of_policy.get(key, 0) + amount
+
     for fact in facts:
         for policy, amounts in fact.get("tallies", _NOTHING).items():
-            of_policy = sums.setdefault(policy, {})
             for key, amount in amounts.items():
-                of_policy[key] = of_policy.get(key, 0) + amount
+                add(policy, key, amount)
+        for policy, tallies in fact.get("inner", _NOTHING).get("tallies", _NOTHING).items():
+            for key, (amount, *_) in tallies.items():
+                add(policy, key, amount)
     return sums
 
 

@@ -61,7 +61,7 @@ from arbiter.facts import NESTED_RUN, NO_PAST, RUN, Fact, Past, Value, fold
 from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Saved, Schemas, opened
-from arbiter.recorder import Loop, Run, begin
+from arbiter.recorder import Loop, Recovered, Run, begin
 from arbiter.registry import Plan
 from arbiter.states import snapshot
 
@@ -512,6 +512,15 @@ class Visit(NodeRun):
             return Saved()
         return self._read_saved([await saver.aget_tuple(place) for place in _places(self._conf)])
 
+    @property
+    def recovered(self) -> Recovered | None:
+        loop = self.ledger.loop
+        return None if loop is None else loop.recovered
+
+    def recover(self, recovered: Recovered) -> None:
+        if self.ledger.loop is not None:
+            self.ledger.loop.recovered = recovered
+
     def _resumed(self) -> Any:
         return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None
 
@@ -570,10 +579,10 @@ class Visit(NodeRun):
     # The driver asks
 
     def body(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self._body_config()
+        node, config = self.node, self.config
         token = opened.set(self)
         try:
-            if held or node.is_sequence or self.handlers:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
             else:
@@ -585,10 +594,10 @@ class Visit(NodeRun):
         return output
 
     async def abody(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self._body_config()
+        node, config = self.node, self.config
         token = opened.set(self)
         try:
-            if held or node.is_sequence or self.handlers:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             else:
@@ -927,8 +936,9 @@ def weave(
         woven.__dict__.pop("node", None)
         if node.bound is DEFAULT_BOUND:
             writers = _writers(node)
-            if name == START and len(writers) == 1 and type(writers[0]) is ChannelWrite:
-                woven.__dict__["node"] = StartWrite(writers[0], core)
+            if name == START and writers and type(writers[0]) is ChannelWrite:
+                starts = [StartWrite(writers[0], core), *writers[1:]]  # with a branch, where START has one
+                woven.__dict__["node"] = node.copy({"writers": starts}).node
         else:
             rule = rules(path, name, node, graph)
             body = _woven_body(node.bound, core, rules, (*path, name))
