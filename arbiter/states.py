@@ -102,11 +102,13 @@ def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
 
 def digest(value: object) -> str:
     """A short stable name for `value`: equal values, also in another process, give equal digests."""
-    text = json.dumps(_plain(value, 0), sort_keys=True, separators=(",", ":"))
+    text = _encode(_plain(value, 0))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 _MAX_DEPTH = 40
+# Made once: `json.dumps` with options makes an encoder at every call.
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _plain(value: object, depth: int) -> Any:
