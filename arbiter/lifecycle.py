@@ -408,11 +408,14 @@ def _observe(run: NodeRun) -> Steps:
     record = run.record
     evaluations = record.evaluations
     tallies: dict[str, Mapping[str, float]] = {}
-    for checker in run.plan.observers:
-        if isinstance(evaluations, Evaluations):
-            for name in checker.needs:
+    if isinstance(evaluations, Evaluations) and run.reads is not None:
+        # Before the first of them is told: what one finds read must not depend on which came first.
+        for checker in run.plan.observers:
+            for name in checker.needs_of(record.node, record.instruction):
                 if (lane := evaluations.lane(name)) is not None:
                     yield Resolve(evaluations, lane)
+                    run.reads.get(name)
+    for checker in run.plan.observers:
         try:
             if run.reads is not None:
                 run.view.give_results(run.reads)

@@ -927,8 +927,10 @@ def weave(
         woven.__dict__.pop("node", None)
         if node.bound is DEFAULT_BOUND:
             writers = _writers(node)
-            if name == START and len(writers) == 1 and type(writers[0]) is ChannelWrite:
-                woven.__dict__["node"] = StartWrite(writers[0], core)
+            if name == START and writers and type(writers[0]) is ChannelWrite:
+                # With conditional edges from the start, these follow as writers of their own.
+                first = StartWrite(writers[0], core)
+                woven.__dict__["node"] = node.copy({"writers": [first, *writers[1:]]}).node
         else:
             rule = rules(path, name, node, graph)
             body = _woven_body(node.bound, core, rules, (*path, name))

@@ -74,6 +74,9 @@ class RequireBefore(AfterStep):
             self.once_per_use and self.applies_to(node, instruction)
         )
 
+    def needs_of(self, node: str, instruction: Instruction | None) -> Sequence[str]:
+        return self.needs if self.required.matches(node, instruction) else ()
+
     def observe(self, history: History) -> Mapping[str, float] | None:
         own = causal(history).own
         used = self._used(history, own)
