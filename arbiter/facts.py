@@ -154,9 +154,11 @@ class _Fold:
         kept: dict[str, list[Any]] = {**tallies.get(policy, _EMPTY)}
         run = self._new["run"]
         for key, amount, number, step in changes:
-            before, _, in_run, of_run, _ = kept.pop(key, (0, 0, 0, run, 0))
-            # Taken out and put back at the end: the order of the keys is that in which they changed.
-            kept[key] = [before + amount, number, (in_run if of_run == run else 0) + amount, run, step]
+            before, _, in_run, of_run, known = kept.pop(key, (0, 0, 0, run, 0))
+            in_run = (in_run if of_run == run else 0) + amount
+            # Taken out and put back at the end: the order of the keys is that in which they changed. What a
+            # subgraph did early in this superstep may be added after what a sibling of it did at its end.
+            kept[key] = [before + amount, number, in_run, run, max(known, step)]
         if (spare := len(kept) - KEEP_TALLIES) > 0:
             # What is below zero was taken from what a graph around this one has counted: forgotten, it would be
             # there again. So it stays, and there is no more of it than was counted there.

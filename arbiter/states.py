@@ -107,15 +107,16 @@ def digest(value: object) -> str:
 
 
 _MAX_DEPTH = 40
+_SIMPLE = frozenset({type(None), bool, int, str})
 # Made once: `json.dumps` with options makes an encoder at every call.
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _plain(value: object, depth: int) -> Any:
     """`value` as JSON-able data that keeps types apart. No `repr`: that may hold an address."""
-    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
-        return value
     cls: Any = type(value)
+    if cls in _SIMPLE or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
+        return value
     kind = f"{cls.__module__}.{cls.__qualname__}"
     if depth > _MAX_DEPTH:
         return [kind, "..."]

@@ -118,7 +118,7 @@ def agree(past: Past, known: Account) -> None:
                 grown[-1][0] if grown else 0,
                 sum(amount for _, run, _, amount in grown if run == known.run),
             )
-            assert past.tallied_in(policy, key) == (grown[-1][2] if grown else None)
+            assert past.tallied_in(policy, key) == (max(step for _, _, step, _ in grown) if grown else None)
     for node in NODES:
         own = [(number, one.fact) for number, one in numbered if one.fact["node"] == node]
         done = [number for number, fact in own if "status" not in fact]

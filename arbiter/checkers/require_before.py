@@ -54,12 +54,12 @@ class RequireBefore(AfterStep):
         """What each running target used; its body may change its input in place."""
 
     def check_before(self, history: History) -> Verdict:
-        state = history.entries[-1][-1].input_state
-        if missing := [field for field in self.bound_to if field not in state]:
-            return Verdict.deny(
-                f"the input lacks {', '.join(missing)}, which a pass of {self.required} is for"
-            )
-        key = self._key(state)
+        key = _PASSED
+        if self.bound_to:
+            state = history.entries[-1][-1].input_state
+            if missing := ", ".join(field for field in self.bound_to if field not in state):
+                return Verdict.deny(f"the input lacks {missing}, which a pass of {self.required} is for")
+            key = _key([state[field] for field in self.bound_to])
         if self.tallied(history, key) > 0:
             if self.once_per_use and self.bound_to:
                 self._allowed[history] = key
@@ -85,22 +85,22 @@ class RequireBefore(AfterStep):
         counted: dict[str, float] = {}
         if used is not None:
             counted[used] = -1
-        if self.required.matches(own.node, own.instruction) and self._passes(own, used is not None):
-            state = {**own.input_state, **own.output_state} if self.bound_to else own.output_state
-            if all(field in state for field in self.bound_to):
-                key = self._key(state)
-                counted[key] = counted.get(key, 0) + 1
+        is_required = self.required.matches(own.node, own.instruction)
+        if is_required and self._passes(own, used is not None) and (key := self._key_of_pass(own)):
+            counted[key] = counted.get(key, 0) + 1
         return counted
 
     def _used(self, history: History, own: HistoryItem) -> str | None:
         """The pass that a target has used. What was not allowed, under audit, used none."""
-        key = self._allowed.pop(history, None)
-        if not self.once_per_use or not self.applies_to(own.node, own.instruction):
+        if not self.once_per_use:
+            return None
+        key = self._allowed.pop(history, None) if self.bound_to else _PASSED
+        if not self.applies_to(own.node, own.instruction):
             return None
         verdict = own.check_policy_results.get(self.name)
         if verdict is None or verdict.kind != "allow":
             return None
-        return key if self.bound_to else _PASSED
+        return key
 
     def _passes(self, own: HistoryItem, has_used: bool) -> bool:
         try:
@@ -128,13 +128,21 @@ class RequireBefore(AfterStep):
             }
         )
 
-    def _key(self, state: Mapping[str, Any]) -> str:
+    def _key_of_pass(self, own: HistoryItem) -> str | None:
         if not self.bound_to:
             return _PASSED
-        return f"{_PASSED}:{digest([state[field] for field in self.bound_to])}"
+        given, returned = own.input_state, own.output_state
+        states = [returned if field in returned else given for field in self.bound_to]
+        if not all(field in state for field, state in zip(self.bound_to, states, strict=True)):
+            return None
+        return _key([state[field] for field, state in zip(self.bound_to, states, strict=True)])
 
 
 _PASSED = "passed"
+
+
+def _key(values: Sequence[Any]) -> str:
+    return f"{_PASSED}:{digest(values)}"
 
 
 def _compiled(owner: str, expression: str) -> Condition:
