@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -63,7 +63,9 @@ supersteps = st.lists(writes, min_size=1, max_size=3)
 programs = st.lists(st.one_of(st.just("run"), supersteps), max_size=12)
 
 
-def play(step: list[Any], value: Value, before: Past | None, known: Account, keep: int) -> Iterator[Any]:
+def play(
+    step: list[Any], value: Value, before: Past | None, known: Account, keep: int
+) -> Generator[tuple[Past, Account], None, Value]:
     """One superstep: yields (past, account) wherever a node could look at the past. Returns the new value."""
     committed: list[Any] = []
     happened: list[Happened] = []

@@ -62,8 +62,8 @@ class Play:
         self.bodies: list[str] = []
 
     def graph(self, checkpointer: Any = None) -> Any:
-        inner = StateGraph(Inside)
-        builder = StateGraph(Playing)
+        inner: Any = StateGraph(Inside)
+        builder: Any = StateGraph(Playing)
         names = [*KINDS, "skip"]
         inside: dict[str, Any] = {name: name for name in [*names, "close"]}
         outside: dict[str, Any] = {name: name for name in [*names, "team"]} | {END: END}
@@ -469,7 +469,7 @@ def test_a_missing_field_denies_and_is_named() -> None:
         amount: int
         payee: str
 
-    builder = StateGraph(Bare)
+    builder: Any = StateGraph(Bare)
     builder.add_node("check", lambda state: {})
     builder.add_node("pay", lambda state: {})
     builder.add_edge(START, "check")
@@ -492,7 +492,7 @@ def test_a_body_that_changes_its_input_in_place_has_used_the_pass_all_the_same()
         state["order"]["note"] = state.get("paid", 0) + 1
         return {"paid": state.get("paid", 0) + 1, "order": {"amount": 1}}
 
-    builder = StateGraph(Order)
+    builder: Any = StateGraph(Order)
     builder.add_node("check", lambda state: {})
     builder.add_node("pay", pay)
     builder.add_edge(START, "check")
@@ -561,7 +561,7 @@ def test_a_fork_decides_by_its_own_past() -> None:
 
 
 def test_an_interrupted_run_uses_its_pass_once() -> None:
-    builder = StateGraph(Playing)
+    builder: Any = StateGraph(Playing)
 
     def pay(state: Any) -> Any:
         interrupt("sure?")
@@ -637,7 +637,7 @@ def test_at_most_counts_the_runs_of_all_targets() -> None:
 
 def test_siblings_see_the_same_past() -> None:
     """At most 2 lets a fan-out of 3 begin: an exact limit there is a budget's."""
-    builder = StateGraph(Playing)
+    builder: Any = StateGraph(Playing)
     builder.add_node("pay", lambda state: {})
     builder.add_node("again", lambda state: {})
     builder.add_conditional_edges(START, lambda state: [Send("pay", {}) for _ in range(3)], ["pay"])
