@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -57,11 +57,17 @@ ROWS: Mapping[str, Row] = {
 }
 
 
-def view_of(rule: PolicyChecker, value: Value, run: Run, number: int) -> CausalHistory:
+class Seen(NamedTuple):
+    record: Record
+    view: CausalHistory
+
+
+def view_of(rule: PolicyChecker, value: Value, run: Run, number: int, status: str = "running") -> Seen:
+    """The step of that number, and what it knows."""
     node, instruction = CYCLE[number % len(CYCLE)]
     record = Record(f"task-{number}", node, instruction, number, "", time.time())
-    record.input = STATE
-    return CausalHistory(Past(value), HistoryItem(record, view=True), run)
+    record.input, record.status, record.checks = STATE, status, {rule.name: ALLOW}
+    return Seen(record, CausalHistory(Past(value), HistoryItem(record, view=True), run))
 
 
 def observed(rule: PolicyChecker, view: CausalHistory) -> Mapping[str, float] | None:
@@ -76,9 +82,7 @@ def past_of(rule: PolicyChecker, steps: int) -> tuple[Value, Run]:
     run = Run(ThreadLog("bench", 1000), 1)
     value = fold({}, [RUN])
     for number in range(steps - steps % len(CYCLE) + 2):
-        view = view_of(rule, value, run, number)
-        record: Any = view.own._record
-        record.status, record.checks = "completed", {rule.name: ALLOW}
+        record, view = view_of(rule, value, run, number, "completed")
         record.tallies = {rule.name: counted} if (counted := observed(rule, view)) else {}
         value = fold(value, [fact_from(record)])
     return value, run
@@ -98,22 +102,20 @@ def fastest(call: Callable[[], object], rounds: int, times: int = 2000) -> float
 def measure(row: Row, steps: int, rounds: int) -> dict[str, float]:
     rule = row.make()
     value, run = past_of(rule, steps)
-    before = view_of(rule, value, run, 2)
+    before = view_of(rule, value, run, 2).view
     answer: Any = rule.check_before(before)
     if answer.kind != "allow":
         raise SystemExit(f"{rule!r} was to allow, and says: {answer.reason}")
     found = {"check": fastest(lambda: rule.check_before(before), rounds), "observe": 0.0}
     for number in (1, 2):
-        after = view_of(rule, value, run, number)
-        record: Any = after.own._record
-        record.status, record.checks = "completed", {rule.name: ALLOW}
+        after = view_of(rule, value, run, number, "completed").view
         took = fastest(lambda: observed(rule, after), rounds)  # noqa: B023 - called at once
         found["observe"] = max(found["observe"], took)
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="What one decision of a rule costs.")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()

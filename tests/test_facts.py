@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -216,7 +216,7 @@ def test_a_forgotten_pass_denies_and_a_forgotten_use_allows_nothing(program: lis
         for part in program:
             if isinstance(part, list):
                 if depth < 2:
-                    inner = go(part, fold({}, [NESTED_RUN]), Past(value, before), depth + 1)
+                    inner = go(cast(list[Any], part), fold({}, [NESTED_RUN]), Past(value, before), depth + 1)
                     value = fold(value, [{"inner": inner, **counting()}])
                 continue
             act, number = part

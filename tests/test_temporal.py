@@ -54,6 +54,29 @@ Turn = Mapping[str, Any]
 """What runs in one superstep: outcomes by node; of "team", whose body is a graph, the turns inside it."""
 
 
+def building(schema: Any) -> Any:
+    """A builder; its types, which leave parameters open, stay in here."""
+    return StateGraph(schema)
+
+
+def nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+def until_two(key: str) -> Callable[[Any], str]:
+    def again(state: Any) -> str:
+        return "pay" if state[key] < 2 else END
+
+    return again
+
+
+def sending(width: int) -> Callable[[Any], list[Send]]:
+    def sends(_: Any) -> list[Send]:
+        return [Send("pay", {}) for _ in range(width)]
+
+    return sends
+
+
 class Play:
     """A graph that runs, superstep by superstep, what a script says."""
 
@@ -62,8 +85,8 @@ class Play:
         self.bodies: list[str] = []
 
     def graph(self, checkpointer: Any = None) -> Any:
-        inner: Any = StateGraph(Inside)
-        builder: Any = StateGraph(Playing)
+        inner = building(Inside)
+        builder = building(Playing)
         names = [*KINDS, "skip"]
         inside: dict[str, Any] = {name: name for name in [*names, "close"]}
         outside: dict[str, Any] = {name: name for name in [*names, "team"]} | {END: END}
@@ -79,16 +102,19 @@ class Play:
         return builder.compile(checkpointer=checkpointer)
 
     def next(self, state: Any) -> list[str]:
-        turn = state.get("turn", 0)
+        turn: int = state.get("turn", 0)
         return list(self.turns[turn]) if turn < len(self.turns) else [END]
 
     def next_inside(self, state: Any) -> list[str]:
-        turns, turn = self.turns[state.get("turn", 0)]["team"], state.get("inner", 0)
+        outer: int = state.get("turn", 0)
+        turn: int = state.get("inner", 0)
+        turns: list[Turn] = self.turns[outer]["team"]
         return list(turns[turn]) if turn < len(turns) else ["close"]
 
     def body(self, name: str, *, inside: bool) -> Callable[[Any], Any]:
         def work(state: Any) -> Any:
-            turn, within = state.get("turn", 0), state.get("inner", 0)
+            turn: int = state.get("turn", 0)
+            within: int = state.get("inner", 0)
             outcome: Mapping[str, Any] = {}
             if name != "skip":
                 outcome = self.turns[turn]["team"][within][name] if inside else self.turns[turn][name]
@@ -383,20 +409,20 @@ def before_pay(**parameters: Any) -> RequireBefore:
     return RequireBefore("rule", "VERIFY", target_nodes=["pay"], on_deny="redirect:skip", **parameters)
 
 
+STEPS_AND_PASSES: list[tuple[Turn, bool]] = [
+    (checking(), True),
+    (checking(sound=False), False),
+    (checking(unjudged=True), False),
+    (checking(sent_away=True), False),
+    (checking(fails=True), False),
+    ({"draft": {}}, False),
+    ({"team": [{"check": {}}]}, True),
+    ({"team": [{"check": {"sound": False}}]}, False),
+]
+
+
 @MODES
-@pytest.mark.parametrize(
-    ("step", "allowed"),
-    [
-        (checking(), True),
-        (checking(sound=False), False),
-        (checking(unjudged=True), False),
-        (checking(sent_away=True), False),
-        (checking(fails=True), False),
-        ({"draft": {}}, False),
-        ({"team": [{"check": {}}]}, True),
-        ({"team": [{"check": {"sound": False}}]}, False),
-    ],
-)
+@pytest.mark.parametrize(("step", "allowed"), STEPS_AND_PASSES)
 def test_the_required_step_must_have_passed_and_not_merely_run(mode: str, step: Turn, allowed: bool) -> None:
     status = "completed" if allowed else "denied"
     turns: list[Turn] = [step, {"draft": {}}, paying()]
@@ -469,9 +495,9 @@ def test_a_missing_field_denies_and_is_named() -> None:
         amount: int
         payee: str
 
-    builder: Any = StateGraph(Bare)
-    builder.add_node("check", lambda state: {})
-    builder.add_node("pay", lambda state: {})
+    builder = building(Bare)
+    builder.add_node("check", nothing)
+    builder.add_node("pay", nothing)
     builder.add_edge(START, "check")
     builder.add_edge("check", "pay")
     arbiter_os = ArbiterOS()
@@ -492,12 +518,12 @@ def test_a_body_that_changes_its_input_in_place_has_used_the_pass_all_the_same()
         state["order"]["note"] = state.get("paid", 0) + 1
         return {"paid": state.get("paid", 0) + 1, "order": {"amount": 1}}
 
-    builder: Any = StateGraph(Order)
-    builder.add_node("check", lambda state: {})
+    builder = building(Order)
+    builder.add_node("check", nothing)
     builder.add_node("pay", pay)
     builder.add_edge(START, "check")
     builder.add_edge("check", "pay")
-    builder.add_conditional_edges("pay", lambda state: "pay" if state["paid"] < 2 else END)
+    builder.add_conditional_edges("pay", until_two("paid"))
     arbiter_os = ArbiterOS()
     rule = RequireBefore("rule", "node:check", bound_to=["order"], once_per_use=True, target_nodes=["pay"])
     arbiter_os.add_policy_checker(rule)
@@ -561,17 +587,17 @@ def test_a_fork_decides_by_its_own_past() -> None:
 
 
 def test_an_interrupted_run_uses_its_pass_once() -> None:
-    builder: Any = StateGraph(Playing)
+    builder = building(Playing)
 
     def pay(state: Any) -> Any:
         interrupt("sure?")
         return {"turn": state.get("turn", 0) + 1}
 
-    builder.add_node("check", lambda state: {})
+    builder.add_node("check", nothing)
     builder.add_node("pay", pay)
     builder.add_edge(START, "check")
     builder.add_edge("check", "pay")
-    builder.add_conditional_edges("pay", lambda state: "pay" if state["turn"] < 2 else END)
+    builder.add_conditional_edges("pay", until_two("turn"))
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(
         RequireBefore("rule", "node:check", once_per_use=True, target_nodes=["pay"], on_deny="end")
@@ -637,12 +663,12 @@ def test_at_most_counts_the_runs_of_all_targets() -> None:
 
 def test_siblings_see_the_same_past() -> None:
     """At most 2 lets a fan-out of 3 begin: an exact limit there is a budget's."""
-    builder: Any = StateGraph(Playing)
-    builder.add_node("pay", lambda state: {})
-    builder.add_node("again", lambda state: {})
-    builder.add_conditional_edges(START, lambda state: [Send("pay", {}) for _ in range(3)], ["pay"])
+    builder = building(Playing)
+    builder.add_node("pay", nothing)
+    builder.add_node("again", nothing)
+    builder.add_conditional_edges(START, sending(3), ["pay"])
     builder.add_edge("pay", "again")
-    builder.add_conditional_edges("again", lambda state: [Send("pay", {})], ["pay"])
+    builder.add_conditional_edges("again", sending(1), ["pay"])
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(AtMost("few", 2, target_nodes=["pay"], on_deny="end"))
     arbiter_os.govern(builder.compile()).invoke({})

@@ -146,11 +146,11 @@ def _key(values: Sequence[Any]) -> str:
 
 
 def _compiled(owner: str, expression: str) -> Condition:
-    from arbiter.conditions import Condition, ConditionError
+    from arbiter.conditions import Condition
 
     try:
         return Condition(expression, variables={"output", "input", "state", "node"})
-    except ConditionError as exc:
+    except ValueError as exc:
         raise ParameterError(owner, "passed_when", str(exc)) from None
 
 
