@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -214,13 +214,13 @@ def test_a_forgotten_pass_denies_and_a_forgotten_use_allows_nothing(program: lis
 
     def go(program: list[Any], value: Value, before: Past | None, depth: int) -> Value:
         for part in program:
-            if isinstance(part, list):
+            if type(part) is not tuple:
                 if depth < 2:
-                    inner = go(cast(list[Any], part), fold({}, [NESTED_RUN]), Past(value, before), depth + 1)
+                    inner = go(part, fold({}, [NESTED_RUN]), Past(value, before), depth + 1)
                     value = fold(value, [{"inner": inner, **counting()}])
                 continue
-            act, number = part
-            key = f"k{number}"
+            act: str = part[0]
+            key = f"k{part[1]}"
             if act == "use" and Past(value, before).tally("p", key)[0] < 1:
                 continue
             real[key] = real.get(key, 0) + (1 if act == "pass" else -1)
