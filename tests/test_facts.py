@@ -214,7 +214,8 @@ def test_a_forgotten_pass_denies_and_a_forgotten_use_allows_nothing(program: lis
 
     def go(program: list[Any], value: Value, before: Past | None, depth: int) -> Value:
         for part in program:
-            if type(part) is not tuple:
+            is_graph: bool = type(part) is list
+            if is_graph:
                 if depth < 2:
                     inner = go(part, fold({}, [NESTED_RUN]), Past(value, before), depth + 1)
                     value = fold(value, [{"inner": inner, **counting()}])
