@@ -199,6 +199,10 @@ def test_a_graph_that_is_called_again_starts_afresh() -> None:
     assert Past(again, Past(outer)).tally("p", "k") == (4, 2, 4)
 
 
+def is_graph(part: object) -> bool:
+    return isinstance(part, list)
+
+
 pays = st.recursive(
     st.tuples(st.sampled_from(["pass", "use"]), st.integers(0, 7)),
     lambda inside: st.lists(inside, min_size=1, max_size=12),
@@ -214,8 +218,7 @@ def test_a_forgotten_pass_denies_and_a_forgotten_use_allows_nothing(program: lis
 
     def go(program: list[Any], value: Value, before: Past | None, depth: int) -> Value:
         for part in program:
-            is_graph: bool = type(part) is list
-            if is_graph:
+            if is_graph(part):
                 if depth < 2:
                     inner = go(part, fold({}, [NESTED_RUN]), Past(value, before), depth + 1)
                     value = fold(value, [{"inner": inner, **counting()}])
