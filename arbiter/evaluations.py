@@ -17,7 +17,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -202,6 +202,11 @@ class Evaluations(Mapping[str, EvaluationResult]):
         failures = ((lane.name, self._results.get(lane.name)) for lane in self._lanes)
         return MappingProxyType({k: v.message for k, v in failures if isinstance(v, _Failure)})
 
+    @property
+    def outcomes(self) -> Mapping[str, EvaluationResult | None]:
+        """What there is so far; None for an evaluator that failed."""
+        return {k: v if isinstance(v, EvaluationResult) else None for k, v in list(self._results.items())}
+
     def __repr__(self) -> str:
         states = (f"{lane.name}={self._results.get(lane.name, 'pending')!r}" for lane in self._lanes)
         return f"<evaluations {', '.join(states)}>"
@@ -210,27 +215,35 @@ class Evaluations(Mapping[str, EvaluationResult]):
 class ReadEvaluations(Mapping[str, EvaluationResult]):
     """An item's evaluations as a router or gate sees them: what it reads is remembered, to be committed."""
 
-    __slots__ = ("_evaluations", "read")
+    __slots__ = ("_evaluations", "_failed", "read")
 
     def __init__(self, evaluations: Evaluations) -> None:
         self._evaluations = evaluations
+        self._failed: set[str] = set()
         self.read: dict[str, EvaluationResult] = {}
 
     def __getitem__(self, name: str) -> EvaluationResult:
-        found = self.read[name] = self._evaluations[name]
-        return found
+        if (found := self.get(name)) is None:
+            raise KeyError(name)
+        return cast(EvaluationResult, found)
 
     def get(self, key: str, default: Any = None) -> Any:
         if (found := self._evaluations.find(key)) is None:
+            if self._evaluations.lane(key) is not None:
+                self._failed.add(key)
             return default
         self.read[key] = found
         return found
 
+    @property
+    def outcomes(self) -> Mapping[str, EvaluationResult | None]:
+        """What was read so far; None for an evaluator that failed."""
+        return {**self.read, **dict.fromkeys(self._failed)}
+
     async def aget(self, name: str) -> EvaluationResult | None:
         """As `get`, without blocking the event loop."""
-        found = await self._evaluations.aget(name)
-        if found is not None:
-            self.read[name] = found
+        await self._evaluations.aget(name)
+        found: EvaluationResult | None = self.get(name)
         return found
 
     @property

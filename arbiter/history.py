@@ -192,6 +192,13 @@ class HistoryItem:
         return self._record.evaluations if self._evaluations is None else self._evaluations
 
     @property
+    def read_results(self) -> Mapping[str, EvaluationResult | None]:
+        """Of the evaluations, those that somebody has read so far; None for one that failed. Waits for nothing."""
+        results = self.evaluation_results
+        read: Mapping[str, EvaluationResult | None] = getattr(results, "outcomes", results)
+        return read
+
+    @property
     def evaluation_errors(self) -> Mapping[str, str]:
         """Evaluators that gave no result, and why. Waits for all of them."""
         errors: Mapping[str, str] = getattr(self.evaluation_results, "errors", _NOTHING)
@@ -532,6 +539,22 @@ class CausalHistory(History):
 
     def last_at(self, instruction: Instruction) -> int | None:
         return self._past.last_at(instruction.qualified)
+
+    def done_at(self, node: str) -> int | None:
+        return self._past.done_at(node)
+
+    @property
+    def run_from(self) -> int:
+        """How many node runs had been committed when this run began."""
+        return self._past.run_from
+
+    def steps_since(self, policy: str, key: str) -> int | None:
+        """How many supersteps ago that tally last changed: 1 in the one before this; None if it never did.
+
+        The supersteps of subgraphs count, those that ran side by side once.
+        """
+        step = self._past.tallied_in(self._tallies + policy, key)
+        return None if step is None else self._past.steps - step + 1
 
 
 class _CausalEntries(Sequence[Sequence[HistoryItem]]):

@@ -37,17 +37,17 @@ CONTRACTS: Mapping[Section, type[Contract]] = {
 KINDS: Mapping[Section, Mapping[str, str]] = {
     "checkers": {
         "approval": "arbiter.checkers.approval.ApprovalChecker",
-        "at_most": "arbiter.checkers.temporal.AtMost",
+        "at_most": "arbiter.checkers.at_most.AtMost",
         "budget": "arbiter.checkers.budget.BudgetChecker",
         "condition": "arbiter.checkers.condition.ConditionChecker",
         "flow": "arbiter.checkers.flow.FlowChecker",
         "forbid_sequence": "arbiter.checkers.history.HistoryPolicyChecker",
-        "never_after": "arbiter.checkers.temporal.NeverAfter",
+        "never_after": "arbiter.checkers.never_after.NeverAfter",
         "rate_limit": "arbiter.checkers.rate_limit.RateLimitChecker",
-        "require_before": "arbiter.checkers.temporal.RequireBefore",
+        "require_before": "arbiter.checkers.require_before.RequireBefore",
         "schema": "arbiter.checkers.schema.SchemaChecker",
         "tools": "arbiter.checkers.tools.ToolsChecker",
-        "within_steps": "arbiter.checkers.temporal.WithinSteps",
+        "within_steps": "arbiter.checkers.within_steps.WithinSteps",
     },
     "routers": {
         "escalate": "arbiter.routers.escalation.EscalationRouter",

@@ -453,11 +453,14 @@ def _observe(
     record = run.record
     evaluations = record.evaluations
     tallies: dict[str, Mapping[str, float]] = {}
-    for checker in observers:
-        if isinstance(evaluations, Evaluations):
-            for name in checker.needs:
+    if isinstance(evaluations, Evaluations) and run.reads is not None:
+        # Before the first of them is told: what one finds read must not depend on which came first.
+        for checker in observers:
+            for name in checker.needs_of(record.node, record.instruction):
                 if (lane := evaluations.lane(name)) is not None:
                     yield Resolve(evaluations, lane)
+                    run.reads.get(name)
+    for checker in observers:
         try:
             if run.reads is not None:
                 view.give_results(run.reads)

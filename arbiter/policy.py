@@ -68,6 +68,10 @@ class PolicyChecker(Contract):
         """Whether `observe` is called for that node; by default where it is checked."""
         return self.applies_to(node, instruction)
 
+    def needs_of(self, node: str, instruction: Instruction | None) -> Sequence[str]:
+        """Which of `needs` are read of that node's run, where it is observed; by default all."""
+        return self.needs
+
     def observe(self, history: History) -> Mapping[str, float] | None:
         """Called when a node run that this checker `observes` has ended, whatever its `status`.
 
