@@ -58,7 +58,12 @@ class Plan:
     advisors: tuple[Seat[Advisor], ...] = ()
     gate: Seat[CorrectionGate] | None = None
     lanes: tuple[Lane, ...] = ()
-    durable: tuple[Lane, ...] = ()
+    awaited: tuple[Lane, ...] = ()
+    """Evaluators whose results are always committed: durable ones, and those by which attempts are compared."""
+    unseen: frozenset[str] = frozenset()
+    """Evaluators whose results nobody may act by."""
+    audits: bool = False
+    """Whether there are contracts whose decisions do not hold."""
     routers: tuple[Seat[PolicyRouter], ...] = ()
     error_routers: tuple[Seat[PolicyRouter], ...] = ()
     observers: tuple[PolicyChecker, ...] = ()
@@ -146,6 +151,11 @@ class Registry:
                 for lane in self.evaluators
                 if lane.evaluator.mode != "off" and lane.evaluator.applies_to(node, instruction)
             )
+            compared = {
+                seat.contract.best_by
+                for seat in routers
+                if seat.contract.on_cap == "best_attempt" and seat.contract.enforced
+            }
             called: list[Contract] = [
                 seat.contract for group in (checkers, advisors, gates, routers) for seat in group
             ]
@@ -161,7 +171,13 @@ class Registry:
                 advisors=advisors,
                 gate=gates[0] if gates else None,
                 lanes=lanes,
-                durable=tuple(lane for lane in lanes if lane.evaluator.durable and lane.evaluator.enforced),
+                awaited=tuple(
+                    lane
+                    for lane in lanes
+                    if lane.evaluator.enforced and (lane.evaluator.durable or lane.name in compared)
+                ),
+                unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
+                audits=not all(contract.enforced for contract in called),
                 routers=plain,
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
@@ -170,8 +186,8 @@ class Registry:
                 observers=observers,
                 watchers=tuple(s.contract for s in checkers if _defines(s.contract, "handlers")),
                 recovers=any(s.contract.recovers for s in checkers),
-                keeps_output=any(s.contract.on_cap == "best_attempt" for s in routers),
-                escalates=any(s.contract.escalates for s in routers),
+                keeps_output=bool(compared),
+                escalates=any(s.contract.escalates and s.contract.enforced for s in routers),
                 only_async=next(
                     (contract for contract in called if contract.is_async and contract.enforced), None
                 ),
