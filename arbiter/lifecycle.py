@@ -577,13 +577,13 @@ def _check(run: NodeRun) -> Steps:
                 seat.contract.reads_history = True  # from now on no cache answers for this checker
         verdicts = {seat.name: verdicts.get(seat.name, ALLOW) for seat in plan.checkers}
         record.checks = verdicts
-        enforced = [s.contract for s in plan.checkers if s.contract.enforced]
+        enforced: list[PolicyChecker] = [s.contract for s in plan.checkers if s.contract.enforced]
         for checker in enforced:
             if verdicts[checker.name].kind == "deny":
                 cause = causes.get(checker.name)
                 reason = verdicts[checker.name].reason if cause is None else ""
                 return _denied(run, checker.name, checker.on_deny, reason, cause)
-        asking = [c for c in enforced if verdicts[c.name].kind == "ask"]
+        asking: list[PolicyChecker] = [c for c in enforced if verdicts[c.name].kind == "ask"]
         key = ""
         if asking:
             key = digest(as_state(run.input))
@@ -1108,10 +1108,12 @@ def _best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
 
 def with_update(output: Any, better: Any) -> Any:
     """`output` with the state update of `better`; what `output` says about where the run goes stays."""
-    updates = [part.update if isinstance(part, Command) else part for part in _parts(better)]
+    updates: list[Any] = [part.update if isinstance(part, Command) else part for part in _parts(better)]
+    given: Any = output
     if isinstance(output, Command) and len(updates) == 1:
-        return dataclasses.replace(output, update=updates[0])
-    goes = [dataclasses.replace(p, update=None) for p in _parts(output) if isinstance(p, Command)]
+        return dataclasses.replace(given, update=updates[0])
+    commands: list[Any] = [part for part in _parts(given) if isinstance(part, Command)]
+    goes = [dataclasses.replace(command, update=None) for command in commands]
     if not goes and not isinstance(better, Command) and len(updates) == 1:
         return updates[0]
     return [*(Command(update=update) for update in updates), *goes]
@@ -1119,9 +1121,10 @@ def with_update(output: Any, better: Any) -> Any:
 
 def _parts(output: Any) -> list[Any]:
     """The commands and updates that an output is made of."""
-    if isinstance(output, list | tuple) and any(isinstance(part, Command) for part in output):
-        return list(output)
-    return [output]
+    parts: Any = output
+    if isinstance(output, list | tuple) and any(isinstance(part, Command) for part in parts):
+        return list(parts)
+    return [parts]
 
 
 # Escalate -----------------------------------------------------------------------------------------
@@ -1136,10 +1139,11 @@ def _escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict)
     except Exception as exc:
         reason = f"its question cannot be asked: {describe(exc)}"
         return _denied(run, router.name, router.on_reject, reason, None)
-    command: Any = output if isinstance(output, Command) else None
-    update = output if command is None else command.update
+    returned: Any = output
+    command: Any = returned if isinstance(output, Command) else None
+    update: Any = returned if command is None else command.update
     read = {} if run.reads is None else run.reads.read
-    key = digest(as_state(output))
+    key = digest(as_state(returned))
     payload: dict[str, Any] = {
         **verdict.payload,
         "type": "escalation",
@@ -1169,32 +1173,30 @@ def _escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict)
     if decision.kind == "edit":
         try:
             changed = with_fields({} if update is None else update, decision.detail)
-            output = changed if command is None else dataclasses.replace(command, update=changed)
-            note_output(run, output)
+            returned = changed if command is None else dataclasses.replace(command, update=changed)
+            note_output(run, returned)
         except Exception as exc:
             decision = Decision("reject", f"the edited output does not fit: {describe(exc)}", decision.by)
         else:
             run.replaced = True
             if run.plan.keeps_output:
-                record.raw = output
-            if (wrong := _output_refused(run, output)) is not None:
+                record.raw = returned
+            if (wrong := _output_refused(run, returned)) is not None:
                 record.status, record.error = "failed", describe(wrong)
                 return Raised(wrong)
     record.note(f"router {router.name}", decision.signature)
     if decision.kind == "reject":
         return _denied(run, router.name, router.on_reject, decision.rejection, None)
-    return output
+    return returned
 
 
 def _held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
     """The question that an earlier attempt of this task has asked about its output."""
     for question in saved.asked:
-        held: Any = question.get("held", question)
+        given: Any = question
+        held: Any = given["held"] if isinstance(given.get("held"), Mapping) else given
         # A node that runs a subgraph also has the questions of the nodes in it.
-        if isinstance(held, Mapping) and (held.get("type"), held.get("item")) == (
-            "escalation",
-            run.record.id,
-        ):
+        if (held.get("type"), held.get("item")) == ("escalation", run.record.id):
             return held
     return None
 

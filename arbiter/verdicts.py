@@ -115,11 +115,10 @@ def terms_of(question: Verdict) -> Terms:
     seconds: object = question.payload.get("expires_after")
     names: list[Any] | None = None
     if approvers is not None:
-        names = list(approvers) if isinstance(approvers, Iterable) and not isinstance(approvers, str) else []
+        given = approvers
+        names = list(given) if isinstance(approvers, Iterable) and not isinstance(approvers, str) else []
         if not names or not all(isinstance(name, str) and name for name in names):
-            raise TermsError(
-                "approvers", f"expected a list of names, got {_short(approvers)}. Write ['alice']."
-            )
+            raise TermsError("approvers", f"expected a list of names, got {_short(given)}. Write ['alice'].")
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf
     ):

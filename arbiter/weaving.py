@@ -543,7 +543,7 @@ class Visit(NodeRun):
 
     def _written(self, saved: Any, task: str) -> tuple[Any] | None:
         """The update that a task wrote, as a node would return it."""
-        channels: Mapping[str, Any] = self.ledger.original.channels
+        channels = cast(Mapping[str, Any], self.ledger.original.channels)
         writes = [
             (channel, value) for of_task, channel, value in saved.pending_writes or () if of_task == task
         ]
@@ -787,6 +787,8 @@ async def aask_human(op: Ask, config: RunnableConfig | None) -> Any:
 
 def _answer(op: Ask, config: RunnableConfig | None) -> Any:
     """What LangGraph has for this question; it pauses the graph if that is nothing. `_FRESH`: it came just now."""
+    if CONFIG_KEY_SCRATCHPAD in (config or {}).get(CONF, {}):
+        _saver_of(_conf(config))  # without one nobody could answer
     token = var_child_runnable_config.set(config)
     try:
         answer: Any = interrupt({**op.payload, "question": op.number, "after": _asked_before(config)})
@@ -807,8 +809,8 @@ def _asked_before(config: RunnableConfig | None) -> int:
 
 
 _NO_CHECKPOINT = (
-    "the answer cannot be held against what was shown, because this graph has no checkpointer of its own. "
-    "Compile the subgraph without checkpointer=False"
+    "this graph has no checkpointer, which keeps the question until it is answered. "
+    "Compile the graph with one, and a subgraph without checkpointer=False"
 )
 
 
