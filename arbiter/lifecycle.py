@@ -383,6 +383,7 @@ def _govern(run: NodeRun) -> Steps:
     if run.held is not None:
         # The body is done; what is left is the human's answer.
         run.skip_questions(run.held["after"] - run.questions)
+        run.questions = run.held["question"]
         return (yield from conclude(run, _kept_output(run.held)))
     if plan.advisors:
         yield from _advise(run)
@@ -1153,8 +1154,7 @@ def _escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict)
         "instruction": record.instruction.qualified if record.instruction else None,
         "item": record.id,
         "output": update,
-        "goto": None if command is None else command.goto,
-        "graph": None if command is None else command.graph,
+        "command": None if command is None else _address(command),
         "evaluations": {
             name: {"score": float(r.score), "passed": r.passed, "feedback": r.feedback}
             for name, r in read.items()
@@ -1217,9 +1217,20 @@ def _ask_again(
     return False
 
 
+def _address(command: Any) -> dict[str, Any]:
+    """A command without its update, as data."""
+    update = command.update
+    pairs = isinstance(update, list | tuple) and all(isinstance(pair, tuple) for pair in update)  # pyright: ignore[reportUnknownVariableType]
+    return {"goto": command.goto, "graph": command.graph, "pairs": pairs}
+
+
 def _kept_output(question: Mapping[str, Any]) -> Any:
-    update, goto = question["output"], question["goto"]
-    return update if goto is None else Command(graph=question["graph"], update=update, goto=goto)
+    update, address = question["output"], question["command"]
+    if address is None:
+        return update
+    if address["pairs"]:  # a checkpoint has no tuples
+        update = [tuple(pair) for pair in update]
+    return Command(graph=address["graph"], update=update, goto=address["goto"])
 
 
 def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:

@@ -493,7 +493,7 @@ def test_streams_show_the_output_once_it_is_approved(stream_mode: Any, mode: str
 
     before, after = stream(LOW), stream(Command(resume="approve"))
     if stream_mode == "values":
-        assert [chunk["log"] for chunk in before if "log" in chunk] == [[]]
+        assert all(chunk["log"] == [] for chunk in before)
         assert after[-1]["log"] == ["write", "send"]
     if stream_mode == "updates":
         assert [list(chunk) for chunk in before] == [["__interrupt__"]]
@@ -670,11 +670,12 @@ def test_unknown_evaluator_and_unknown_node_stop_govern() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'quality'"):
         arbiter_os.govern(chain(Spy("write")))
     arbiter_os = ArbiterOS()
-    arbiter_os.govern(chain(Spy("write")))
+    governed = arbiter_os.govern(chain(Spy("write")))
     with pytest.raises(ConfigurationError, match="evaluator 'quality', which is not registered"):
         arbiter_os.add_policy_router(EscalationRouter("editor", evaluator="quality"))
     with pytest.raises(UnknownNodeError, match="'wrote'"):
         arbiter_os.add_policy_router(EscalationRouter("editor", on_reject="redirect:wrote"))
+    assert governed.invoke(LOW)["log"] == ["write"]
 
 
 @MODES
