@@ -255,11 +255,11 @@ def test_the_best_attempt_is_found_when_memory_has_let_go_of_it(mode: str) -> No
 
 @MODES
 def test_what_is_found_nowhere_leaves_the_last_attempt_and_says_so(mode: str) -> None:
-    arbiter_os, app = reflecting(Writer([0.4, 0.3, 0.2]), None, {"keep": 1})
+    arbiter_os, app = reflecting(Writer([0.4, 0.3, 0.2]), None, {"keep": 2})
     assert run(app, EMPTY, mode=mode)["score"] == 0.2
-    errors = [item.errors for item in arbiter_os.history.items() if item.errors]
-    if errors:
-        assert "could not be found again" in errors[0]["router again"]
+    item = arbiter_os.history.last(node="write")
+    assert item is not None
+    assert "could not be found again; the last one was taken" in item.errors["router again"]
 
 
 def test_a_fork_has_the_attempts_that_led_to_it(tmp_path: Path) -> None:
@@ -386,17 +386,17 @@ class OwnError(ConnectionError):
 
 
 def failing(
-    errors: Sequence[Any], *, retry: Any = None, saver: Any = None, **parameters: Any
+    told: Sequence[Any], *, retry: Any = None, saver: Any = None, **parameters: Any
 ) -> tuple[ArbiterOS, Any, list[Any]]:
     """`call` raises what it is told to, then returns; after an error comes `mend`, which leads back."""
     calls: list[Any] = []
 
     def call(state: Any) -> Any:
         calls.append(state)
-        told = errors[len(calls) - 1]
-        if isinstance(told, BaseException):
-            raise told
-        return {"log": [f"call {told}"], "score": told}
+        now = told[len(calls) - 1]
+        if isinstance(now, BaseException):
+            raise now
+        return {"log": [f"call {now}"], "score": now}
 
     builder = StateGraph(State)
     builder.add_node("call", call, retry_policy=retry)
