@@ -75,7 +75,7 @@ async def slowly(_: History, *__: Any) -> Any:
 
 RULES: dict[str, Callable[[], Contract]] = {
     "deny": lambda: Check("deny", lambda _: Verdict.deny("never")),
-    "redirect": lambda: Check("redirect", lambda _: False, on_deny="redirect:last"),
+    "redirect": lambda: Check("redirect", lambda _: False, on_deny=f"redirect:{END}"),
     "end": lambda: Check("end", lambda _: False, on_deny="end"),
     "ask": lambda: Check("ask", lambda _: Verdict.ask("sure?", approvers=["nobody"])),
     "approval": lambda: ApprovalChecker("approval", expires_after=1),
@@ -91,7 +91,7 @@ RULES: dict[str, Callable[[], Contract]] = {
     "route raises": lambda: Route("route raises", raising),
     "route interrupts": lambda: Route("route interrupts", asks_itself),
     "route streams": lambda: Route("route streams", writes_to_the_stream),
-    "route on error": lambda: ErrorRouter("route on error", "last", on_cap="end"),
+    "route on error": lambda: ErrorRouter("route on error", END, on_cap="end"),
     "escalate": lambda: EscalationRouter("escalate"),
     "best": lambda: _best(),
     "evaluate": lambda: Judge("evaluate", bad, durable=True),
@@ -128,7 +128,7 @@ def add(arbiter_os: ArbiterOS, contract: Any) -> None:
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -247,7 +247,7 @@ def test_an_error_router_under_audit_lets_the_exception_pass_and_says_so(mode: s
     with pytest.raises(ConnectionError, match="down"):
         run(arbiter_os.govern(chain(work, Spy("last"))), GIVEN, mode=mode)
     item = arbiter_os.history.entries[-1][-1]
-    assert "would have redirected to 'last'" in item.notes["router route on error"]
+    assert "would have redirected to '__end__'" in item.notes["router route on error"]
 
 
 @MODES
@@ -275,7 +275,7 @@ def test_rules_that_hold_are_asked_after_one_under_audit(name: str, mode: str) -
     arbiter_os.add_policy_checker(Check("holds", lambda _: (False, "it holds")))
     work = Spy("work")
     with pytest.raises(PolicyViolationError, match="it holds"):
-        graph = chain(work, extra=[Spy("last")], checkpointer=InMemorySaver())
+        graph = chain(work, checkpointer=InMemorySaver())
         run(arbiter_os.govern(graph), GIVEN, thread("1"), mode=mode)
     assert work.calls == []
 
