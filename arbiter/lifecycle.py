@@ -1193,8 +1193,9 @@ def _escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict)
 def _held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
     """The question that an earlier attempt of this task has asked about its output."""
     for question in saved.asked:
-        given: Any = question
-        held: Any = given["held"] if isinstance(given.get("held"), Mapping) else given
+        held: Mapping[str, Any] = question
+        if isinstance(question.get("held"), Mapping):
+            held = question["held"]
         # A node that runs a subgraph also has the questions of the nodes in it.
         if (held.get("type"), held.get("item")) == ("escalation", run.record.id):
             return held

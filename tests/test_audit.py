@@ -168,7 +168,8 @@ def test_each_rule_under_audit_changes_nothing_and_off_is_not_asked(name: str, m
         app = governing(chain(work, Spy("last"), checkpointer=InMemorySaver()))
         config: Any = graphs.config_of("one", recorder, None)
         chunks: list[Any] = []
-        for given_now in (GIVEN, Command(resume="1234"), Command(resume="yes")) * 2:
+        inputs: list[Any] = [GIVEN, Command(resume="1234"), Command(resume="yes")]
+        for given_now in inputs * 2:
             entry = graphs.run if mode == "sync" else _arun
             seen = entry(app, "list", given_now, config)
             chunks.extend(seen.chunks)
@@ -177,8 +178,9 @@ def test_each_rule_under_audit_changes_nothing_and_off_is_not_asked(name: str, m
         return graphs.account(graphs.Observed(chunks), recorder, snapshots)
 
     expected = observe(bare)
-    for kind in ("audit", "off"):
-        arbiter_os = governed_by([name], kind)  # type: ignore[arg-type]
+    kinds: tuple[MODE, ...] = ("audit", "off")
+    for kind in kinds:
+        arbiter_os = governed_by([name], kind)
         assert observe(arbiter_os.govern) == expected
         assert arbiter_os.drain(10)
 

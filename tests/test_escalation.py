@@ -29,16 +29,17 @@ from arbiter import (
 from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ParameterError
 from arbiter.routers import EscalationRouter
+from tests.graphs import of
 from tests.support import MODES, Check, Judge, Route, Spy, State, chain, run, statuses, thread
 
-LOW = {"log": [], "amount": 20}
+LOW: Any = {"log": [], "amount": 20}
 
 
 def newsroom(write: Any, saver: Any = None, *more: Any, **parameters: Any) -> tuple[ArbiterOS, Any]:
     """`write` is followed by `send`; a human sees what scores below 0.5."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(ThresholdEvaluator("quality", "score", 0.5, target_nodes=["write"]))
-    given = {"evaluator": "quality", "target_nodes": ["write"], **parameters}
+    given: dict[str, Any] = {"evaluator": "quality", "target_nodes": ["write"], **parameters}
     arbiter_os.add_policy_router(EscalationRouter("editor", **given))
     graph = chain(write, Spy("send"), extra=[Spy("fallback")], checkpointer=saver or InMemorySaver())
     return arbiter_os, arbiter_os.govern(graph)
@@ -577,7 +578,7 @@ def loop(**parameters: Any) -> tuple[ArbiterOS, Any, Spy]:
     builder.add_node("send", Spy("send"))
     builder.add_edge(START, "write")
     builder.add_conditional_edges(
-        "write", lambda state: "write" if state["log"].count("write") < 5 else "send", ["write", "send"]
+        "write", of(lambda state: "write" if state["log"].count("write") < 5 else "send"), ["write", "send"]
     )
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(EscalationRouter("editor", target_nodes=["write"], **parameters))
@@ -587,7 +588,7 @@ def loop(**parameters: Any) -> tuple[ArbiterOS, Any, Spy]:
 @MODES
 @pytest.mark.parametrize(("on_cap", "log"), [("continue", ["write"] * 5 + ["send"]), ("end", ["write"] * 3)])
 def test_it_asks_as_often_as_it_may_in_a_run(on_cap: Any, log: Any, mode: str) -> None:
-    arbiter_os, app, write = loop(max_redirects=2, on_cap=on_cap)
+    arbiter_os, app, _ = loop(max_redirects=2, on_cap=on_cap)
     for name in ("1", "2"):  # each run has the cap anew
         given: Any = LOW
         for _ in range(2):

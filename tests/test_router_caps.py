@@ -27,6 +27,7 @@ from arbiter import (
 from arbiter.errors import ParameterError
 from arbiter.lifecycle import with_update
 from arbiter.routers import ErrorRouter
+from tests.graphs import of
 from tests.support import MODES, Judge, Route, Spy, State, chain, run, statuses, thread
 
 EMPTY: Any = {"log": [], "amount": 0}
@@ -46,9 +47,11 @@ class Writer:
         return {"log": [f"draft {score}"], "score": score}
 
 
-def reflecting(write: Any, saver: Any = None, os_: Any = None, **parameters: Any) -> tuple[ArbiterOS, Any]:
+def reflecting(
+    write: Any, saver: Any = None, keep: int | None = 1000, **parameters: Any
+) -> tuple[ArbiterOS, Any]:
     """`write` → `send`; a draft below 0.5 goes to `reflect`, which leads back to `write`."""
-    arbiter_os = ArbiterOS(**(os_ or {}))
+    arbiter_os = ArbiterOS(keep=keep)
     arbiter_os.add_evaluator(ThresholdEvaluator("quality", "score", 0.5, target_nodes=["write"]))
     given: dict[str, Any] = {"max_redirects": 2, "on_cap": "best_attempt", **parameters}
     arbiter_os.add_policy_router(EvaluationRouter("again", "quality", "reflect", **given))
@@ -249,13 +252,13 @@ def test_the_best_attempt_of_another_async_process_is_found(tmp_path: Path) -> N
 
 @MODES
 def test_the_best_attempt_is_found_when_memory_has_let_go_of_it(mode: str) -> None:
-    _, app = reflecting(Writer([0.4, 0.3, 0.2]), InMemorySaver(), {"keep": 1})
+    _, app = reflecting(Writer([0.4, 0.3, 0.2]), InMemorySaver(), 1)
     assert run(app, EMPTY, thread("1"), mode=mode)["score"] == 0.4
 
 
 @MODES
 def test_what_is_found_nowhere_leaves_the_last_attempt_and_says_so(mode: str) -> None:
-    arbiter_os, app = reflecting(Writer([0.4, 0.3, 0.2]), None, {"keep": 2})
+    arbiter_os, app = reflecting(Writer([0.4, 0.3, 0.2]), None, 2)
     assert run(app, EMPTY, mode=mode)["score"] == 0.2
     item = arbiter_os.history.last(node="write")
     assert item is not None
@@ -341,11 +344,15 @@ def test_with_update_keeps_the_command_to_the_parent() -> None:
 @MODES
 def test_a_fan_out_does_not_lose_its_branches(mode: str) -> None:
     """Siblings of one superstep are no attempts of each other."""
+
+    def draft(state: State) -> Any:
+        return {"log": [f"draft {state.get('score')}"]}
+
     builder = StateGraph(State)
-    builder.add_node("write", lambda state: {"log": [f"draft {state['score']}"]})
+    builder.add_node("write", draft)
     builder.add_node("reflect", Spy("reflect"))
     builder.add_conditional_edges(
-        START, lambda state: [Send("write", {"score": n / 10}) for n in range(3)], ["write"]
+        START, of(lambda state: [Send("write", {"score": n / 10}) for n in range(3)]), ["write"]
     )
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(
