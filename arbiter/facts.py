@@ -6,7 +6,8 @@ clock, a state or LangGraph; the same writes always give the same value.
 
     fact    {"id", "node", "step", "at", "took"} and, where they differ from the usual:
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
-            "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (which router),
+            "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (the router that
+            redirected or had a human asked), "notes" {contract: remark},
             "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount}}
     value   {"seq", "steps" (supersteps), "run", "run_from", "nodes", "instructions", "denied", "redirects",
             "first" and "latest" {instruction: number, of completed ones},
@@ -270,7 +271,7 @@ class Past:
         return found  # type: ignore[no-any-return]
 
     def redirects(self, router: str) -> int:
-        """How often this router has redirected in this run of the graph."""
+        """How often this router has redirected, or had a human asked, in this run of the graph."""
         count: int = self.value.get("redirects", _EMPTY).get(router, 0)
         return count
 

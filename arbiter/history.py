@@ -49,6 +49,7 @@ class Record:
     raw: Any = None
     """The output itself, where a router may come back to it."""
     error: str | None = None
+    error_types: tuple[str, ...] = ()
     redirected_to: str | None = None
     redirected_by: str | None = None
 
@@ -84,8 +85,9 @@ class Record:
         self.errors = {**self.errors, contract: problem}
 
     def note(self, contract: str, remark: str) -> None:
-        """Say what a contract did not do although it was asked to."""
-        self.notes = {**self.notes, contract: remark}
+        """Say what a contract did not do although it was asked to, or what a human decided for it."""
+        before = self.notes.get(contract)
+        self.notes = {**self.notes, contract: remark if before is None else f"{before}; {remark}"}
 
 
 _UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, _NOTHING)
@@ -98,7 +100,8 @@ class HistoryItem:
     `status` is `running`, `completed`, `denied`, `failed`, `interrupted` or `cancelled`. `attempt` counts
     retries and resumes of the same task, from 1. `duration` is in seconds, `timestamp` (aware, UTC) the start.
     `evaluation_results` is lazy: reading one name waits for that evaluator, iterating waits for all.
-    `errors` says which contract failed itself, and how; `notes` where a cap was reached; `error` is the node's own.
+    `errors` says which contract failed itself, and how; `notes` where a cap was reached and what a human decided;
+    `error` is the node's own.
     """
 
     __slots__ = ("_evaluations", "_input", "_output", "_record", "_view")
@@ -204,9 +207,20 @@ class HistoryItem:
         errors: Mapping[str, str] = getattr(self.evaluation_results, "errors", _NOTHING)
         return errors
 
+    def evaluation_error(self, evaluator: str) -> str | None:
+        """Why that evaluator gave no result; None if it gave one, or does not judge this node. Waits for it alone."""
+        error_of = getattr(self.evaluation_results, "error_of", None)
+        return None if error_of is None else error_of(evaluator)
+
     @property
     def error(self) -> str | None:
         return self._record.error
+
+    @property
+    def error_types(self) -> tuple[str, ...]:
+        """The class of the node's exception and the classes that it derives from, as "module.Class"; empty if it did
+        not fail, and where the history was restored by another process."""
+        return self._record.error_types
 
     @property
     def errors(self) -> Mapping[str, str]:
@@ -596,6 +610,7 @@ def record_from(fact: Fact) -> Record:
     record.checks = {name: Verdict(kind, why.get(name, "")) for name, kind in fact.get("checks", {}).items()}
     record.routes = dict(fact.get("routes", _NOTHING))
     record.redirected_to = fact.get("to")
+    record.notes = fact.get("notes", _NOTHING)
     record.evaluations = evaluations_from(fact)
     return record
 
@@ -646,10 +661,12 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
             fact["why"] = why
     if record.tallies:
         fact["tallies"] = record.tallies
+    if record.notes:
+        fact["notes"] = {name: remark[:_MAX_FEEDBACK] for name, remark in record.notes.items()}
     if record.redirected_to is not None:
         fact["to"] = record.redirected_to
-        if record.redirected_by is not None:
-            fact["by"] = record.redirected_by
+    if record.redirected_by is not None:
+        fact["by"] = record.redirected_by
     if record.routes and any(record.routes.values()):
         fact["routes"] = {name: target for name, target in record.routes.items() if target is not None}
     return fact

@@ -53,7 +53,7 @@ KINDS: Mapping[Section, Mapping[str, str]] = {
         "escalate": "arbiter.routers.escalation.EscalationRouter",
         "evaluation_failed": "arbiter.routers.quality.EvaluationRouter",
         "metric_below": "arbiter.routers.quality.MetricThresholdPolicyRouter",
-        "on_error": "arbiter.routers.error.ErrorRouter",
+        "on_error": "arbiter.routers.errors.ErrorRouter",
     },
     "evaluators": {
         "condition": "arbiter.evaluators.condition.ConditionEvaluator",

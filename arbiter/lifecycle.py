@@ -26,6 +26,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from arbiter.contracts import Contract
 from arbiter.errors import (
     CorrectionError,
     OutputSchemaError,
@@ -39,9 +40,9 @@ from arbiter.history import CausalHistory, HistoryItem, Record, fact_from, facts
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan, Seat
-from arbiter.shadow import Decision, ShadowDifference, ShadowLog
+from arbiter.shadow import ShadowDecision, ShadowDifference, ShadowLog
 from arbiter.states import Snapshot, as_state, digest, freeze, is_atom, snapshot, thaw, with_fields, without
-from arbiter.verdicts import ALLOW, Correction, EvaluationResult, Verdict, as_verdict
+from arbiter.verdicts import ALLOW, Correction, EvaluationResult, Terms, Verdict, as_verdict, terms_of
 
 # What the generator asks for ----------------------------------------------------------------------
 
@@ -72,12 +73,40 @@ class Body:
 
 @dataclass(slots=True)
 class Ask:
-    """Interrupt with `payload`, unless a human has answered that: sends the answer. `number` counts the
-    questions of this node run from 0, `key` is the digest of the input that the question is about."""
+    """Interrupt with `payload`, unless a human has answered that: sends `Answered`, or `NO_ANSWER`. `number` counts
+    the questions of this node run from 0, `key` is the digest of what the question is about, `at` is the time."""
 
     payload: Mapping[str, Any]
     number: int
     key: str
+    at: float
+
+    @property
+    def policies(self) -> list[str]:
+        """Who asks."""
+        requests = self.payload.get("requests", ())
+        return [self.payload["policy"], *(request["policy"] for request in requests)]
+
+    def is_about(self, digest: object, policies: object) -> bool:
+        """Whether that question was about the same, and asked in the name of all who ask now."""
+        return digest == self.key and isinstance(policies, list | tuple) and {*self.policies} <= {*policies}
+
+    def is_like(self, question: Mapping[str, Any]) -> bool:
+        """Whether a saved question is this one, asked earlier."""
+        if "digest" not in question or question.get("question") != self.number:
+            return False
+        asked = Ask(question, self.number, question["digest"], 0)
+        return self.is_about(asked.key, asked.policies)
+
+
+@dataclass(slots=True)
+class Answered:
+    """What a human answered. `asked_at` is when the question was asked first, None if that is not known, `at` when
+    the answer came, both in POSIX seconds."""
+
+    answer: Any
+    asked_at: float | None
+    at: float
 
 
 @dataclass(slots=True)
@@ -108,8 +137,8 @@ class Saved:
 
     facts: Sequence[Fact] = ()
     """Of tasks that had finished."""
-    escalated: Mapping[str, Any] | None = None
-    """The question about this task's own output that is open or was just answered."""
+    asked: Sequence[Mapping[str, Any]] = ()
+    """The questions of this task that are open or were just answered."""
 
 
 @dataclass(slots=True)
@@ -183,14 +212,19 @@ class NodeRun:
     """What looks into the body."""
     escalation: tuple[PolicyRouter, Verdict] | None = None
     """A router wants a human to look at the output."""
+    held: Mapping[str, Any] | None = None
+    """The question about the output of this task that an earlier attempt has asked. The body is done."""
     capped: PolicyRouter | None = None
     """A router wants the best attempt, because it may not redirect again."""
+    replaced: bool = False
+    """The node's output is another than what its body returned or streamed."""
     begun: float = 0.0
-    shadow: Decision | None = None
+    shadow: ShadowDecision | None = None
     """What a shadow constitution decided before the node."""
     _view: CausalHistory | None = None
     _shadow_view: CausalHistory | None = None
     _aside: RunnableConfig | None = None
+    _apart: RunnableConfig | None = None
     _inner: dict[str, tuple[int, Value, dict[str, Fact]]] | None = None
 
     def __init__(
@@ -241,6 +275,16 @@ class NodeRun:
             tags = [*(config.get("tags") or ()), "nostream"]
             self._aside = {**config, "callbacks": None, "tags": tags}
         return self._aside
+
+    @property
+    def apart(self) -> RunnableConfig | None:
+        """As `aside`, for a contract whose decisions do not hold: it can neither pause the run nor stream."""
+        if self._apart is None and (config := self.aside) is not None:
+            self._apart = self.without_effects(config)
+        return self._apart
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        return config
 
     def fact(self) -> Fact:
         """What is to be committed with the node's own writes."""
@@ -362,6 +406,11 @@ def lifecycle(run: NodeRun) -> Steps:
 
 def _govern(run: NodeRun) -> Steps:
     plan = run.plan
+    if plan.escalates:
+        saved = yield LookBack(run)
+        if type(saved) is Raised:
+            return saved  # it is not known whether the body has run
+        run.held = _held_question(run, saved)
     if (
         plan.checkers
         or plan.shadow is not None
@@ -370,16 +419,17 @@ def _govern(run: NodeRun) -> Steps:
         stopped = yield from _check(run)
         if stopped is not None or run.redirect is not None:
             return _end(run, stopped)
-    if plan.escalates:
-        saved = yield LookBack(run)
-        if type(saved) is Saved and saved.escalated is not None:
-            # The body is done; what is left is the human's answer.
-            run.skip_questions(saved.escalated["after"] - run.questions)
-            return (yield from conclude(run, _kept_output(saved.escalated)))
+    if run.held is not None:
+        # The body is done; what is left is the human's answer.
+        run.skip_questions(run.held["after"] - run.questions)
+        run.questions = run.held["question"]
+        return (yield from conclude(run, _kept_output(run.held)))
     if plan.advisors:
         yield from _advise(run)
     if plan.gate is None:
         output = yield Body(run.input)
+    elif not plan.gate.contract.enforced:
+        output = yield from _audit_draft(run, plan.gate)
     else:
         output = yield from _correct(run, plan.gate)
     return (yield from conclude(run, output))
@@ -416,34 +466,50 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
         stopped = yield from _check_output(run, output)
         if stopped is not None or run.redirect is not None:
             return stopped
+    if plan.keeps_output:
+        record.raw = output
     if plan.lanes:
         evaluations = record.evaluations = Evaluations(plan.lanes, run.view)
-        run.reads = ReadEvaluations(evaluations)
-        for lane in plan.durable:
+        run.reads = reads = ReadEvaluations(evaluations, plan.unseen)
+        if run.held is not None:
+            # Nobody judges again what a human was shown with its judgement.
+            known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
+            evaluations.know(known)
+            reads.read.update(known)
+        for lane in plan.awaited:
             yield Resolve(evaluations, lane)
-            run.reads.get(lane.name)
+            reads.get(lane.name)
         if plan.routers:
             # What routers read is committed. Afterwards the view is that of evaluators in the background, and
             # what those read of one another is nobody's decision.
-            run.view.give_results(run.reads)
+            run.view.give_results(reads)
             yield from _route(run, output, plan.routers)
             run.view.give_results(None)
         if not evaluations.complete:
             run.settings.background.enqueue(evaluations)
     elif plan.routers:
         yield from _route(run, output, plan.routers)
-    if plan.keeps_output:
-        record.raw = output
-    if run.capped is not None or run.escalation is not None:
-        if type(answer) is Raised:
-            record.failed(
-                "routers", "a command from a subgraph cannot be replaced; the normal edges were taken"
-            )
-        elif run.escalation is not None and run.redirect is None:
-            return (yield from _escalate(run, output, *run.escalation))
-        elif run.capped is not None and run.redirect is None:
-            return (yield from _best_attempt(run, output, run.capped))
+    if (run.capped is None and run.escalation is None) or run.redirect is not None:
+        return answer
+    if type(answer) is Raised:
+        return _not_replaced(run, answer)
+    if run.capped is not None:
+        answer = output = yield from _best_attempt(run, output, run.capped)
+    if run.escalation is not None:
+        return (yield from _escalate(run, output, *run.escalation))
     return answer
+
+
+def _not_replaced(run: NodeRun, answer: Raised) -> Raised | None:
+    """The output is a command that comes up from a subgraph: LangGraph has it already."""
+    problem = "a command from a subgraph can neither be replaced nor kept until a human has answered"
+    if run.escalation is None:
+        capped = run.capped
+        assert capped is not None
+        run.record.failed(f"router {capped.name}", f"{problem}; the normal edges were taken")
+        return answer
+    router = run.escalation[0]
+    return _denied(run, router.name, router.on_reject, problem, None)
 
 
 def _observe(
@@ -459,11 +525,11 @@ def _observe(
             for name in checker.needs_of(record.node, record.instruction):
                 if (lane := evaluations.lane(name)) is not None:
                     yield Resolve(evaluations, lane)
-                    run.reads.get(name)
+                    if checker.enforced:
+                        run.reads.get(name)
     for checker in observers:
         try:
-            if run.reads is not None:
-                view.give_results(run.reads)
+            _show_results(run, checker, view)
             found: Any = checker.observe(view)
             if found:
                 tallies[prefix + checker.name] = {str(key): _amount(amount) for key, amount in found.items()}
@@ -474,6 +540,13 @@ def _observe(
                 view.give_results(None)
     if tallies:
         record.tallies = {**record.tallies, **tallies}
+
+
+def _show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
+    """Let a policy see the evaluations. What it reads is committed, and then later policies find it, so one whose
+    decisions do not hold reads without a trace, and only for it are there evaluators whose results do not count."""
+    if (reads := run.reads) is not None:
+        view.give_results(reads if policy.enforced else ReadEvaluations(reads.evaluations))
 
 
 def _amount(amount: object) -> float:
@@ -498,10 +571,13 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
         return raised
     record.status = "failed" if isinstance(error, Exception) else "cancelled"
     record.error = describe(error)
+    record.error_types = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__[:-1])
     if run.plan.error_routers and isinstance(error, Exception) and run.is_final(error):
         yield from _route(run, None, run.plan.error_routers)
         if run.redirect is not None:
             return None
+        if run.capped is not None:
+            return (yield from _best_attempt(run, raised, run.capped))
     return raised
 
 
@@ -536,22 +612,25 @@ def _check(run: NodeRun) -> Steps:
                 seat.contract.reads_history = True  # from now on no cache answers for this checker
         verdicts = {seat.name: verdicts.get(seat.name, ALLOW) for seat in plan.checkers}
         record.checks = verdicts
-        enforced = [s.contract for s in plan.checkers if s.contract.enforced]
+        enforced: list[PolicyChecker] = [s.contract for s in plan.checkers if s.contract.enforced]
         for checker in enforced:
             if verdicts[checker.name].kind == "deny":
                 cause = causes.get(checker.name)
                 reason = verdicts[checker.name].reason if cause is None else ""
                 return _denied(run, checker.name, checker.on_deny, reason, cause)
-        asking = [c for c in enforced if verdicts[c.name].kind == "ask"]
+        asking: list[PolicyChecker] = [c for c in enforced if verdicts[c.name].kind == "ask"]
+        key = ""
         if asking:
             key = digest(as_state(run.input))
             asking = [c for c in asking if (c.name, key) not in approved]
         if not asking:
             return _watch(run)
         asked_about = run.input
-        stopped = yield from _approve(run, asking, verdicts, approved)
-        if stopped is not None or run.redirect is not None:
-            return stopped
+        while asking and run.input is asked_about:
+            stopped = yield from _approve(run, asking, verdicts, approved)
+            if stopped is not None or run.redirect is not None:
+                return stopped
+            asking = [checker for checker in asking if (checker.name, key) not in approved]
         if run.input is asked_about:
             return _watch(run)
 
@@ -728,11 +807,24 @@ def _approve(
     verdicts: Mapping[str, Verdict],
     approved: set[tuple[str, str]],
 ) -> Steps:
-    """Ask a human. An approval counts for the very input that it was given for."""
-    record, first = run.record, asking[0]
+    """Ask a human. An approval counts for the very input that it was given for.
+
+    One question for all who ask, except that checkers with different approvers have a question each.
+    """
+    record = run.record
+    terms: dict[str, Terms] = {}
+    for checker in asking:
+        try:
+            terms[checker.name] = terms_of(verdicts[checker.name])
+        except Exception as exc:
+            return _refused_by(run, checker, f"its question cannot be asked: {describe(exc)}")
+    first = next((c for c in asking if terms[c.name].approvers is not None), asking[0])
+    approvers = terms[first.name].approvers
+    asking = [c for c in asking if terms[c.name].approvers in (None, approvers)]
+    limits = [after for c in asking if (after := terms[c.name].expires_after) is not None]
     state = as_state(run.input)
     key = digest(state)
-    payload = {
+    payload: dict[str, Any] = {
         **{k: v for c in reversed(asking) for k, v in verdicts[c.name].payload.items()},
         "type": "approval",
         "policy": first.name,
@@ -744,54 +836,128 @@ def _approve(
         "digest": key,
         "allowed": ["approve", "edit", "reject"],
     }
-    answer: Any = NO_ANSWER
-    while answer is NO_ANSWER:
-        answer = yield Ask(payload, run.questions, key)
-        run.questions += 1
-    if type(answer) is Raised:
-        if isinstance(answer.error, GraphBubbleUp) or not isinstance(answer.error, Exception):
+    if run.held is not None:
+        payload["held"] = run.held  # a question takes the place of the one before
+    decision = yield from _ask(run, payload, key, "input", Terms(approvers, min(limits, default=None)))
+    if type(decision) is Raised:
+        if _passes(decision.error):
             record.status = "interrupted"
-            return answer
-        reason = f"it needs a human's approval, and nobody can be asked here: {describe(answer.error)}"
-        return _denied(run, first.name, first.on_deny, reason, None)
-    kind, detail = read_answer(answer, "input")
-    if kind == "edit":
+            return decision
+        problem = f"it needs a human's approval, and nobody can be asked here: {describe(decision.error)}"
+        return _refused_by(run, first, problem)
+    if decision.kind == "edit":
         try:
-            run.input = with_fields(run.input, detail)
+            edited = with_fields(run.input, decision.detail)
+            key = digest(as_state(edited))
+            shown = snapshot(edited, run.settings.snapshot)
         except Exception as exc:
-            kind, detail = "reject", f"the edited input does not fit: {describe(exc)}"
-        else:
-            record.input = snapshot(run.input, run.settings.snapshot)
-            key = digest(as_state(run.input))
-    if kind == "reject":
-        return _denied(run, first.name, first.on_deny, f"rejected: {detail}", None)
+            return _refused_by(run, first, f"rejected: the edited input does not fit: {describe(exc)}")
+        run.input, record.input = edited, shown
+    if decision.kind == "reject":
+        return _refused_by(run, first, decision.rejection)
+    for checker in asking:
+        record.note(f"checker {checker.name}", decision.signature)
     approved.update((checker.name, key) for checker in asking)
     return None
 
 
-def read_answer(answer: Any, subject: str) -> tuple[str, Any]:
-    """("approve", None), ("edit", changes) or ("reject", why). Anything unknown is a rejection."""
+def _refused_by(run: NodeRun, checker: PolicyChecker, reason: str) -> Raised | None:
+    """The checker asked, and that ended in a denial."""
+    run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
+    return _denied(run, checker.name, checker.on_deny, reason, None)
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a human decided. `detail` is an edit's changes or a rejection's reason, `by` is who it was."""
+
+    kind: Literal["approve", "edit", "reject"]
+    detail: Any = None
+    by: str | None = None
+
+    @property
+    def signature(self) -> str:
+        done = {"approve": "approved", "edit": "edited", "reject": "rejected"}[self.kind]
+        return done if self.by is None else f"{done} by {self.by!r}"
+
+    @property
+    def rejection(self) -> str:
+        return f"{self.signature}: {self.detail}"
+
+
+def _ask(run: NodeRun, payload: Mapping[str, Any], key: str, subject: str, terms: Terms) -> Steps:
+    """Put a question to a human until there is an answer to it that came in time. Returns a `Decision`, or `Raised`."""
+    remark: dict[str, Any] = {}
+    while True:
+        now = run.settings.clock()
+        question: dict[str, Any] = {**payload, **remark, "asked_at": now}
+        op = Ask(question, run.questions, key, now)
+        if terms.approvers is not None:
+            question["approvers"] = sorted(terms.approvers)
+        if terms.expires_after is not None:
+            # The question may be open already: it is as old as it was when it was asked first.
+            saved = yield LookBack(run)
+            if type(saved) is Saved:
+                question["asked_at"] = next((q["asked_at"] for q in saved.asked if op.is_like(q)), now)
+            question["expires_at"] = question["asked_at"] + terms.expires_after
+        found = yield op
+        run.questions += 1
+        if type(found) is Raised:
+            return found
+        if type(found) is not Answered:
+            continue
+        decision = read_answer(found.answer, subject, terms.approvers)
+        if decision.kind == "reject" or not terms.expired(found.asked_at, found.at):
+            return decision
+        remark = {"note": f"{decision.signature} too late; the question had expired"}
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether an exception from asking is that of the pause, or of a cancellation."""
+    return isinstance(error, GraphBubbleUp) or not isinstance(error, Exception)
+
+
+def read_answer(answer: Any, subject: str, approvers: frozenset[str] | None = None) -> Decision:
+    """What a resume value says. Anything unknown is a rejection, also an approval by somebody who may not."""
+    try:
+        decision = _read_answer(answer, subject)
+    except Exception as exc:
+        return Decision("reject", f"the answer could not be read: {type(exc).__name__}")
+    if approvers is None or decision.kind == "reject" or decision.by in approvers:
+        return decision
+    names = ", ".join(map(repr, sorted(approvers)))
+    if decision.by is None:
+        example = f"{{'type': {decision.kind!r}, 'by': ...}}"
+        return Decision("reject", f"the answer does not say by whom; expected {example} with one of {names}")
+    return Decision("reject", f"{decision.by!r} may not approve; expected one of {names}")
+
+
+def _read_answer(answer: Any, subject: str) -> Decision:
     given: Any = answer
     if isinstance(answer, Mapping) and isinstance(given.get("decisions"), list):
         decisions: Any = given["decisions"]
         answer = given = decisions[0] if len(decisions) == 1 else given  # LangChain's envelope
-    if isinstance(answer, str) and answer in ("approve", "reject"):
-        return answer, "no message was given"
+    if isinstance(answer, str) and answer == "approve":
+        return Decision("approve")
+    if isinstance(answer, str) and answer == "reject":
+        return Decision("reject", "no message was given")
     if isinstance(answer, Mapping):
+        name = given.get("by")
+        by = str.__str__(name) if isinstance(name, str) and name else None
         match given.get("type"):
             case "approve":
-                return "approve", None
+                return Decision("approve", None, by)
             case "edit" if isinstance(given.get(subject), Mapping):
-                return "edit", given[subject]
+                return Decision("edit", given[subject], by)
             case "edit":
-                return "reject", f"an edit needs {{'type': 'edit', {subject!r}: {{...}}}}"
+                return Decision("reject", f"an edit needs {{'type': 'edit', {subject!r}: {{...}}}}", by)
             case "reject":
-                return "reject", str(given.get("message") or "no message was given")
+                return Decision("reject", str(given.get("message") or "no message was given"), by)
             case _:
                 pass
     text = repr(given)
     text = text if len(text) <= 80 else text[:77] + "..."
-    return "reject", f"the answer was {text}; expected approve, edit or reject"
+    return Decision("reject", f"the answer was {text}; expected approve, edit or reject")
 
 
 # Advise and correct -------------------------------------------------------------------------------
@@ -805,6 +971,10 @@ def _advise(run: NodeRun) -> Steps:
             if not isinstance(advice.error, Exception):
                 continue
             run.record.failed(f"advisor {seat.name}", describe(advice.error))
+            continue
+        if not seat.contract.enforced:
+            if advice is not None and advice != "":
+                run.record.note(f"advisor {seat.name}", "audit: it would have added advice")
             continue
         try:
             _lend(run, advice, f"arbiter-{run.record.id}-{number}")
@@ -881,6 +1051,25 @@ def _lent_back(run: NodeRun, output: Any) -> dict[str, Any]:
     return {k: given[k] for k, v in state.items() if k in run.lent and v is run.lent[k] and k in given}
 
 
+def _audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
+    """Call the body once, and note what the gate would have made of its first draft."""
+    output = yield Body(run.input)
+    if type(output) is Raised:
+        return output
+    run.record.output = snapshot(output, run.settings.snapshot)
+    answer = yield Call(seat, (run.view, freeze(as_state(output)), 1))
+    if isinstance(answer, Correction):
+        if answer.kind != "commit" or answer.replaces:
+            what = (
+                "have replaced the draft" if answer.kind == "commit" else f"{answer.kind}: {answer.feedback}"
+            )
+            run.record.note(f"gate {seat.name}", f"audit: it would {what}")
+    else:
+        problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
+        run.record.failed(f"gate {seat.name}", problem)
+    return output
+
+
 def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
     """Call the body until the gate takes a draft."""
     gate, record, given = seat.contract, run.record, run.input
@@ -933,19 +1122,14 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
 def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> Steps:
     """Ask all routers; the first that answers and may, wins."""
     record = run.record
+    if run.held is not None and (yield from _ask_again(run, output, run.held, seats)):
+        return
     shown = freeze(output)
     routes: dict[str, str | None] = {}
     view = run.view
-    evaluations = record.evaluations
     for seat in seats:
         router = seat.contract
-        if (router.needs or router.best_by) and isinstance(evaluations, Evaluations):
-            for name in (*router.needs, router.best_by):
-                if (lane := evaluations.lane(name)) is not None:
-                    yield Resolve(evaluations, lane)
-            if router.best_by and run.reads is not None:
-                run.reads.get(router.best_by)  # so that it is committed, for a later attempt to compare with
-        target = yield Call(seat, (view, shown) if seat.takes_output else (view,))
+        target = yield from _asked(run, seat, shown)
         if target is None:
             continue
         routes[seat.name] = None
@@ -969,10 +1153,10 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
             if not router.enforced:
                 record.note(f"router {seat.name}", f"audit: it would have redirected to {target!r}")
                 continue
-            if run.redirect is not None:
+            if run.redirect is not None or run.escalation is not None:
                 continue
-            if run.view.past.redirects(seat.name) >= router.max_redirects:
-                _at_cap(run, router, target)
+            if view.past.redirects(seat.name) >= router.max_redirects:
+                _at_cap(run, router, f"redirect to {target!r}")
                 continue
             run.redirect = record.redirected_to = target
             record.redirected_by = seat.name
@@ -987,7 +1171,7 @@ def _route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> St
 
 def _shadow_check(run: NodeRun, shadow: Plan) -> Steps:
     """What a shadow constitution would decide about this node. Changes nothing."""
-    decision = Decision(kind="allow")
+    decision = ShadowDecision(kind="allow")
     answers: Any = yield CallAll(shadow.checkers, (run.shadow_view,))
     if type(answers) is Raised:
         return
@@ -1005,17 +1189,17 @@ def _shadow_check(run: NodeRun, shadow: Plan) -> Steps:
 _STRENGTH = {"allow": 0, "ask": 1, "deny": 2}
 
 
-def _decision(verdict: Verdict, checker: PolicyChecker) -> Decision:
+def _decision(verdict: Verdict, checker: PolicyChecker) -> ShadowDecision:
     target = ""
     if verdict.kind == "deny" and checker.on_deny not in ("raise", "audit"):
         target = checker.on_deny.removeprefix("redirect:")
-    return Decision(kind=verdict.kind, policy=checker.name, reason=verdict.reason, target=target)
+    return ShadowDecision(kind=verdict.kind, policy=checker.name, reason=verdict.reason, target=target)
 
 
 def _compare_checks(run: NodeRun) -> None:
     if run.shadow is None:
         return
-    enforced = Decision(kind="allow")
+    enforced = ShadowDecision(kind="allow")
     by_name = {seat.name: seat.contract for seat in run.plan.checkers}
     for name, verdict in run.record.checks.items():
         checker = by_name.get(name)
@@ -1032,7 +1216,7 @@ def _shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
         return
     evaluations = Evaluations(shadow.lanes, view)
     view.give_results(evaluations)
-    decision = Decision(kind="continue")
+    decision = ShadowDecision(kind="continue")
     shown = freeze(output)
     for seat in shadow.routers:
         router = seat.contract
@@ -1041,23 +1225,25 @@ def _shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
                 yield Resolve(evaluations, lane)
         target = yield Call(seat, (view, shown) if seat.takes_output else (view,))
         if isinstance(target, Verdict) and target.kind == "ask" and router.escalates:
-            decision = Decision(kind="ask", policy=router.name, reason=target.reason)
+            decision = ShadowDecision(kind="ask", policy=router.name, reason=target.reason)
         elif isinstance(target, str) and target in run.targets:
             if view.past.redirects(seat.name) >= router.max_redirects:
                 continue
-            decision = Decision(kind="redirect", policy=router.name, target=str.__str__(target))
+            decision = ShadowDecision(kind="redirect", policy=router.name, target=str.__str__(target))
         else:
             continue
         break
     view.give_results(_NO_RESULTS)
-    enforced = Decision(kind="continue")
+    enforced = ShadowDecision(kind="continue")
     if record.redirected_to is not None:
-        enforced = Decision(kind="redirect", policy=record.redirected_by or "", target=record.redirected_to)
+        enforced = ShadowDecision(
+            kind="redirect", policy=record.redirected_by or "", target=record.redirected_to
+        )
     _note_difference(run, "route", enforced, decision)
 
 
 def _note_difference(
-    run: NodeRun, stage: Literal["check", "route"], enforced: Decision, shadow: Decision
+    run: NodeRun, stage: Literal["check", "route"], enforced: ShadowDecision, shadow: ShadowDecision
 ) -> None:
     record = run.record
     run.settings.shadow.add(
@@ -1074,24 +1260,42 @@ def _note_difference(
     )
 
 
+def _asked(run: NodeRun, seat: Seat[PolicyRouter], shown: Any) -> Steps:
+    """What a router answers."""
+    router, evaluations = seat.contract, run.record.evaluations
+    if router.needs and isinstance(evaluations, Evaluations):
+        for name in router.needs:
+            if (lane := evaluations.lane(name)) is not None:
+                yield Resolve(evaluations, lane)
+    if not router.enforced:
+        _show_results(run, router, run.view)
+    answer = yield Call(seat, (run.view, shown) if seat.takes_output else (run.view,))
+    if not router.enforced and run.reads is not None:
+        run.view.give_results(run.reads)
+    return answer
+
+
 def _wants_human(run: NodeRun, router: PolicyRouter, verdict: Verdict) -> None:
     who = f"router {router.name}"
     if verdict.kind == "allow":
         return
     if not router.enforced:
         run.record.note(who, f"audit: it would have asked a human: {verdict.reason}")
-    elif verdict.kind == "ask" and router.escalates:
-        run.escalation = run.escalation or (router, verdict)
-    else:
+    elif verdict.kind != "ask" or not router.escalates:
         run.record.failed(
             who, f"answered {verdict.kind}; expected a node, None, or with escalates=True an ask"
         )
+    elif run.redirect is None and run.escalation is None:
+        if run.view.past.redirects(router.name) >= router.max_redirects:
+            _at_cap(run, router, "ask a human")
+        else:
+            run.escalation = (router, verdict)
 
 
-def _at_cap(run: NodeRun, router: PolicyRouter, target: str) -> None:
-    """The router may not redirect again in this run."""
+def _at_cap(run: NodeRun, router: PolicyRouter, what: str) -> None:
+    """The router may not do that again in this run."""
     record = run.record
-    remark = f"max_redirects={router.max_redirects} reached; it did not redirect to {target!r}"
+    remark = f"max_redirects={router.max_redirects} reached; it did not {what}"
     if router.on_cap == "end" and END in run.targets:
         run.redirect = record.redirected_to = END
         remark += ", the run ends"
@@ -1101,26 +1305,52 @@ def _at_cap(run: NodeRun, router: PolicyRouter, target: str) -> None:
 
 
 def _best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
-    """The output of the attempt of this node in this run that was scored best: this one, or an earlier one."""
+    """The node's output with the state update of that attempt of this node in this run which was scored best: this
+    one, or an earlier one. Of equals it is the latest. Where the run goes stays with this attempt."""
     record, name, reads = run.record, router.best_by or "", run.reads
-    found = None if reads is None else reads.get(name)
-    best, score = None, -math.inf if found is None else float(found.score)
+    raised = output if type(output) is Raised else None
+    found = None if reads is None or raised is not None else reads.get(name)
+    best, score = None, -math.inf
     for fact in run.past.this_run():
         judged = fact.get("evals", _NOTHING).get(name)
-        if fact["node"] == record.node and judged is not None and judged[0] > score:
+        mine = fact["node"] == record.node and fact.get("ns", "") == record.namespace
+        # What was denied or rejected was no attempt, and is not to be taken after all.
+        if mine and "status" not in fact and judged is not None and judged[0] >= score:
             best, score = fact["id"], judged[0]
-    if best is None:
+    if best is None or (found is not None and float(found.score) >= score):
         return output
     known = run.run.log.by_id.get(best)
     kept: Any = (known.raw,) if known is not None and known.raw is not None else (yield OutputOf(best))
     if type(kept) is not tuple:
-        record.failed(
-            f"router {router.name}", "the best attempt could not be found again; the last one was taken"
-        )
+        instead = "the exception passed through" if raised else "the last one was taken"
+        record.failed(f"router {router.name}", f"the best attempt could not be found again; {instead}")
         return output
-    record.output = snapshot(kept[0], run.settings.snapshot)
+    taken = with_update(None if raised else output, kept[0])
+    record.output = snapshot(taken, run.settings.snapshot)
     record.note(f"router {router.name}", f"took the best attempt, {best}, {name}={score:.2f}")
-    return kept[0]
+    run.replaced = True
+    return taken
+
+
+def with_update(output: Any, better: Any) -> Any:
+    """`output` with the state update of `better`; what `output` says about where the run goes stays."""
+    updates: list[Any] = [part.update if isinstance(part, Command) else part for part in _parts(better)]
+    given: Any = output
+    if isinstance(output, Command) and len(updates) == 1:
+        return dataclasses.replace(given, update=updates[0])
+    commands: list[Any] = [part for part in _parts(given) if isinstance(part, Command)]
+    goes = [dataclasses.replace(command, update=None) for command in commands]
+    if not goes and not isinstance(better, Command) and len(updates) == 1:
+        return updates[0]
+    return [*(Command(update=update) for update in updates), *goes]
+
+
+def _parts(output: Any) -> list[Any]:
+    """The commands and updates that an output is made of."""
+    parts: Any = output
+    if isinstance(output, list | tuple) and any(isinstance(part, Command) for part in parts):
+        return list(parts)
+    return [parts]
 
 
 # Escalate -----------------------------------------------------------------------------------------
@@ -1129,56 +1359,108 @@ def _best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
 def _escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) -> Steps:
     """Ask a human about an output. It travels with the question, so that the body does not run again."""
     record = run.record
-    update, goto = (output.update, output.goto) if isinstance(output, Command) else (output, None)
-    if isinstance(output, Command) and output.graph is not None:
-        record.failed(f"router {router.name}", "a command to a parent graph cannot be kept; nobody was asked")
-        return output
-    key = digest(as_state(update))
-    payload = {
+    record.redirected_by = router.name  # it counts towards the cap
+    try:
+        terms = terms_of(verdict)
+    except Exception as exc:
+        reason = f"its question cannot be asked: {describe(exc)}"
+        return _denied(run, router.name, router.on_reject, reason, None)
+    returned: Any = output
+    command: Any = returned if isinstance(output, Command) else None
+    update: Any = returned if command is None else command.update
+    read = {} if run.reads is None else run.reads.read
+    key = digest(as_state(returned))
+    payload: dict[str, Any] = {
         **verdict.payload,
         "type": "escalation",
         "policy": router.name,
         "reason": verdict.reason,
         "node": record.node,
         "instruction": record.instruction.qualified if record.instruction else None,
+        "item": record.id,
         "output": update,
-        "goto": goto,
+        "command": None if command is None else _address(command),
+        "evaluations": {
+            name: {"score": float(r.score), "passed": r.passed, "feedback": r.feedback}
+            for name, r in read.items()
+        },
+        "notes": dict(record.notes),
         "digest": key,
         "allowed": ["approve", "edit", "reject"],
     }
-    answer: Any = NO_ANSWER
-    while answer is NO_ANSWER:
-        answer = yield Ask(payload, run.questions, key)
-        run.questions += 1
-    if type(answer) is Raised:
-        if isinstance(answer.error, GraphBubbleUp) or not isinstance(answer.error, Exception):
+    decision = yield from _ask(run, payload, key, "output", terms)
+    if type(decision) is Raised:
+        if _passes(decision.error):
             record.status = "interrupted"
-            return answer
-        reason = f"a human has to see its output, and nobody can be asked here: {describe(answer.error)}"
+            return decision
+        reason = f"a human has to see its output, and nobody can be asked here: {describe(decision.error)}"
         return _denied(run, router.name, router.on_reject, reason, None)
-    kind, detail = read_answer(answer, "output")
-    if kind == "edit":
+    if decision.kind == "edit":
         try:
-            changed = with_fields({} if update is None else update, detail)
+            changed = with_fields({} if update is None else update, decision.detail)
+            returned = changed if command is None else dataclasses.replace(command, update=changed)
+            note_output(run, returned)
         except Exception as exc:
-            kind, detail = "reject", f"the edited output does not fit: {describe(exc)}"
+            decision = Decision("reject", f"the edited output does not fit: {describe(exc)}", decision.by)
         else:
-            output = changed if goto is None else dataclasses.replace(output, update=changed)
-            note_output(run, output)
-            if (wrong := _output_refused(run, output)) is not None:
+            run.replaced = True
+            if run.plan.keeps_output:
+                record.raw = returned
+            if (wrong := _output_refused(run, returned)) is not None:
+                record.status, record.error = "failed", describe(wrong)
                 return Raised(wrong)
             if run.plan.output_checkers:
-                stopped = yield from _check_output(run, output)
+                stopped = yield from _check_output(run, returned)
                 if stopped is not None or run.redirect is not None:
                     return stopped
-    if kind == "reject":
-        return _denied(run, router.name, router.on_reject, f"rejected: {detail}", None)
-    return output
+    record.note(f"router {router.name}", decision.signature)
+    if decision.kind == "reject":
+        return _denied(run, router.name, router.on_reject, decision.rejection, None)
+    return returned
+
+
+def _held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
+    """The question that an earlier attempt of this task has asked about its output."""
+    for question in saved.asked:
+        held: Mapping[str, Any] = question
+        if isinstance(question.get("held"), Mapping):
+            held = question["held"]
+        # A node that runs a subgraph also has the questions of the nodes in it.
+        if (held.get("type"), held.get("item")) == ("escalation", run.record.id):
+            return held
+    return None
+
+
+def _ask_again(
+    run: NodeRun, output: Any, held: Mapping[str, Any], seats: Sequence[Seat[PolicyRouter]]
+) -> Steps:
+    """A router has escalated this output: that is decided. What the router says now, its approvers say, holds."""
+    for seat in seats:
+        if seat.name == held["policy"] and seat.contract.enforced and seat.contract.escalates:
+            for who, remark in held["notes"].items():
+                if who.startswith("router "):
+                    run.record.note(who, remark)
+            answer = yield from _asked(run, seat, freeze(output))
+            asks = isinstance(answer, Verdict) and answer.kind == "ask"
+            run.escalation = (seat.contract, answer if asks else Verdict("ask", held["reason"], held))
+            return True
+    return False
+
+
+def _address(command: Any) -> dict[str, Any]:
+    """A command without its update, as data."""
+    update = command.update
+    pairs = isinstance(update, list | tuple) and all(isinstance(pair, tuple) for pair in update)  # pyright: ignore[reportUnknownVariableType]
+    return {"goto": command.goto, "graph": command.graph, "pairs": pairs}
 
 
 def _kept_output(question: Mapping[str, Any]) -> Any:
-    goto = question["goto"]
-    return question["output"] if goto is None else Command(update=question["output"], goto=goto)
+    update, address = question["output"], question["command"]
+    if address is None:
+        return update
+    if address["pairs"]:  # a checkpoint has no tuples
+        update = [tuple(pair) for pair in update]
+    return Command(graph=address["graph"], update=update, goto=address["goto"])
 
 
 def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 from langchain_core.callbacks import BaseCallbackHandler
 
 from arbiter.contracts import Contract
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.verdicts import Verdict
+from arbiter.verdicts import TermsError, Verdict, terms_of
 
 Answer = Verdict | bool | tuple[bool, str]
 OnCap = Literal["continue", "end", "best_attempt"]
@@ -101,14 +101,34 @@ class PolicyChecker(Contract):
 
     def validate(self) -> None:
         super().validate()
-        on_deny: Any = self.on_deny
-        if on_deny in ("raise", "end", "audit"):
-            return
-        if not isinstance(on_deny, str) or not on_deny.startswith("redirect:") or on_deny == "redirect:":
+        if self.on_deny != "audit" and not stops(self.on_deny):
             raise ConfigurationError(
-                f"checker {self.name!r}: on_deny is {on_deny!r}; "
+                f"checker {self.name!r}: on_deny is {self.on_deny!r}; "
                 "expected 'raise', 'redirect:<node>', 'end' or 'audit'."
             )
+
+
+def stops(consequence: object) -> bool:
+    """Whether that is something that can follow on a denial: "raise", "end" or "redirect:<node>"."""
+    if consequence in ("raise", "end"):
+        return True
+    return isinstance(consequence, str) and consequence.startswith("redirect:") and consequence != "redirect:"
+
+
+def question(
+    owner: str, reason: str, approvers: Sequence[str] | None = None, expires_after: float | None = None
+) -> Verdict:
+    """The question that a rule with these parameters asks. Raises `ParameterError` in the name of `owner`."""
+    given: Any = reason
+    if not isinstance(given, str) or not given:
+        raise ParameterError(owner, "reason", f"expected a text, got {given!r}. Say what is to be approved.")
+    terms = {"approvers": approvers, "expires_after": expires_after}
+    verdict = Verdict.ask(reason, **{key: value for key, value in terms.items() if value is not None})
+    try:
+        terms_of(verdict)
+    except TermsError as exc:
+        raise ParameterError(owner, exc.parameter, exc.problem) from None
+    return verdict
 
 
 class PolicyRouter(Contract):
@@ -121,7 +141,8 @@ class PolicyRouter(Contract):
     the run, and `"best_attempt"` takes the normal edges with the output of that attempt of the node in this run
     which `best_by` (an evaluator) scored best.
     With `escalates = True` it may also answer `Verdict.ask(reason)`: a human sees the output, and approves, edits or
-    rejects it. The body does not run again for that. `on_reject` is as `on_deny` of a checker.
+    rejects it. The body does not run again for that. `on_reject` is as `on_deny` of a checker. `max_redirects` then
+    also caps how often it asks in a run.
     `targets` names the nodes that it may answer, as far as known, so that they are checked early;
     `needs` names the evaluators whose results it reads.
     """
@@ -158,7 +179,8 @@ class PolicyRouter(Contract):
 
     @property
     def redirect_targets(self) -> tuple[str, ...]:
-        return tuple(self.targets)
+        _, found, node = self.on_reject.partition("redirect:")
+        return (*self.targets, node) if found else tuple(self.targets)
 
     def validate(self) -> None:
         super().validate()
@@ -171,6 +193,11 @@ class PolicyRouter(Contract):
         if at_cap not in get_args(OnCap):
             raise ConfigurationError(
                 f"router {self.name!r}: on_cap is {at_cap!r}; expected 'continue', 'end' or 'best_attempt'."
+            )
+        if not stops(self.on_reject):
+            raise ConfigurationError(
+                f"router {self.name!r}: on_reject is {self.on_reject!r}; "
+                "expected 'raise', 'redirect:<node>' or 'end'."
             )
         if at_cap == "best_attempt" and not self.best_by:
             raise ConfigurationError(

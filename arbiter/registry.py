@@ -60,7 +60,12 @@ class Plan:
     advisors: tuple[Seat[Advisor], ...] = ()
     gate: Seat[CorrectionGate] | None = None
     lanes: tuple[Lane, ...] = ()
-    durable: tuple[Lane, ...] = ()
+    awaited: tuple[Lane, ...] = ()
+    """Evaluators whose results are always committed: durable ones, and those by which attempts are compared."""
+    unseen: frozenset[str] = frozenset()
+    """Evaluators whose results nobody may act by."""
+    audits: bool = False
+    """Whether there are contracts whose decisions do not hold."""
     routers: tuple[Seat[PolicyRouter], ...] = ()
     error_routers: tuple[Seat[PolicyRouter], ...] = ()
     observers: tuple[PolicyChecker, ...] = ()
@@ -182,6 +187,11 @@ class Registry:
                 for lane in self.evaluators
                 if lane.evaluator.mode != "off" and lane.evaluator.applies_to(node, instruction)
             )
+            compared = {
+                seat.contract.best_by
+                for seat in routers
+                if seat.contract.on_cap == "best_attempt" and seat.contract.enforced
+            }
             called: list[Seat[Any]] = [*checkers, *advisors, *gates, *output_checkers, *routers]
             observers = tuple(
                 seat.contract
@@ -198,7 +208,13 @@ class Registry:
                 advisors=advisors,
                 gate=gates[0] if gates else None,
                 lanes=lanes,
-                durable=tuple(lane for lane in lanes if lane.evaluator.durable and lane.evaluator.enforced),
+                awaited=tuple(
+                    lane
+                    for lane in lanes
+                    if lane.evaluator.enforced and (lane.evaluator.durable or lane.name in compared)
+                ),
+                unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
+                audits=not all(seat.contract.enforced for seat in called),
                 routers=plain,
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
@@ -208,8 +224,8 @@ class Registry:
                 watchers=tuple(s.contract for s in checkers if _defines(s.contract, "handlers")),
                 output_checkers=output_checkers,
                 recovers=any(c.recovers for c in (*observers, *(shadow.observers if shadow else ()))),
-                keeps_output=any(s.contract.on_cap == "best_attempt" for s in routers),
-                escalates=any(s.contract.escalates for s in routers),
+                keeps_output=bool(compared),
+                escalates=any(s.contract.escalates and s.contract.enforced for s in routers),
                 only_async=next(
                     (seat.contract for seat in called if seat.is_async and seat.contract.enforced), None
                 ),

@@ -1,6 +1,7 @@
 """Built-in policy checkers."""
 
 from arbiter.checkers._arguments import ArgumentRule
+from arbiter.checkers.approval import ApprovalChecker
 from arbiter.checkers.at_most import AtMost
 from arbiter.checkers.budget import BudgetChecker
 from arbiter.checkers.condition import ConditionChecker
@@ -14,6 +15,7 @@ from arbiter.checkers.tools import ToolRule, ToolsChecker
 from arbiter.checkers.within_steps import WithinSteps
 
 __all__ = [
+    "ApprovalChecker",
     "ArgumentRule",
     "AtMost",
     "BudgetChecker",
