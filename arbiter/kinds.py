@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
@@ -167,7 +168,10 @@ def _model_of(cls: type[Any]) -> type[PackModel]:
                 raise TypeError(f"its parameter {parameter.name!r} cannot be given in YAML")
             continue
         members[parameter.name] = (annotation, ... if required else _default(parameter.default))
-    return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
+    with warnings.catch_warnings():
+        # A parameter called "schema" is in the way of a deprecated method of pydantic's that nobody calls here.
+        warnings.filterwarnings("ignore", message="Field name .* shadows an attribute")
+        return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
 
 
 def takes_model(cls: type[Any]) -> frozenset[str]:
