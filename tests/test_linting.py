@@ -252,7 +252,7 @@ def test_audit_makes_a_warning_of_an_error() -> None:
 def test_a_rule_of_a_shipped_pack_may_find_nothing_to_do() -> None:
     """It was written for any graph; that it never fires on this one is worth no warning."""
     rule = AtMost("calls", 3, target_instructions=[TOOL_CALL])
-    rule.source = "arbiter:kernel.yaml:14"  # type: ignore[attr-defined]
+    rule.source = "arbiter:kernel.yaml:14"
     (finding,) = governing(rule).lint(graph("START draft END")())
     assert (finding.code, finding.severity) == ("dead-rule", "info")
 
@@ -293,7 +293,7 @@ def to_pay(state: Any) -> str:
 
 def sourced(source: str = "policies/[red]pay[/red].yaml:14") -> tuple[LintReport, Any]:
     rule = demands()
-    rule.source = source  # type: ignore[attr-defined]
+    rule.source = source
     app = graph("START draft", "verify pay END", branches={"draft": (to_pay, ["verify", "pay"])})()
     return governing(rule).lint(app), app
 
