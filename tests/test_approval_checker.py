@@ -547,10 +547,12 @@ def test_any_answer_runs_the_node_or_denies_it(answer: Any) -> None:
 
 def _may(answer: Any) -> bool:
     """Whether that is an approval or an edit by Alice; written once more, from the documentation."""
-    given: dict[str, Any] = answer if isinstance(answer, dict) else {}
+    nothing: dict[str, Any] = {}
+    found: Any = answer
+    given: dict[str, Any] = found if isinstance(answer, dict) else nothing
     if isinstance(given.get("decisions"), list):
         decisions: list[Any] = given["decisions"]
-        given = decisions[0] if len(decisions) == 1 and isinstance(decisions[0], dict) else {}
+        given = decisions[0] if len(decisions) == 1 and isinstance(decisions[0], dict) else nothing
     if given.get("by") != "alice":
         return False
     return given.get("type") == "approve" or (
