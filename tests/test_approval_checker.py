@@ -6,7 +6,7 @@ import asyncio
 from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -552,7 +552,8 @@ def _may(answer: Any) -> bool:
     given: dict[str, Any] = found if isinstance(answer, dict) else nothing
     if isinstance(given.get("decisions"), list):
         decisions: list[Any] = given["decisions"]
-        given = decisions[0] if len(decisions) == 1 and isinstance(decisions[0], dict) else nothing
+        only: Any = decisions[0] if len(decisions) == 1 else None
+        given = cast(dict[str, Any], only) if isinstance(only, dict) else nothing
     if given.get("by") != "alice":
         return False
     return given.get("type") == "approve" or (
