@@ -6,7 +6,7 @@ import asyncio
 from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -547,10 +547,13 @@ def test_any_answer_runs_the_node_or_denies_it(answer: Any) -> None:
 
 def _may(answer: Any) -> bool:
     """Whether that is an approval or an edit by Alice; written once more, from the documentation."""
-    given: dict[str, Any] = answer if isinstance(answer, dict) else {}
+    nothing: dict[str, Any] = {}
+    found: Any = answer
+    given: dict[str, Any] = found if isinstance(answer, dict) else nothing
     if isinstance(given.get("decisions"), list):
         decisions: list[Any] = given["decisions"]
-        given = decisions[0] if len(decisions) == 1 and isinstance(decisions[0], dict) else {}
+        only: Any = decisions[0] if len(decisions) == 1 else None
+        given = cast(dict[str, Any], only) if isinstance(only, dict) else nothing
     if given.get("by") != "alice":
         return False
     return given.get("type") == "approve" or (
