@@ -39,13 +39,28 @@ def table(report: LintReport) -> Group | Text:
     rows = Table(box=box.SIMPLE_HEAD, show_lines=True, pad_edge=False, expand=False)
     rows.add_column("finding", no_wrap=True)
     rows.add_column("what, where, and what to do", overflow="fold")
+    # A pack for any graph has rules that this one has no use for: that is a line, and not a page.
+    idle = sorted({finding.rule for finding in report if _is_idle(finding)})
     for finding in report:
-        rows.add_row(_code(finding), _what(finding))
+        if not _is_idle(finding):
+            rows.add_row(_code(finding), _what(finding))
     counts = ((len([f for f in report if f.severity == severity]), severity) for severity in SEVERITIES)
     said = ", ".join(
         f"{count} {name}{'s' * (count != 1 and name != 'info')}" for count, name in counts if count
     )
-    return Group(rows, Text(said))
+    parts: list[Table | Text] = [rows] if rows.row_count else []
+    if idle:
+        parts.append(
+            Text(
+                f"Rules of shipped packs with nothing to do in this graph: {shown(', '.join(idle))}.\n",
+                "cyan",
+            )
+        )
+    return Group(*parts, Text(said))
+
+
+def _is_idle(finding: Finding) -> bool:
+    return (finding.code, finding.severity) == ("dead-rule", "info")
 
 
 def _code(finding: Finding) -> Text:
