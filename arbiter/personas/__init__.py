@@ -9,7 +9,7 @@ docs/personas.md.
 
 from arbiter.personas.answers import round_half_up
 from arbiter.personas.characters import Persona
-from arbiter.personas.engine import JudgeResult, Judgements, PropositionEngine, Target
+from arbiter.personas.engine import Judgements, JudgeResult, PropositionEngine, Target
 from arbiter.personas.evaluators import (
     AdherenceEvaluator,
     ConvergenceEvaluator,

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from arbiter.models import WHOLE
+
 HIGHEST = 9
 """The best score; the worst is 0."""
 MAX_BATCH = 10
@@ -40,11 +42,7 @@ def as_score(value: float) -> tuple[int, bool]:
 
 
 def _confidence(value: Any) -> float:
-    return 0.5 if value is None else min(max(float(finite(min(value, 1) if _is_int(value) else value)), 0.0), 1.0)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return 0.5 if value is None else float(min(max(finite(value), 0), 1))
 
 
 def _text(value: Any) -> Any:
@@ -98,4 +96,4 @@ class IdeasAnswer(BaseModel):
 
     reasoning: Reasoning = Field("", description="What was counted as one idea, and why.")
     ideas: list[str] = Field(description="Each distinct idea once, in a few words.")
-    count: Annotated[int, Field(ge=0)] | None = Field(None, description="How many there are.")
+    count: Annotated[int, Field(ge=0), WHOLE] | None = Field(None, description="How many there are.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from arbiter.calls import start, within
@@ -51,25 +53,22 @@ async def adrive(steps: Steps[T], judge: Judge, timeout: float | None, concurren
 def _ask_all(
     judge: Judge, asked: Sequence[JudgeRequest], timeout: float | None, concurrency: int
 ) -> list[Outcome]:
+    calls = [partial(judge.judge, request) for request in asked]
     if timeout is None and (concurrency == 1 or len(asked) == 1):
-        return [_outcome(lambda request=request: judge.judge(request)) for request in asked]
+        return [_outcome(call) for call in calls]
     outcomes: list[Outcome] = []
     for at in range(0, len(asked), concurrency):
-        futures = [
-            start(lambda request=request: judge.judge(request), name="arbiter-judge")
-            for request in asked[at : at + concurrency]
-        ]
+        futures = [start(call, name="arbiter-judge") for call in calls[at : at + concurrency]]
         end = None if timeout is None else time.monotonic() + timeout
-        for future in futures:
-            outcomes.append(_outcome(lambda future=future: within(_left(end), future)))
+        outcomes += [_outcome(partial(_wait, end, future)) for future in futures]
     return outcomes
 
 
-def _left(end: float | None) -> float | None:
-    return None if end is None else max(0.0, end - time.monotonic())
+def _wait(end: float | None, future: Future[Any]) -> Any:
+    return within(None if end is None else max(0.0, end - time.monotonic()), future)
 
 
-def _outcome(call: Any) -> Outcome:
+def _outcome(call: Callable[[], Any]) -> Outcome:
     try:
         reply: JudgeReply = call()
     except ConfigurationError:

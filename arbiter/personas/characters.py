@@ -49,25 +49,27 @@ class Persona:
             return source
         if isinstance(source, Mapping):
             try:
-                return _persona(_PersonaFile.model_validate(source))
+                return _persona(PersonaFile.model_validate(source))
             except ValidationError as error:
                 wrong = (
                     f"{'.'.join(map(str, place)) or 'it'}: {message}"
-                    for place, message in explain(_PersonaFile, source, error)
+                    for place, message in explain(PersonaFile, source, error)
                 )
                 raise ConfigurationError(f"a persona is wrong: {'; '.join(wrong)}") from None
         file, name = _file(source)
-        return _persona(validate(read_document(file, name), _PersonaFile))
+        return _persona(validate(read_document(file, name), PersonaFile))
 
 
-class _PersonaFile(PackModel):
+class PersonaFile(PackModel):
+    """A character."""
+
     name: Annotated[str, Field(min_length=1)]
     description: Annotated[str, Field(min_length=1)]
     id: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._-]*)?$")] = ""
-    fields: dict[str, Any] = {}
+    fields: Annotated[dict[str, Any], Field(default_factory=dict[str, Any])]
 
 
-def _persona(found: _PersonaFile) -> Persona:
+def _persona(found: PersonaFile) -> Persona:
     return Persona(found.name, found.description, found.id, found.fields)
 
 
@@ -80,4 +82,3 @@ def _file(source: str | Path) -> tuple[Traversable, str]:
             raise ConfigurationError(f"expected one of {names}, got {source!r}.")
         return file, f"personas/{file.name}"
     return Path(source), str(source)
-

@@ -2,7 +2,8 @@
 
     precondition ─▶ template ─▶ evidence at all? ─▶ prompt ─▶ judge ─▶ (sure?) ─▶ score
 
-What cannot be judged has an outcome of its own and no score: a judge that raises, is too slow, or gives no answer that can be read.
+What cannot be judged has an outcome of its own and no score: a judge that raises, is too slow, or gives no answer
+that can be read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
@@ -38,6 +39,7 @@ Status = Literal["judged", "precondition_false", "no_evidence", "timeout", "erro
 Level = Literal["evaluation", "action"]
 NO_TOKENS = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
 
+T = TypeVar("T")
 _log = logging.getLogger("arbiter.personas")
 
 
@@ -139,9 +141,9 @@ class Judgements:
 class PropositionEngine:
     """Scores and checks propositions with a judge: a chat model, a text like "openai:gpt-5-mini", or a `Judge`.
 
-    `level` gives the default windows: "evaluation" (the first 10 and last 100 events) or "action" (5 and 10), for a draft that is
-    judged before it is said. A question that takes longer than `timeout` seconds has the status "timeout".
-    Up to `concurrency` questions are asked at once, on threads or on the event loop.
+    `level` gives the default windows: "evaluation" (the first 10 and last 100 events) or "action" (5 and 10), for a
+    draft that is judged before it is said. A question that takes longer than `timeout` seconds has the status
+    "timeout". Up to `concurrency` questions are asked at once, on threads or on the event loop.
 
     Each method has an async twin. A mistake in the set-up (a stale recording, a precondition that returns no bool)
     raises; whatever else goes wrong is an outcome.
@@ -177,8 +179,9 @@ class PropositionEngine:
     ) -> JudgeResult:
         """How true the claim is, 0 to 9.
 
-        `context` is whatever else the judge should know; `variables` fill the claim's template, beside `agent_name` and `channel_name`,
-        which the target gives; `evidence` are measured numbers, shown after the trajectory. All are shown as data.
+        `context` is whatever else the judge should know; `variables` fill the claim's template, beside `agent_name`
+        and `channel_name`, which the target gives; `evidence` are measured numbers, shown after the trajectory. All
+        are shown as data.
         """
         return self.run(self.asking("score", proposition, target, context, variables, evidence))
 
@@ -229,8 +232,8 @@ class PropositionEngine:
     ) -> Judgements:
         """The scores of several claims about one target, up to 10 in one question, in the order given.
 
-        Those that are to be double-checked are asked about one by one. If an answer does not have exactly the ids that were
-        asked about, or cannot be read, its claims are asked about one by one, too.
+        Those that are to be double-checked are asked about one by one. If an answer does not have exactly the ids
+        that were asked about, or cannot be read, its claims are asked about one by one, too.
         """
         return self.run(self.asking_batch(tuple(propositions), target, context, variables, evidence))
 
@@ -248,11 +251,11 @@ class PropositionEngine:
 
     # The decisions, for whoever puts several together (`asking.together`) and drives them at once.
 
-    def run(self, steps: Steps[Any]) -> Any:
+    def run(self, steps: Steps[T]) -> T:
         """Drive decisions with this engine's judge, timeout and concurrency."""
         return drive(steps, self.judge, self.timeout, self.concurrency)
 
-    async def arun(self, steps: Steps[Any]) -> Any:
+    async def arun(self, steps: Steps[T]) -> T:
         """As `run`."""
         return await adrive(steps, self.judge, self.timeout, self.concurrency)
 
@@ -297,9 +300,7 @@ class PropositionEngine:
             for group in groups.values()
             for begin in range(0, len(group), MAX_BATCH)
         ]
-        asked = [
-            self._request("batch", [ready for _, ready in chunk], context, evidence) for chunk in chunks
-        ]
+        asked = [self._request("batch", [ready for _, ready in chunk], context, evidence) for chunk in chunks]
         outcomes: Sequence[Outcome] = ()
         if asked:
             outcomes = yield asked
@@ -315,7 +316,7 @@ class PropositionEngine:
                 [self._individually("score", ready, context, evidence) for _, ready in alone]
             )
             results.update(zip([at for at, _ in alone], singles, strict=True))
-        calls, usage = _cost(outcomes)
+        calls, usage = cost(outcomes)
         return Judgements(
             results=tuple(results[at] for at in range(len(propositions))),
             calls=calls + sum(result.calls for result in singles),
@@ -351,7 +352,9 @@ class PropositionEngine:
         if not _applies(proposition, target, context, known):
             return _trivially_true(begun, "the precondition is not met")
         if "action" in missing:
-            return replace(begun, status="error", problem="the claim is about {{action}}, and no action is given")
+            return replace(
+                begun, status="error", problem="the claim is about {{action}}, and no action is given"
+            )
         if missing:
             names = ", ".join(f"{{{{{name}}}}}" for name in missing)
             _log.info("proposition %r does not apply: no value for %s", proposition.id, names)
@@ -369,7 +372,9 @@ class PropositionEngine:
                 first if proposition.first_n is None else proposition.first_n,
                 last if proposition.last_n is None else proposition.last_n,
             ),
-            personas=tuple((found.name, found.text) for found in personas) if proposition.include_personas else (),
+            personas=tuple((found.name, found.text) for found in personas)
+            if proposition.include_personas
+            else (),
         )
         return _Ready(proposition, begun, shown)
 
@@ -396,18 +401,18 @@ class PropositionEngine:
     ) -> Steps[JudgeResult]:
         request = self._request(mode, [ready], context, evidence)
         outcomes = list((yield [request]))
-        reading = _read(request, outcomes[0])
+        reading = read(request, outcomes[0])
         result = _result(ready, request, outcomes[0], reading)
         if ready.proposition.double_check and result.status == "judged":
             again = replace(request, messages=(*request.messages, *_sure(reading)))
             outcomes += yield [again]
-            revised = _result(ready, again, outcomes[1], _read(again, outcomes[1]))
+            revised = _result(ready, again, outcomes[1], read(again, outcomes[1]))
             if revised.status in ("judged", "no_evidence"):
                 result = replace(revised, first_raw=result.raw, texts=result.texts + revised.texts)
             else:
                 note = f"the second judgement could not be used, the first one holds: {revised.problem}"
                 result = replace(result, problem=note, texts=result.texts + revised.texts)
-        calls, usage = _cost(outcomes)
+        calls, usage = cost(outcomes)
         return replace(result, calls=calls, token_usage=usage)
 
 
@@ -426,7 +431,7 @@ class _Ready(NamedTuple):
     shown: _Shown
 
 
-class _Reading(NamedTuple):
+class Reading(NamedTuple):
     """A judge's outcome as an answer that fits, or why there is none."""
 
     answer: Any
@@ -441,7 +446,9 @@ def _check_ids(propositions: Sequence[Proposition]) -> None:
     ids = [proposition.id for proposition in propositions]
     if len(set(ids)) != len(ids):
         twice = next(id for id in ids if ids.count(id) > 1)
-        raise ConfigurationError(f"answers are told apart by id, and {twice!r} is the id of two propositions.")
+        raise ConfigurationError(
+            f"answers are told apart by id, and {twice!r} is the id of two propositions."
+        )
 
 
 def _applies(proposition: Proposition, target: Target, context: str, variables: Mapping[str, str]) -> bool:
@@ -465,21 +472,22 @@ def _trivially_true(begun: JudgeResult, why: str) -> JudgeResult:
     return replace(begun, confidence=1.0, reasoning=why, **value)
 
 
-def _read(request: JudgeRequest, outcome: Outcome) -> _Reading:
+def read(request: JudgeRequest, outcome: Outcome) -> Reading:
+    """What a judge answered, held against the schema of the question."""
     if isinstance(outcome, TimeoutError):
-        return _Reading(None, "timeout", str(outcome) or "no answer in time")
+        return Reading(None, "timeout", "no answer in time")
     if isinstance(outcome, Exception):
-        return _Reading(None, "error", f"{type(outcome).__name__}: {outcome}")
+        return Reading(None, "error", f"{type(outcome).__name__}: {outcome}")
     if outcome.value is None:
-        return _Reading(None, "error", outcome.problem or "no answer")
+        return Reading(None, "error", outcome.problem or "no answer")
     try:
-        return _Reading(request.schema.model_validate(outcome.value))
+        return Reading(request.schema.model_validate(outcome.value))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        return _Reading(None, "error", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return Reading(None, "error", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
 
-def _result(ready: _Ready, request: JudgeRequest, outcome: Outcome, reading: _Reading) -> JudgeResult:
+def _result(ready: _Ready, request: JudgeRequest, outcome: Outcome, reading: Reading) -> JudgeResult:
     """The result of one proposition from the judge's answer about it."""
     result = replace(ready.begun, status=reading.status, problem=reading.problem, prompt_hash=request.key)
     if isinstance(outcome, JudgeReply):
@@ -497,11 +505,9 @@ def _result(ready: _Ready, request: JudgeRequest, outcome: Outcome, reading: _Re
     return replace(result, score=float(score), raw=raw, clamped=clamped)
 
 
-def _of_batch(
-    request: JudgeRequest, outcome: Outcome, ready: Sequence[_Ready]
-) -> list[JudgeResult] | None:
+def _of_batch(request: JudgeRequest, outcome: Outcome, ready: Sequence[_Ready]) -> list[JudgeResult] | None:
     """The results of a chunk; None if the judge answered, but not to what it was asked."""
-    reading = _read(request, outcome)
+    reading = read(request, outcome)
     if reading.answer is None:
         if isinstance(outcome, JudgeReply):
             return None
@@ -511,20 +517,20 @@ def _of_batch(
         ids = [one.proposition.id for one in ready]
         if len(reading.answer.judgements) != len(ids) or items.keys() != set(ids):
             return None
-        readings = [_Reading(items[id]) for id in ids]
+        readings = [Reading(items[id]) for id in ids]
     return [
         replace(_result(one, request, outcome, found), batched=True, token_usage=None)
         for one, found in zip(ready, readings, strict=True)
     ]
 
 
-def _sure(reading: _Reading) -> tuple[AIMessage, HumanMessage]:
+def _sure(reading: Reading) -> tuple[AIMessage, HumanMessage]:
     """The second turn: the judge's own answer, and whether it is sure."""
     said = json.dumps(reading.answer.model_dump(), ensure_ascii=False)
     return AIMessage(said), HumanMessage(AGAIN)
 
 
-def _cost(outcomes: Sequence[Outcome]) -> tuple[int, UsageMetadata | None]:
+def cost(outcomes: Sequence[Outcome]) -> tuple[int, UsageMetadata | None]:
     """The calls, and their tokens if all of them are known: what a call that failed took, nobody knows."""
     calls = sum(outcome.calls if isinstance(outcome, JudgeReply) else 1 for outcome in outcomes)
     usages = [outcome.usage if isinstance(outcome, JudgeReply) else None for outcome in outcomes]

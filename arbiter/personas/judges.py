@@ -52,8 +52,8 @@ class JudgeRequest:
 class JudgeReply:
     """What a judge answered. `value` is None when no answer could be read; `problem` then says why.
 
-    `texts` are the answers word for word, oldest first. `calls` is how many calls of a model it took. `usage` is the sum of what the
-    model says about them, None as soon as it says nothing about one.
+    `texts` are the answers word for word, oldest first. `calls` is how many calls of a model it took. `usage` is the
+    sum of what the model says about them, None as soon as it says nothing about one.
     """
 
     value: Mapping[str, Any] | None
@@ -220,6 +220,8 @@ def _read(path: Path) -> Mapping[str, Mapping[str, Any]]:
         if data["version"] != VERSION or not all("value" in found for found in data["judgements"].values()):
             raise ValueError("another version, or a judgement without a value")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordingError(f"expected a recording in {str(path)!r}, got {type(error).__name__}: {error}") from None
+        raise RecordingError(
+            f"expected a recording in {str(path)!r}, got {type(error).__name__}: {error}"
+        ) from None
     judgements: Mapping[str, Mapping[str, Any]] = data["judgements"]
     return judgements

@@ -1,4 +1,5 @@
-"""What a judge is told. All that somebody said, or wrote about somebody, is quoted, so that nothing in it can pass for the question."""
+"""What a judge is told. All that somebody said, or that is written about somebody, is quoted, so that nothing in it
+can pass for a part of the question."""
 
 from __future__ import annotations
 
@@ -75,7 +76,11 @@ def judging(
         system.append(_CHECK)
     system += [RUBRIC, PRINCIPLES, *map(_persona, personas)]
     parts = [_claims(claims) if purpose == "batch" else _claim(claims[0])]
-    parts.append(f"The trajectory:\n{quote(trajectory, limit=MAX_TRAJECTORY)}" if trajectory else "There is no trajectory.")
+    parts.append(
+        f"The trajectory:\n{quote(trajectory, limit=MAX_TRAJECTORY)}"
+        if trajectory
+        else "There is no trajectory."
+    )
     if evidence:
         parts.append(
             f"Measured evidence, computed from the same texts; it supplements your own judgement:\n{quote(evidence)}"
@@ -86,7 +91,8 @@ def judging(
 
 
 _WANTED = {
-    "score": "Judge the claim: first the reasoning, then whether there is evidence, then the score and your confidence.",
+    "score": "Judge the claim: first the reasoning, then whether there is evidence, then the score and your "
+    "confidence.",
     "check": "Judge the claim: first the reasoning, then whether it is true, and your confidence.",
     "batch": "Judge each claim on its own, by its id, as if it were the only one: first the reasoning, then whether "
     "there is evidence, then the score and your confidence.",
@@ -105,7 +111,11 @@ def _claim(claim: Claim) -> str:
 def _claims(claims: Sequence[Claim]) -> str:
     parts = [f"There are {len(claims)} claims."]
     for claim in claims:
-        parts.append("\n".join([f"The claim with the id {claim.id}:", quote(claim.text), *([_HARD] if claim.hard else [])]))
+        parts.append(
+            "\n".join(
+                [f"The claim with the id {claim.id}:", quote(claim.text), *([_HARD] if claim.hard else [])]
+            )
+        )
     return "\n\n".join(parts)
 
 
@@ -124,5 +134,7 @@ def counting_ideas(text: str, *, of_report: bool) -> tuple[BaseMessage, ...]:
     what = "The report" if of_report else "The conversation"
     return (
         SystemMessage("\n\n".join(system)),
-        HumanMessage(f"{what}:\n{quote(text, limit=MAX_TRAJECTORY)}\n\nList the ideas, each once, then count them."),
+        HumanMessage(
+            f"{what}:\n{quote(text, limit=MAX_TRAJECTORY)}\n\nList the ideas, each once, then count them."
+        ),
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 from pydantic import Field
 
@@ -65,27 +65,36 @@ class Proposition:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class PropositionSet:
-    """The propositions of one dimension, those for everybody first. `files` are those that were read."""
+class PropositionSet(Sequence[Proposition]):
+    """The propositions of one dimension, those for everybody first. `files` are those that were read.
 
-    dimension: str
-    propositions: tuple[Proposition, ...]
-    files: tuple[str, ...] = ()
+    Raises `ConfigurationError` for two of one id, or weights that sum to 0.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, dimension: str, propositions: Iterable[Proposition], files: Iterable[str] = ()
+    ) -> None:
+        self.dimension = dimension
+        self.propositions = tuple(propositions)
+        self.files = tuple(files)
         ids = [proposition.id for proposition in self.propositions]
-        twice = sorted({id for id in ids if ids.count(id) > 1})
-        if twice:
-            raise ConfigurationError(f"propositions of {self.dimension}: the id {twice[0]!r} is given twice.")
+        if len(set(ids)) != len(ids):
+            twice = next(id for id in ids if ids.count(id) > 1)
+            raise ConfigurationError(f"propositions of {dimension!r}: the id {twice!r} is given twice.")
+        if not any(proposition.weight for proposition in self.propositions):
+            raise ConfigurationError(f"propositions of {dimension!r}: their weights sum to 0.")
 
     def __len__(self) -> int:
         return len(self.propositions)
 
-    def __iter__(self) -> Iterator[Proposition]:
-        return iter(self.propositions)
+    @overload
+    def __getitem__(self, index: int) -> Proposition: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Proposition, ...]: ...
+    def __getitem__(self, index: int | slice) -> Proposition | tuple[Proposition, ...]:
+        return self.propositions[index]
 
-    def __getitem__(self, id: str) -> Proposition:
+    def by_id(self, id: str) -> Proposition:
         """The proposition with that id. Raises `KeyError`."""
         for proposition in self.propositions:
             if proposition.id == id:
@@ -94,7 +103,12 @@ class PropositionSet:
 
     def changed(self, **changes: Any) -> PropositionSet:
         """The same with these fields replaced in every proposition."""
-        return replace(self, propositions=tuple(replace(found, **changes) for found in self.propositions))
+        return PropositionSet(
+            self.dimension, [replace(found, **changes) for found in self.propositions], self.files
+        )
+
+    def __repr__(self) -> str:
+        return f"<PropositionSet {self.dimension!r}: {', '.join(found.id for found in self.propositions)}>"
 
 
 # Templates ----------------------------------------------------------------------------------------
@@ -173,18 +187,8 @@ class PropositionFile(_Settings):
     dimension: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     agent_id: Annotated[str, Field(min_length=1)] = DEFAULT
     description: str = ""
-    extends: list[Annotated[str, Field(min_length=1)]] = []
+    extends: Annotated[list[Annotated[str, Field(min_length=1)]], Field(default_factory=list[str])]
     propositions: Annotated[list[PropositionEntry], Field(min_length=1)]
-
-
-def proposition_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a proposition file."""
-    schema = PropositionFile.model_json_schema()
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Propositions of one dimension",
-        **{key: value for key, value in schema.items() if key != "title"},
-    }
 
 
 class PropositionWarning(UserWarning):
@@ -298,9 +302,7 @@ class _Loader:
         return tuple(propositions)
 
 
-def _wrong_in(
-    document: Document, found: PropositionFile, dimension: str, stem: str
-) -> Iterator[PackMistake]:
+def _wrong_in(document: Document, found: PropositionFile, dimension: str, stem: str) -> Iterator[PackMistake]:
     for key, expected, got in (("dimension", dimension, found.dimension), ("agent_id", stem, found.agent_id)):
         if expected != got:
             yield document.mistake((key,), f"expected {expected!r}, as the file is called, got {got!r}")
