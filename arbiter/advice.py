@@ -19,7 +19,8 @@ Advice = str | BaseMessage | Sequence[BaseMessage] | Mapping[str, Any] | None
 class Advisor(Contract):
     """Adds context to one call of a node. What it adds never becomes part of the state.
 
-    An advisor that fails is skipped, and the item says so.
+    An advisor that fails is skipped, and the item says so. One that also has a method `aadvise` is asked by that in
+    an async run.
     """
 
     kind = "advisor"
@@ -37,7 +38,8 @@ class CorrectionGate(Contract):
     A draft that is sent back is called for again with the feedback as transient input, at most
     `max_attempts` calls in all; the last draft is then taken (`on_exhausted="commit"`) or the node fails
     (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. A gate that fails itself lets the
-    draft pass, and the item says so. A node has at most one gate.
+    draft pass, and the item says so. A node has at most one gate. One that also has a method `areview` is asked by
+    that in an async run.
     """
 
     kind = "gate"
@@ -64,6 +66,14 @@ class CorrectionGate(Contract):
         """Commit, retry or give up this draft. `attempt` counts from 1; in the view,
         `history.entries[-1][-1].output_state` is the draft too."""
         raise NotImplementedError
+
+    def resume(self, history: History, kept: Sequence[Any]) -> str:
+        """The feedback to go on with when the run paused or crashed after drafts had been sent back, and the feedback
+        that they were sent back with is gone with its process.
+
+        `kept` is what was to be kept of each of them (`Correction.retry(..., keep=...)`), oldest first.
+        """
+        return f"{len(kept)} of your drafts were sent back already."
 
     def validate(self) -> None:
         super().validate()

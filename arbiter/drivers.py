@@ -19,6 +19,7 @@ from arbiter.lifecycle import (
     Body,
     Call,
     CallAll,
+    Keep,
     LookBack,
     NodeRun,
     Op,
@@ -176,6 +177,8 @@ def _perform(op: Op, run: NodeRun) -> Any:
         return op.run.saved()
     if type(op) is OutputOf:
         return run.output_of(op.task)
+    if type(op) is Keep:
+        return run.keep(op.note)
     return run.ask(cast(Ask, op))
 
 
@@ -262,6 +265,8 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
         return await op.run.asaved()
     if type(op) is OutputOf:
         return await run.aoutput_of(op.task)
+    if type(op) is Keep:
+        return await run.akeep(op.note)
     return await run.aask(cast(Ask, op))
 
 
@@ -276,6 +281,8 @@ async def _acall(op: Call, run: NodeRun) -> Any:
     seat = op.seat
     token = var_child_runnable_config.set(run.aside if seat.contract.enforced else run.apart)
     try:
+        if seat.amethod is not None:
+            return await _by(seat.deadline, seat.amethod(*op.args))
         if seat.is_async:
             return await _by(seat.deadline, seat.method(*op.args))
         if seat.pace.inline:

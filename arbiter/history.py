@@ -45,6 +45,9 @@ class Record:
     errors: Mapping[str, str] = _NOTHING
     notes: Mapping[str, str] = _NOTHING
     corrections: tuple[str, ...] = ()
+    gating: Mapping[str, Any] = _NOTHING
+    drafts: Sequence[Any] = ()
+    """What was sent back so far, until the node is done: a retry or resume goes on with the next attempt."""
     tallies: Mapping[str, Mapping[str, float]] = _NOTHING
     raw: Any = None
     """The output itself, where a router may come back to it."""
@@ -91,7 +94,7 @@ class Record:
 
 
 _UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, _NOTHING)
-_FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {"attempt", "input"}
+_FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {"attempt", "input", "drafts"}
 
 
 class HistoryItem:
@@ -235,6 +238,12 @@ class HistoryItem:
         return self._record.corrections
 
     @property
+    def gating(self) -> Mapping[str, Any]:
+        """What its correction gate says about how it came to the output; empty where the history was restored by
+        another process."""
+        return MappingProxyType(dict(self._record.gating))
+
+    @property
     def redirected_to(self) -> str | None:
         return self._record.redirected_to
 
@@ -268,6 +277,7 @@ class HistoryItem:
             },
             "evaluation_errors": dict(self.evaluation_errors),
             "corrections": list(self.corrections),
+            "gating": _jsonable(self._record.gating),
             "error": self.error,
             "errors": dict(self.errors),
             "notes": dict(self.notes),

@@ -132,6 +132,13 @@ class OutputOf:
 
 
 @dataclass(slots=True)
+class Keep:
+    """Keep a note about this task beside the checkpoint, until the task is done. It is plain data."""
+
+    note: Mapping[str, Any]
+
+
+@dataclass(slots=True)
 class Saved:
     """What was saved of an unfinished superstep."""
 
@@ -139,6 +146,8 @@ class Saved:
     """Of tasks that had finished."""
     asked: Sequence[Mapping[str, Any]] = ()
     """The questions of this task that are open or were just answered."""
+    notes: Sequence[Mapping[str, Any]] = ()
+    """What was noted about this task, in any order."""
 
 
 @dataclass(slots=True)
@@ -153,7 +162,7 @@ class NoAnswer:
 
 
 NO_ANSWER = NoAnswer()
-Op = Call | CallAll | Body | Ask | Resolve | LookBack | OutputOf
+Op = Call | CallAll | Body | Ask | Resolve | LookBack | OutputOf | Keep
 Steps = Generator[Op, Any, Any]
 
 
@@ -210,6 +219,8 @@ class NodeRun:
     questions: int = 0
     handlers: Sequence[BaseCallbackHandler] = ()
     """What looks into the body."""
+    streamed: Sequence[Callable[[], None]] = ()
+    """What the body has streamed while it was held; each sends one thing on its way."""
     escalation: tuple[PolicyRouter, Verdict] | None = None
     """A router wants a human to look at the output."""
     held: Mapping[str, Any] | None = None
@@ -382,8 +393,16 @@ class NodeRun:
         """Whether a command that came up from a subgraph is meant for this node's graph."""
         return False
 
-    def release(self) -> None:
-        """Let go of what a held body has streamed."""
+    @property
+    def answered(self) -> int:
+        """How many questions of this node run have an answer, those of the body included."""
+        return 0
+
+    def keep(self, note: Mapping[str, Any]) -> None:
+        """Save a note about this task, if a checkpointer is there to keep it."""
+
+    async def akeep(self, note: Mapping[str, Any]) -> None:
+        """As `keep`."""
 
 
 def lifecycle(run: NodeRun) -> Steps:
@@ -456,6 +475,8 @@ def note_output(run: NodeRun, output: Any) -> None:
     record.duration = run.settings.timer() - run.begun
     record.output = snapshot(output, run.settings.snapshot)
     record.status = "completed"
+    if record.drafts:
+        record.drafts = ()
 
 
 def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
@@ -1070,13 +1091,24 @@ def _audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
     return output
 
 
+@dataclass(slots=True)
+class SentBack:
+    """A draft that the gate sent back. What is in `note` is saved: number, what was asked before it, what the gate
+    wants kept; never the draft. The rest is known to the process in which it was written alone."""
+
+    note: Mapping[str, Any]
+    feedback: str | None = None
+    output: Any = None
+    streamed: Sequence[Callable[[], None]] = ()
+
+
 def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
     """Call the body until the gate takes a draft."""
-    gate, record, given = seat.contract, run.record, run.input
-    lent = run.lent
-    attempt = 0
+    gate, record = seat.contract, run.record
+    given, lent = run.input, run.lent
+    yield from _go_on(run, seat)
     while True:
-        attempt += 1
+        attempt = len(record.drafts) + 1
         output = yield Body(run.input, held=True)
         if type(output) is Raised:
             return output
@@ -1094,25 +1126,92 @@ def _correct(run: NodeRun, seat: Seat[Any]) -> Steps:
             )
             record.failed(f"gate {seat.name}", f"{problem}; the draft was let through")
             break
+        record.gating = answer.details
         if answer.kind == "commit":
-            output = thaw(answer.output) if answer.replaces else output
-            break
+            return _taken(run, seat, answer, output)
         record.corrections = (*record.corrections, answer.feedback)
         exhausted = attempt >= gate.max_attempts
         if answer.kind == "give_up" or (exhausted and gate.on_exhausted == "raise"):
             reason = answer.feedback or "no reason was given"
             if answer.kind == "retry":
                 reason = f"{attempt} drafts were sent back, the last one because: {reason}"
+            if record.drafts:  # whoever tries again begins with a first draft
+                yield Keep({**record.drafts[-1].note, "seq": _seq(record), "over": True})
+                record.drafts = ()
             return Raised(CorrectionError(gate=seat.name, node=record.node, reason=reason))
         if exhausted:
             record.note(f"gate {seat.name}", f"max_attempts={attempt} reached; the last draft was taken")
             break
+        note = {"task": record.id, "seq": _seq(record), "asked": run.answered, "kept": thaw(answer.keep)}
+        record.drafts = (*record.drafts, SentBack(note, answer.feedback, output, run.streamed))
+        kept = yield Keep(note)
+        if type(kept) is Raised:
+            if not isinstance(kept.error, Exception):
+                return kept
+            record.failed(f"gate {seat.name}", f"the attempt could not be saved: {describe(kept.error)}")
         run.input, run.lent = given, lent
+        _lend_feedback(run, seat, answer.feedback)
+    for emit in run.streamed:
+        emit()
+    return output
+
+
+def _seq(record: Record) -> int:
+    return record.drafts[-1].note["seq"] + 1 if record.drafts else 1
+
+
+def _go_on(run: NodeRun, seat: Seat[Any]) -> Steps:
+    """Go on after the drafts that were sent back before the run paused, failed or crashed."""
+    record = run.record
+    if not record.drafts:
+        saved = yield LookBack(run)
+        if type(saved) is Raised:
+            record.failed(f"gate {seat.name}", f"earlier attempts are not known: {describe(saved.error)}")
+            return
+        notes: list[Mapping[str, Any]] = sorted(saved.notes, key=lambda note: note["seq"])
+        over = max((at for at, note in enumerate(notes, 1) if "over" in note), default=0)
+        record.drafts = [SentBack(note) for note in notes[over:]]
+    else:  # what they streamed belongs to an execution that is over
+        record.drafts = [dataclasses.replace(draft, streamed=()) for draft in record.drafts]
+    if not record.drafts:
+        return
+    # The attempts that follow are not asked again what was answered before them.
+    run.skip_questions(record.drafts[-1].note["asked"] - run.questions)
+    feedback: Any = record.drafts[-1].feedback
+    if feedback is None:
         try:
-            _lend(run, answer.feedback, f"arbiter-{record.id}-draft-{attempt}", feedback=True)
+            feedback = seat.contract.resume(run.view, [draft.note["kept"] for draft in record.drafts])
         except Exception as exc:
-            record.failed(f"gate {seat.name}", f"the feedback could not be passed on: {describe(exc)}")
-    run.release()
+            record.failed(f"gate {seat.name}", f"resume: {describe(exc)}")
+            return
+    _lend_feedback(run, seat, feedback)
+
+
+def _lend_feedback(run: NodeRun, seat: Seat[Any], feedback: Any) -> None:
+    record = run.record
+    try:
+        _lend(run, feedback, f"arbiter-{record.id}-draft-{len(record.drafts)}", feedback=True)
+    except Exception as exc:
+        record.failed(f"gate {seat.name}", f"the feedback could not be passed on: {describe(exc)}")
+
+
+def _taken(run: NodeRun, seat: Seat[Any], answer: Correction, output: Any) -> Any:
+    """The draft that the gate takes, or what it takes in its place. What goes with the draft is let go of."""
+    record, streamed = run.record, run.streamed
+    if answer.replaces:
+        better: Any = thaw(answer.output)
+        if isinstance(better, Command | list):
+            return better
+        return with_update(output, better) if any(isinstance(p, Command) for p in _parts(output)) else better
+    if answer.attempt is not None and answer.attempt != len(record.drafts) + 1:
+        known = record.drafts[answer.attempt - 1 : answer.attempt] if answer.attempt > 0 else ()
+        if known and known[0].feedback is not None:
+            output, streamed = known[0].output, known[0].streamed
+        else:
+            problem = f"attempt {answer.attempt} is not at hand; the last draft was taken"
+            record.failed(f"gate {seat.name}", problem)
+    for emit in streamed:
+        emit()
     return output
 
 

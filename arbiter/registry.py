@@ -19,6 +19,7 @@ from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.verdicts import ALLOW, Verdict
 
+_WITH_TWINS = (Advisor, CorrectionGate)
 C = TypeVar("C", bound=Contract)
 T = TypeVar("T", bound=Contract)
 
@@ -34,6 +35,8 @@ class Seat(Generic[C]):
     deadline: float | None
     is_async: bool
     takes_output: bool
+    amethod: Callable[..., Any] | None
+    """The twin of the method for async runs, such as `areview`, if it has one."""
 
     @staticmethod
     def of(contract: T, method: str = "") -> Seat[T]:
@@ -49,6 +52,7 @@ class Seat(Generic[C]):
             contract.deadline,
             inspect.iscoroutinefunction(called),
             not isinstance(contract, PolicyRouter) or accepts_output(contract),
+            getattr(contract, f"a{contract.method}", None) if isinstance(contract, _WITH_TWINS) else None,
         )
 
 

@@ -61,29 +61,42 @@ class EvaluationResult:
 class Correction:
     """What a correction gate decided about one draft of a node's output.
 
-    `commit` takes the draft, or `output` in its place (for example an earlier, better draft);
+    `commit` takes the draft, or `output` in its place, or the draft of an earlier `attempt`;
     `retry` calls the node again with `feedback` as transient input; `give_up` fails the node.
+
+    `keep` is JSON-able data about a draft that is sent back, which the checkpointer keeps until the node is done:
+    should the run pause or crash before the next attempt, the gate is handed it again. `details` are what the history
+    shows of the decision (`HistoryItem.gating`).
     """
 
     kind: Literal["commit", "retry", "give_up"]
     feedback: str = ""
     output: Any = None
     replaces: bool = False
+    attempt: int | None = None
+    keep: Any = None
+    details: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     @staticmethod
-    def commit(*output: Any) -> Correction:
+    def commit(*output: Any, details: Mapping[str, Any] = _NOTHING) -> Correction:
         """Take the draft; with one argument, take that value in the draft's place."""
         if len(output) > 1:
             raise TypeError(f"Correction.commit() takes at most one output, got {len(output)}")
-        return Correction("commit", output=output[0] if output else None, replaces=bool(output))
+        value = output[0] if output else None
+        return Correction("commit", output=value, replaces=bool(output), details=details)
 
     @staticmethod
-    def retry(feedback: str) -> Correction:
-        return Correction("retry", feedback)
+    def commit_attempt(attempt: int, *, details: Mapping[str, Any] = _NOTHING) -> Correction:
+        """Take the draft of that attempt, with what it streamed. Attempts count from 1."""
+        return Correction("commit", attempt=attempt, details=details)
 
     @staticmethod
-    def give_up(reason: str) -> Correction:
-        return Correction("give_up", reason)
+    def retry(feedback: str, *, keep: Any = None) -> Correction:
+        return Correction("retry", feedback, keep=keep)
+
+    @staticmethod
+    def give_up(reason: str, *, details: Mapping[str, Any] = _NOTHING) -> Correction:
+        return Correction("give_up", reason, details=details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
 from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._constants import (
     CONF,
@@ -68,6 +69,7 @@ from arbiter.states import snapshot
 
 LEDGER = "__arbiter_ledger"
 _STASH = "__arbiter_fact"
+_NOTE = "__arbiter_note"
 _BRANCH_TO = "branch:to:{}"
 _STAMP = "__arbiter_answer__"
 
@@ -483,7 +485,6 @@ class Visit(NodeRun):
         self.ledger = ledger
         self._conf = conf
         self._kwargs = kwargs
-        self._held: list[Callable[[], None]] = []
 
     # The lifecycle asks
 
@@ -528,7 +529,8 @@ class Visit(NodeRun):
     def _read_saved(self, found: Sequence[Any]) -> Saved:
         writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
         facts = [value for _, channel, value in writes if channel == LEDGER]
-        return Saved(facts, _questions(writes, self.record.id))
+        notes = [v for _, channel, v in writes if channel == _NOTE and v["task"] == self.record.id]
+        return Saved(facts, _questions(writes, self.record.id), notes)
 
     def output_of(self, task: str) -> tuple[Any] | None:
         if (saver := self._saver()) is None:
@@ -573,10 +575,17 @@ class Visit(NodeRun):
         for _ in range(count):
             counter()
 
-    def release(self) -> None:
-        for emit in self._held:
-            emit()
-        self._held = []
+    @property
+    def answered(self) -> int:
+        return _asked_before(self.config)
+
+    def keep(self, note: Mapping[str, Any]) -> None:
+        if (saver := self._saver()) is not None:
+            saver.put_writes(_places(self._conf)[0], [(_NOTE, dict(note))], _note_id(note))
+
+    async def akeep(self, note: Mapping[str, Any]) -> None:
+        if (saver := self._saver()) is not None:
+            await saver.aput_writes(_places(self._conf)[0], [(_NOTE, dict(note))], _note_id(note))
 
     # The driver asks
 
@@ -694,7 +703,7 @@ class Visit(NodeRun):
 
     def _holding(self, config: RunnableConfig) -> RunnableConfig:
         """The config for a draft: what it streams waits until the draft is taken."""
-        self._held = held = []
+        self.streamed = held = []
 
         def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
             return lambda chunk: held.append(partial(emit, chunk))
@@ -707,7 +716,15 @@ class Visit(NodeRun):
         if (stream := conf.get(CONFIG_KEY_STREAM)) is not None:
             patch[CONFIG_KEY_STREAM] = StreamProtocol(later(stream), stream.modes)
         tags = [*(config.get("tags") or ()), "nostream"]
-        return {**config, "tags": tags, "configurable": {**conf, **patch}}
+        held_config: RunnableConfig = {**config, "tags": tags, "configurable": {**conf, **patch}}
+        callbacks = config.get("callbacks")
+        if isinstance(callbacks, BaseCallbackManager):
+            # What streams events as they happen (messages, astream_events) would show a rejected draft.
+            callbacks = callbacks.copy()
+            for handler in [h for h in callbacks.handlers if isinstance(h, _StreamingCallbackHandler)]:
+                callbacks.remove_handler(handler)
+            held_config["callbacks"] = callbacks
+        return held_config
 
     def _unseen(self) -> Any:
         """The checkpointer, if the subgraph may have finished before this process saw any of it."""
@@ -821,6 +838,11 @@ _NO_CHECKPOINT = (
     "this graph has no checkpointer, which keeps the question until it is answered. "
     "Compile the graph with one, and a subgraph without checkpointer=False"
 )
+
+
+def _note_id(note: Mapping[str, Any]) -> str:
+    """Where a note is kept. Not under the task's own id: LangGraph would take the task for done."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{note['task']} {note['seq']}"))
 
 
 def _saver_of(conf: Mapping[str, Any]) -> Any:

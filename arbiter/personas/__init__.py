@@ -1,6 +1,7 @@
 """Personas: how far an agent is from its character, measured while it runs.
 
     texts ─▶ trajectories ─▶ propositions ─▶ engine (judges) ─▶ scorers ─▶ evaluators
+                                                └─▶ gate, interventions, repetition
 
 A `Proposition` is a claim about behaviour. The `PropositionEngine` has a `Judge` score it from 0 to 9; five scorers
 put the scores of a dimension together; and each dimension is also a `NodeEvaluator` of a governed graph. See
@@ -9,6 +10,8 @@ docs/personas.md.
 
 from arbiter.personas.answers import round_half_up
 from arbiter.personas.characters import Persona
+from arbiter.personas.config import GateConfig
+from arbiter.personas.conversation import Cast
 from arbiter.personas.engine import Judgements, JudgeResult, PropositionEngine, Target
 from arbiter.personas.evaluators import (
     AdherenceEvaluator,
@@ -16,6 +19,15 @@ from arbiter.personas.evaluators import (
     FluencyEvaluator,
     IdeasQuantityEvaluator,
     SelfConsistencyEvaluator,
+)
+from arbiter.personas.gate import PersonaGate
+from arbiter.personas.gated import Attempt, DimensionCheck, DimensionStatistics, GatedAction, GateStatistics
+from arbiter.personas.interventions import (
+    Intervened,
+    Intervention,
+    InterventionBatch,
+    anti_convergence,
+    variety,
 )
 from arbiter.personas.judges import (
     Judge,
@@ -34,6 +46,7 @@ from arbiter.personas.propositions import (
     load_propositions,
     requires_action_type,
 )
+from arbiter.personas.repetition import RepetitionSuppressor, repeated_phrases
 from arbiter.personas.scorers import (
     AdherenceScorer,
     ConsistencyScorer,
@@ -62,14 +75,24 @@ from arbiter.personas.trajectories import Event, Trajectory, window
 __all__ = [
     "AdherenceEvaluator",
     "AdherenceScorer",
+    "Attempt",
+    "Cast",
     "ConsistencyScorer",
     "ConvergenceEvaluator",
     "ConvergenceScorer",
+    "DimensionCheck",
+    "DimensionStatistics",
     "Event",
     "FluencyEvaluator",
     "FluencyScorer",
+    "GateConfig",
+    "GateStatistics",
+    "GatedAction",
     "IdeasQuantityEvaluator",
     "IdeasQuantityScorer",
+    "Intervened",
+    "Intervention",
+    "InterventionBatch",
     "Judge",
     "JudgeReply",
     "JudgeRequest",
@@ -78,6 +101,7 @@ __all__ = [
     "MockJudge",
     "ModelJudge",
     "Persona",
+    "PersonaGate",
     "Proposition",
     "PropositionEngine",
     "PropositionScore",
@@ -85,10 +109,12 @@ __all__ = [
     "PropositionWarning",
     "RecordingError",
     "RecordingJudge",
+    "RepetitionSuppressor",
     "ScorerResult",
     "SelfConsistencyEvaluator",
     "Target",
     "Trajectory",
+    "anti_convergence",
     "average_sentence_length",
     "fill",
     "jaccard",
@@ -97,12 +123,14 @@ __all__ = [
     "overall_score",
     "punctuation_density",
     "repeated_ngrams",
+    "repeated_phrases",
     "repetition",
     "requires_action_type",
     "round_half_up",
     "text_statistics",
     "tokens",
     "unique_ratio",
+    "variety",
     "vocabulary_similarity",
     "weighted_mean",
     "window",

@@ -1,0 +1,513 @@
+"""The action correction gate: each draft of an agent's message is judged before anything of it is committed.
+
+draft ─▶ dimensions, all at once, and similarity ─pass─▶ commit
+             │ fail
+             ├─▶ write again, with feedback that escalates            at most max_correction_attempts times
+             ├─▶ rewrite the best draft                               off unless enabled
+             └─▶ commit the best draft, or none (continue_on_failure=False)
+
+See docs/personas.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from arbiter.advice import CorrectionGate
+from arbiter.calls import start, within
+from arbiter.errors import ConfigurationError
+from arbiter.history import CausalHistory, History, HistoryItem
+from arbiter.instructions import Instruction
+from arbiter.models import ChatModel, model_of
+from arbiter.packs import pack_folder
+from arbiter.personas.answers import HIGHEST
+from arbiter.personas.asking import Steps
+from arbiter.personas.characters import Persona
+from arbiter.personas.config import Dimension, GateConfig
+from arbiter.personas.conversation import (
+    AgentOf,
+    Cast,
+    Draft,
+    all_configs,
+    checked_configs,
+    config_for,
+    draft_of,
+    messages_in,
+)
+from arbiter.personas.engine import (
+    NO_TOKENS,
+    Judgements,
+    JudgeResult,
+    PropositionEngine,
+    Status,
+    Target,
+    total_usage,
+)
+from arbiter.personas.feedback import feedback_on, rewriting
+from arbiter.personas.gated import Attempt, DimensionCheck, GatedAction, GateStatistics, Outcome
+from arbiter.personas.judges import Judge
+from arbiter.personas.propositions import PropositionSet, load_propositions
+from arbiter.personas.scorers import weighted_mean
+from arbiter.personas.texts import jaccard, tokens
+from arbiter.verdicts import Correction
+
+T = TypeVar("T")
+RECENT = 5
+"""With how many of an agent's last messages a draft is compared."""
+NOTHING_TO_SAY = "DONE"
+_OPEN = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Judge these dimensions at once, each within `timeout` seconds; sends what became of each."""
+
+    questions: Mapping[Dimension, Steps[Judgements]]
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """Have a model write; sends its text."""
+
+    messages: Sequence[BaseMessage]
+
+
+_Reviewing = Generator[_Judge | _Rewrite, Any, T]
+
+
+@dataclass(slots=True)
+class _Open:
+    """An action that is not decided yet."""
+
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+
+
+class PersonaGate(CorrectionGate):
+    """Judges each draft on the dimensions that are enabled, and has a draft that fails written again.
+
+    `judge` is a judge, a chat model or a text for one. `personas` are the agents; one gate can serve all of them.
+    `config` is for all of them, or by agent with "*" for the others; nothing is enabled unless it says so. Which agent
+    a draft is of is said by the name of its message, else by `agent_of`, else by the name of the node. `key` is where
+    the messages are; a text there is a message, too.
+
+    `propositions` are those of the drafts, which they name as `{{action}}`: a folder with one folder a dimension, a set
+    for each dimension, or None for those that ship. `rewriter` is the model for `enable_direct_correction`.
+
+    What became of each action is in `actions` (the last `keep` of them), in `statistics()`, and, as `gating`, in the
+    history.
+    """
+
+    def __init__(
+        self,
+        judge: Judge | ChatModel | str,
+        personas: Iterable[Persona | str] = (),
+        config: GateConfig | Mapping[str, GateConfig] | None = None,
+        *,
+        name: str = "persona",
+        key: str = "messages",
+        agent_of: AgentOf | None = None,
+        channel: str = "",
+        propositions: str | Path | Mapping[str, PropositionSet] | None = None,
+        rewriter: ChatModel | str | None = None,
+        keep: int = 10_000,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes)
+        self.cast = Cast(personas, key=key, agent_of=agent_of, channel=channel)
+        self.config = checked_configs(config or GateConfig(), self.cast, f"gate {name!r}")
+        configs = all_configs(self.config)
+        self.max_attempts = max((found.drafts for found in configs), default=1)
+        self.engine = PropositionEngine(judge, level="action")
+        self.rewriter = None if rewriter is None else model_of(rewriter)
+        if self.rewriter is None and any(found.enable_direct_correction for found in configs):
+            raise ConfigurationError(f"gate {name!r}: enable_direct_correction needs a rewriter.")
+        self._gates = any(found.gates for found in configs)
+        enabled = {dimension for found in configs for dimension in found.thresholds}
+        self._propositions: dict[tuple[str, str | None], PropositionSet] = {}
+        self._source = propositions
+        agents = [persona.id or None for persona in self.cast.personas.values()]
+        for dimension in sorted(enabled):
+            for agent in (None, *agents):
+                self._propositions[dimension, agent] = _propositions(propositions, dimension, agent)
+        self.actions: deque[GatedAction] = deque(maxlen=keep)
+        self._open: OrderedDict[tuple[str, str], _Open] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def applies_to(self, node: str, instruction: Instruction | None) -> bool:
+        # With nothing enabled there is no gate at all: no draft is held back, and nothing is spent.
+        return self._gates and super().applies_to(node, instruction)
+
+    def review(self, history: History, draft: Mapping[str, Any], attempt: int) -> Correction:
+        steps = self._reviewing(history, draft, attempt)
+        try:
+            op = next(steps)
+            while True:
+                if isinstance(op, _Judge):
+                    op = steps.send(self._judge(op))
+                else:
+                    op = steps.send(_text_of(self._writer.invoke(list(op.messages))))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # of `_reviewing`
+
+    async def areview(self, history: History, draft: Mapping[str, Any], attempt: int) -> Correction:
+        """As `review`, judging on this event loop."""
+        steps = self._reviewing(history, draft, attempt)
+        try:
+            op = next(steps)
+            while True:
+                if isinstance(op, _Judge):
+                    op = steps.send(await self._ajudge(op))
+                else:
+                    op = steps.send(_text_of(await self._writer.ainvoke(list(op.messages))))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # of `_reviewing`
+
+    def resume(self, history: History, kept: Sequence[Any]) -> str:
+        item = history.entries[-1][-1]
+        attempts = [Attempt.from_note(number, note) for number, note in enumerate(kept, 1)]
+        self._begin(_key(history, item)).attempts = attempts
+        agent = self.cast.acting(item)
+        return feedback_on(attempts, config_for(self.config, self.cast, agent).drafts)
+
+    def statistics(
+        self, agent: str | None = None, since: datetime | None = None, until: datetime | None = None
+    ) -> GateStatistics:
+        """What the kept actions come to: of that agent (its name or id), from `since` on and before `until`."""
+        wanted = self.cast.name(agent)
+        return GateStatistics.of(
+            action
+            for action in list(self.actions)
+            if (wanted is None or action.agent == wanted)
+            and (since is None or action.at >= since)
+            and (until is None or action.at < until)
+        )
+
+    # One draft
+
+    def _reviewing(self, history: History, output: Mapping[str, Any], number: int) -> _Reviewing[Correction]:
+        item = history.entries[-1][-1]
+        draft = draft_of(self.cast, item, output)
+        config = config_for(self.config, self.cast, draft.agent)
+        if not config.gates:
+            return Correction.commit()
+        key = _key(history, item)
+        attempts = (self._begin(key) if number == 1 else self._known(key)).attempts
+        case = _Case(self, history, item, draft, config, attempts)
+        if number > 1 and draft.text.strip(" .").upper() in ("", NOTHING_TO_SAY):
+            attempts.append(Attempt(number=number, text="", token_usage=NO_TOKENS))
+            return case.decided("passed_after_retry", attempts[-1], commit_nothing(self.cast.key, output))
+        if not draft.text:
+            self._forget(key)
+            return Correction.commit()  # a call of a tool, say: nothing is said
+        if len(draft.own) < config.minimum_required_qty_of_actions:
+            attempts.append(Attempt(number=number, text=draft.text, token_usage=NO_TOKENS))
+            return case.decided("passed", attempts[-1])
+        attempt = yield from self._checked(number, draft, config)
+        attempts.append(attempt)
+        if attempt.passed:
+            outcome: Outcome = "passed" if number == 1 else "passed_after_retry"
+            return case.decided("timeout_pass_through" if attempt.unjudged else outcome, attempt)
+        if number < config.drafts:
+            return Correction.retry(feedback_on(attempts, config.drafts), keep=attempt.to_note())
+        if config.enable_direct_correction:
+            rewritten = yield from self._rewritten(draft, config, attempts)
+            if rewritten is not None:
+                outcome = "timeout_pass_through" if rewritten.unjudged else "corrected"
+                return case.decided(
+                    outcome, rewritten, with_text(self.cast.key, item, output, rewritten.text)
+                )
+        if not config.continue_on_failure:
+            return case.decided("rejected", attempt)
+        best = best_of(attempts)
+        if best.stage == "rewrite":
+            return case.decided("forced_through", best, with_text(self.cast.key, item, output, best.text))
+        return case.decided("forced_through", best)
+
+    def _rewritten(
+        self, draft: Draft, config: GateConfig, attempts: list[Attempt]
+    ) -> _Reviewing[Attempt | None]:
+        """The first rewritten draft that passes. Each rewrites the best one so far, by what was found wrong with it."""
+        for _ in range(config.max_correction_attempts):
+            base = best_of(attempts)
+            text: str = yield _Rewrite(rewriting(base, self.cast.persona(draft.agent)))
+            changed = Draft(draft.agent, text.strip(), draft.before, draft.own)
+            attempt = yield from self._checked(len(attempts) + 1, changed, config, stage="rewrite")
+            attempts.append(attempt)
+            if attempt.passed:
+                return attempt
+        return None
+
+    def _checked(self, number: int, draft: Draft, config: GateConfig, **stage: Any) -> _Reviewing[Attempt]:
+        thresholds = config.thresholds
+        asked: dict[Dimension, Steps[Judgements]] = {}
+        target = self.cast.target(draft.before, draft.agent)
+        for dimension in thresholds:
+            if dimension != "consistency" or draft.own:
+                asked[dimension] = self._asking(dimension, draft, target)
+        found: Mapping[Dimension, Judgements | BaseException] = {}
+        if asked:
+            found = yield _Judge(asked, config.judge_timeout)
+        checks: dict[str, DimensionCheck] = {
+            dimension: _check(found.get(dimension), threshold, self._set(dimension, draft.agent))
+            for dimension, threshold in thresholds.items()
+        }
+        similarity, similar = similarity_to(draft.text, draft.own[-RECENT:])
+        judged = list(found.values())
+        return Attempt(
+            number=number,
+            text=draft.text,
+            checks=checks,
+            similarity=similarity if config.gate_similarity_enabled else None,
+            most_similarity=config.max_action_similarity,
+            similar_to=similar if config.gate_similarity_enabled else "",
+            # What a judgement that failed has cost, nobody knows.
+            calls=sum(answer.calls if isinstance(answer, Judgements) else 1 for answer in judged),
+            token_usage=total_usage(
+                answer.token_usage if isinstance(answer, Judgements) else None for answer in judged
+            ),
+            **stage,
+        )
+
+    def _asking(self, dimension: Dimension, draft: Draft, target: Target) -> Steps[Judgements]:
+        propositions = self._set(dimension, draft.agent)
+        variables = {"action": draft.text, "action_type": "TALK"}
+        if len(propositions) > 1:
+            return self.engine.asking_batch(propositions.propositions, target, variables=variables)
+        return _alone(self.engine.asking("score", propositions[0], target, variables=variables))
+
+    def _set(self, dimension: str, agent: str | None) -> PropositionSet:
+        persona = self.cast.personas.get(agent or "")
+        known = persona.id or None if persona else None
+        return self._propositions[dimension, known]
+
+    # Asking
+
+    def _judge(self, op: _Judge) -> dict[Dimension, Judgements | BaseException]:
+        futures: dict[Dimension, Future[Judgements]] = {
+            dimension: start(partial(self.engine.run, steps), name=f"arbiter-gate-{dimension}")
+            for dimension, steps in op.questions.items()
+        }
+        end = time.monotonic() + op.timeout
+        found: dict[Dimension, Judgements | BaseException] = {}
+        for dimension, future in futures.items():
+            try:
+                found[dimension] = within(max(0.0, end - time.monotonic()), future)
+            except ConfigurationError:
+                raise
+            except Exception as error:
+                found[dimension] = error
+        return found
+
+    async def _ajudge(self, op: _Judge) -> dict[Dimension, Judgements | BaseException]:
+        tasks = {
+            dimension: asyncio.ensure_future(self.engine.arun(steps))
+            for dimension, steps in op.questions.items()
+        }
+        try:
+            # Not `wait_for`, which waits until a judge agrees to be cancelled.
+            await asyncio.wait(tasks.values(), timeout=op.timeout)
+        finally:
+            late = {dimension for dimension, task in tasks.items() if not task.done()}
+            for dimension in late:
+                tasks[dimension].cancel()
+        found: dict[Dimension, Judgements | BaseException] = {}
+        for dimension, task in tasks.items():
+            if dimension in late or task.cancelled():
+                found[dimension] = TimeoutError(f"no answer within {op.timeout:g} s")
+            elif (error := task.exception()) is None:
+                found[dimension] = task.result()
+            elif isinstance(error, Exception) and not isinstance(error, ConfigurationError):
+                found[dimension] = error
+            else:
+                raise error
+        return found
+
+    @property
+    def _writer(self) -> Any:
+        return self.rewriter
+
+    # What is known of an action until it is decided
+
+    def _begin(self, key: tuple[str, str]) -> _Open:
+        with self._lock:
+            found = self._open[key] = _Open()
+            while len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+            return found
+
+    def _known(self, key: tuple[str, str]) -> _Open:
+        with self._lock:
+            found = self._open.get(key)
+        return self._begin(key) if found is None else found
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._open.pop(key, None)
+
+    def finished(self, key: tuple[str, str], action: GatedAction) -> None:
+        """The action is decided."""
+        self._forget(key)
+        if self.enforced:
+            self.actions.append(action)
+
+
+@dataclass(slots=True)
+class _Case:
+    """One review, for the record of what it comes to."""
+
+    gate: PersonaGate
+    history: History
+    item: HistoryItem
+    draft: Draft
+    config: GateConfig
+    attempts: list[Attempt]
+
+    def decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> Correction:
+        """Record the action, and say what is to be committed: the draft `taken`, or `output` instead."""
+        judged = bool(taken.checks) or taken.similarity is not None
+        original = self.attempts[0].text
+        changed = outcome != "rejected" and taken.number > 1
+        thread = self.history.thread_id if isinstance(self.history, CausalHistory) else None
+        action = GatedAction(
+            id=self.item.id,
+            agent=self.draft.agent,
+            node=self.item.node,
+            thread_id=thread,
+            at=datetime.now(UTC),
+            outcome=outcome,
+            attempt_number=taken.number,
+            original_text=original,
+            corrected_text=taken.text if changed and taken.text != original else None,
+            dimension_scores=taken.checks,
+            similarity_score=taken.similarity,
+            total_score=taken.total if judged else None,
+            token_usage=total_usage(attempt.token_usage for attempt in self.attempts),
+            calls=sum(attempt.calls for attempt in self.attempts),
+            attempts=tuple(self.attempts),
+        )
+        self.gate.finished(_key(self.history, self.item), action)
+        details = action.to_dict()
+        if outcome == "rejected":
+            failed = [name for name, check in taken.checks.items() if not check.passed]
+            failed += ["similarity"] if taken.too_similar else []
+            reason = f"{len(self.attempts)} drafts failed, the last one on {', '.join(failed)}"
+            return Correction.give_up(reason, details=details)
+        if output:
+            return Correction.commit(*output, details=details)
+        if taken.number != self.attempts[-1].number:
+            return Correction.commit_attempt(taken.number, details=details)
+        return Correction.commit(details=details)
+
+
+def best_of(attempts: Sequence[Attempt]) -> Attempt:
+    """The attempt with the highest total, of equals the earliest, among those whose text is at hand."""
+    return max((attempt for attempt in attempts if attempt.text is not None), key=lambda found: found.total)
+
+
+def similarity_to(text: str, messages: Sequence[str]) -> tuple[float, str]:
+    """The highest Jaccard overlap of the words of `text` with those of a message, and that message; 0.0 with none."""
+    words = set(tokens(text))
+    found = [(jaccard(words, set(tokens(message))), message) for message in messages]
+    return max(found, key=lambda pair: pair[0], default=(0.0, ""))
+
+
+def commit_nothing(key: str, output: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's update without what it says."""
+    return {name: output[name] for name in output if name != key}
+
+
+def with_text(key: str, item: HistoryItem, output: Mapping[str, Any], text: str | None) -> dict[str, Any]:
+    """A node's update that says `text` instead."""
+    value = output.get(key)
+    said = text or ""
+    given = messages_in(item.input_state.get(key))
+    messages = messages_in(value)
+    if isinstance(value, str):
+        return {**output, key: said}
+    new = [at for at, one in enumerate(messages) if at >= len(given) or messages[: len(given)] != given]
+    spoken = [at for at in new if isinstance(messages[at], str) or _speaks(messages[at])]
+    kept: list[Any] = []
+    for at, one in enumerate(messages):
+        if at == spoken[-1]:
+            one = said if isinstance(one, str) else one.model_copy(update={"content": said})
+        elif at in spoken:
+            continue  # the new text stands for all that was said
+        kept.append(one)
+    return {**output, key: kept[0] if isinstance(value, BaseMessage) else kept}
+
+
+def _speaks(message: Any) -> bool:
+    return isinstance(message, AIMessage) and bool(str(message.text).strip())
+
+
+def _text_of(answer: Any) -> str:
+    return str(answer.text) if isinstance(answer, BaseMessage) else str(answer)
+
+
+def _alone(steps: Steps[JudgeResult]) -> Steps[Judgements]:
+    result = yield from steps
+    return Judgements(results=(result,), calls=result.calls, token_usage=result.token_usage)
+
+
+def _check(
+    answer: Judgements | BaseException | None, threshold: float, propositions: PropositionSet
+) -> DimensionCheck:
+    if answer is None:
+        reasoning = "there is no earlier action to be consistent with"
+        return DimensionCheck(
+            score=float(HIGHEST), threshold=threshold, status="no_evidence", reasoning=reasoning
+        )
+    if isinstance(answer, BaseException):
+        status: Status = "timeout" if isinstance(answer, TimeoutError) else "error"
+        problem = str(answer) if status == "timeout" else f"{type(answer).__name__}: {answer}"
+        return DimensionCheck(score=None, threshold=threshold, status=status, reasoning=problem)
+    weights = {found.id: found.weight for found in propositions}
+    scored = [result for result in answer if result.score is not None]
+    judged = [result for result in scored if result.status == "judged"]
+    counted = judged or scored
+    score = weighted_mean((weights[result.proposition_id], result.score) for result in counted)
+    if score is None:
+        status = "timeout" if any(result.status == "timeout" for result in answer) else "error"
+        problem = next((result.problem for result in answer if result.problem), "no proposition has a weight")
+        return DimensionCheck(score=None, threshold=threshold, status=status, reasoning=problem)
+    worst = min(counted, key=lambda result: result.score or 0.0)
+    low = sorted(
+        (result for result in counted if (result.score or 0.0) < threshold), key=lambda r: r.score or 0.0
+    )
+    return DimensionCheck(
+        score=score,
+        threshold=threshold,
+        status=worst.status,
+        reasoning=worst.reasoning,
+        recommended=tuple((result.reasoning, result.recommendations) for result in low),
+    )
+
+
+def _propositions(
+    source: str | Path | Mapping[str, PropositionSet] | None, dimension: str, agent: str | None
+) -> PropositionSet:
+    if isinstance(source, Mapping):
+        if dimension in source:
+            return source[dimension]
+        source = None
+    return load_propositions(
+        pack_folder("evaluators").joinpath("actions") if source is None else source, dimension, agent
+    )
+
+
+def _key(history: History, item: HistoryItem) -> tuple[str, str]:
+    return (history.run_id if isinstance(history, CausalHistory) else "", item.id)

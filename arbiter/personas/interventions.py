@@ -1,0 +1,607 @@
+"""Interventions: what changes the course of a conversation, once a step and before anybody acts.
+
+functional? ─▶ textual? ─▶ propositional? ─▶ effect: a nudge, lent to the agent's next call and nothing else
+
+The conditions that are set must all hold; the first that does not ends it. See docs/personas.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+from arbiter.advice import Advisor
+from arbiter.errors import ConfigurationError, RegistrationError
+from arbiter.history import CausalHistory, History, HistoryItem
+from arbiter.instructions import Instruction
+from arbiter.models import ChatModel
+from arbiter.personas.asking import Steps
+from arbiter.personas.characters import Persona
+from arbiter.personas.config import GateConfig
+from arbiter.personas.conversation import AgentOf, Cast, config_for
+from arbiter.personas.engine import JudgeResult, PropositionEngine, Target
+from arbiter.personas.judges import Judge
+from arbiter.personas.propositions import Proposition
+from arbiter.personas.texts import vocabulary_similarity
+from arbiter.personas.trajectories import Event, Trajectory
+
+Condition = Callable[[list[Target]], bool]
+Nudges = str | Mapping[str, str] | None
+Effect = Callable[[list[Target]], Nudges]
+NudgeKind = Literal[
+    "devils_advocate", "change_subject", "personal_story", "challenging_question", "new_ideas"
+]
+HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not mention it:"
+_KEPT = 1_000
+_log = logging.getLogger("arbiter.personas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervened:
+    """One evaluation of an intervention: which conditions held (None: not asked), and the nudges by agent."""
+
+    name: str
+    functional: bool | None = None
+    textual: bool | None = None
+    propositional: bool | None = None
+    fired: bool = False
+    nudges: Mapping[str, str] = field(default_factory=dict[str, str])
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Step:
+    """The evaluation of one superstep: whoever comes first does it, the others wait."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    task: asyncio.Future[None] | None = None
+
+
+class _Interventions(Advisor):
+    """What one intervention and a batch of them share: they are evaluated once per superstep, in order.
+
+    Nudges wait for the agent's next call in the same run and are lent to that call. They are in memory alone.
+    """
+
+    # A judge may be asked. Where none is, the events of a conversation are quickly counted.
+    blocking = True
+    cast: Cast
+
+    def __init__(
+        self,
+        name: str,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes)
+        self.log: list[Intervened] = []
+        """The last evaluations, oldest first."""
+        self._lock = threading.Lock()
+        self._steps: OrderedDict[Any, _Step] = OrderedDict()
+        self._waiting: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._given: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], list[tuple[int, str]]] = OrderedDict()
+
+    @property
+    def interventions(self) -> Sequence[Intervention]:
+        """In the order in which they are evaluated."""
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        super().validate()
+        for intervention in self.interventions:
+            intervention.check()
+
+    def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
+        key, item = _step_of(history)
+        with self._lock:
+            step = self._steps.get(key)
+            mine = step is None
+            if step is None:
+                step = self._new_step(key)
+        if not mine:
+            step.done.wait()
+        else:
+            try:
+                self._run(self._evaluating(history, item))
+            finally:
+                step.done.set()
+        return self._take(history, item)
+
+    async def aadvise(self, history: History, state: Mapping[str, Any]) -> str | None:
+        """As `advise`, judging on this event loop."""
+        key, item = _step_of(history)
+        with self._lock:
+            step = self._steps.get(key)
+            if step is None:
+                step = self._new_step(key)
+                step.task = asyncio.ensure_future(self._arun(self._evaluating(history, item)))
+        if step.task is not None:
+            # Who waits may be cancelled; the others still want to know.
+            await asyncio.shield(step.task)
+        return self._take(history, item)
+
+    def _new_step(self, key: Any) -> _Step:
+        step = self._steps[key] = _Step()
+        while len(self._steps) > _KEPT:
+            self._steps.popitem(last=False)
+        return step
+
+    # Evaluating
+
+    def _evaluating(self, history: History, item: HistoryItem) -> Generator[_Question, Any, None]:
+        talk = self.cast.before(item)
+        run = _run_of(history)
+        thoughts: list[tuple[str, str]] = []
+        for intervention in self.interventions:
+            found = yield from intervention.evaluating(self._targets(intervention, talk, run, thoughts))
+            with self._lock:
+                self.log = [*self.log, found][-_KEPT:]
+                for agent, nudge in found.nudges.items():
+                    thoughts.append((agent, nudge))
+                    waiting = self._waiting.setdefault((run, agent), [])
+                    if nudge not in waiting:  # one that fires at each step says it once
+                        waiting.append(nudge)
+                    if intervention.persist:
+                        self._kept.setdefault((run, agent), []).append((len(talk), nudge))
+                for known in (self._waiting, self._kept):
+                    while len(known) > _KEPT:
+                        known.popitem(last=False)
+
+    def _targets(
+        self,
+        intervention: Intervention,
+        talk: Trajectory,
+        run: str,
+        thoughts: Sequence[tuple[str, str]],
+    ) -> list[Target]:
+        """The conversation as it is for the targets, with the thoughts that they have been given."""
+        kept: list[tuple[int, Event]] = []
+        for agent in intervention.agents:
+            kept += [(at, _thought(agent, nudge)) for at, nudge in self._kept.get((run, agent), ())]
+        events = list(talk.events)
+        for at, event in sorted(kept, key=lambda pair: pair[0], reverse=True):
+            events.insert(at, event)
+        known = {event.text for _, event in kept}
+        events += [_thought(agent, nudge) for agent, nudge in thoughts if nudge not in known]
+        seen = Trajectory.of(events)
+        return [self.cast.target(seen, agent) for agent in intervention.agents] or [
+            self.cast.target(seen, None)
+        ]
+
+    def _run(self, steps: Generator[_Question, Any, None]) -> None:
+        try:
+            question = next(steps)
+            while True:
+                try:
+                    answer: Any = question.engine.run(question.steps)
+                except Exception as error:
+                    answer = error
+                question = steps.send(answer)
+        except StopIteration:
+            return
+
+    async def _arun(self, steps: Generator[_Question, Any, None]) -> None:
+        try:
+            question = next(steps)
+            while True:
+                try:
+                    answer: Any = await question.engine.arun(question.steps)
+                except Exception as error:
+                    answer = error
+                question = steps.send(answer)
+        except StopIteration:
+            return
+
+    # Nudges
+
+    def _take(self, history: History, item: HistoryItem) -> str | None:
+        """What the agent of this node run is told; the same again when the node run is tried again."""
+        agent = self.cast.acting(item)
+        if agent is None:
+            return None
+        run = _run_of(history)
+        with self._lock:
+            if (given := self._given.get((run, item.id))) is not None:
+                return given or None
+            nudges = self._waiting.pop((run, agent), [])
+            lasting = [nudge for _, nudge in self._kept.get((run, agent), ()) if nudge not in nudges]
+            text = "\n\n".join([HEADING, *lasting, *nudges]) if lasting or nudges else ""
+            self._given[run, item.id] = text
+            while len(self._given) > _KEPT:
+                self._given.popitem(last=False)
+        return text or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Something for a judge."""
+
+    engine: PropositionEngine
+    steps: Steps[JudgeResult]
+
+
+class Intervention(_Interventions):
+    """Nudges `targets`, or whoever its effect names, when all of its conditions hold.
+
+    `targets` are agents, by persona or name; functions get them as `Target`s, always as a list: each with the
+    conversation so far, or without any targets the conversation alone. Of it a judge is shown the first `first_n` and
+    last `last_n` events. With `persist` an agent keeps the thought for the rest of the run, as in the paper; it is kept
+    in memory, never in messages or checkpoints.
+
+    A judge or a function that fails keeps it from firing; the `log` says so.
+    """
+
+    def __init__(
+        self,
+        targets: Persona | str | Iterable[Persona | str] = (),
+        *,
+        judge: PropositionEngine | Judge | ChatModel | str | None = None,
+        first_n: int = 10,
+        last_n: int = 100,
+        name: str = "intervention",
+        persist: bool = False,
+        agents: Iterable[Persona | str] = (),
+        key: str = "messages",
+        agent_of: AgentOf | None = None,
+        channel: str = "",
+        timeout: float | None = 30.0,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes)
+        given = [targets] if isinstance(targets, Persona | str) else list(targets)
+        self.cast = Cast([*given, *agents], key=key, agent_of=agent_of, channel=channel)
+        self.agents = [one.name if isinstance(one, Persona) else one for one in given]
+        self.engine = (
+            judge
+            if judge is None or isinstance(judge, PropositionEngine)
+            else PropositionEngine(judge, timeout=timeout)
+        )
+        self.first_n = first_n
+        self.last_n = last_n
+        self.persist = persist
+        self._functional: Condition | None = None
+        self._textual: Proposition | None = None
+        self._propositional: Proposition | None = None
+        self._threshold: float | None = None
+        self._effect: Effect | None = None
+
+    @property
+    def interventions(self) -> Sequence[Intervention]:
+        return (self,)
+
+    def set_textual_precondition(self, claim: str) -> Self:
+        """The judge finds that this is true of the conversation."""
+        scope: Any = "agent" if len(self.agents) == 1 else "environment"
+        self._textual = Proposition("textual", claim, target_type=scope)
+        return self
+
+    def set_functional_precondition(self, condition: Condition) -> Self:
+        """The function says True."""
+        self._functional = condition
+        return self
+
+    def set_propositional_precondition(
+        self, proposition: Proposition, threshold: float | None = None
+    ) -> Self:
+        """The score is below `threshold`; without one, the judge finds that the proposition is true."""
+        self._propositional, self._threshold = proposition, threshold
+        return self
+
+    def set_effect(self, effect: Effect | str) -> Self:
+        """What the targets are told: a text, or a function that returns one, or texts by agent, or None."""
+        self._effect = (lambda targets: effect) if isinstance(effect, str) else effect
+        return self
+
+    def check(self) -> None:
+        """Raise `RegistrationError` if this cannot be evaluated; warn if nothing limits it."""
+        if self._effect is None:
+            raise RegistrationError(f"intervention {self.name!r} has no effect. Call set_effect(...).")
+        if self.engine is None and (self._textual or self._propositional):
+            raise RegistrationError(f"intervention {self.name!r} has a condition for a judge. Pass judge=.")
+        if not (self._functional or self._textual or self._propositional):
+            warnings.warn(
+                f"intervention {self.name!r} has no precondition: it fires at every step.", stacklevel=2
+            )
+
+    def evaluating(self, targets: list[Target]) -> Generator[_Question, Any, Intervened]:
+        """The decisions of one evaluation."""
+        found: dict[str, Any] = {"name": self.name}
+        try:
+            if self._functional is not None:
+                found["functional"] = bool(self._functional(targets))
+                if not found["functional"]:
+                    return Intervened(**found)
+            if self._textual is not None:
+                found["textual"] = yield from self._holds(self._textual, None, targets)
+                if not found["textual"]:
+                    return Intervened(**found)
+            if self._propositional is not None:
+                found["propositional"] = yield from self._holds(self._propositional, self._threshold, targets)
+                if not found["propositional"]:
+                    return Intervened(**found)
+            nudges = self._nudges(targets)
+        except Exception as error:
+            _log.warning("intervention %r did not fire: %s: %s", self.name, type(error).__name__, error)
+            return Intervened(**found, problem=f"{type(error).__name__}: {error}")
+        return Intervened(**found, fired=True, nudges=nudges)
+
+    def _holds(
+        self, proposition: Proposition, threshold: float | None, targets: list[Target]
+    ) -> Generator[_Question, Any, bool]:
+        assert self.engine is not None
+        first, last = proposition.first_n, proposition.last_n
+        if first is None and last is None:
+            proposition = replace(proposition, first_n=self.first_n, last_n=self.last_n)
+        one = len(targets) == 1
+        target = targets[0] if one else self.cast.target(targets[0].trajectory, None)
+        mode: Literal["score", "check"] = "check" if threshold is None else "score"
+        result: JudgeResult | Exception = yield _Question(
+            self.engine, self.engine.asking(mode, proposition, target)
+        )
+        if isinstance(result, Exception):
+            raise result
+        if result.status in ("timeout", "error"):
+            raise RuntimeError(result.problem or result.status)
+        if threshold is not None:
+            return result.score is not None and result.score < threshold
+        return result.result is True and result.status != "no_evidence"  # nothing was said yet
+
+    def _nudges(self, targets: list[Target]) -> dict[str, str]:
+        assert self._effect is not None
+        effect = self._effect(targets)
+        if effect is None or effect == "":
+            return {}
+        if isinstance(effect, str):
+            agents = self.agents or list(self.cast.personas)
+            return dict.fromkeys(agents, effect)
+        return {self.cast.name(agent) or agent: text for agent, text in effect.items() if text}
+
+
+class InterventionBatch(_Interventions):
+    """Several interventions as one advisor: all are evaluated, one after the other, before any agent acts.
+
+    The setters set the same for each. `cast` is who acts in which node and where the conversation is; None: as the
+    interventions have it.
+    """
+
+    def __init__(
+        self,
+        interventions: Iterable[Intervention],
+        *,
+        name: str = "interventions",
+        cast: Cast | None = None,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes)
+        self._interventions = list(interventions)
+        if cast is None:
+            casts = [one.cast for one in self._interventions]
+            if not casts:
+                raise ConfigurationError(f"batch {name!r}: expected at least one intervention, or a cast.")
+            personas = {p.name: p for known in casts for p in known.personas.values()}
+            first = casts[0]
+            cast = Cast(personas.values(), key=first.key, agent_of=first.agent_of, channel=first.channel)
+        self.cast = cast
+
+    @classmethod
+    def create_for_each(
+        cls, agents: Iterable[Persona | str], *, name: str = "intervention", **settings: Any
+    ) -> InterventionBatch:
+        """One intervention for each agent; `settings` are those of `Intervention`."""
+        known = list(agents)
+        targets = {
+            key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings
+        }
+        each = [
+            Intervention(
+                agent, name=f"{name}:{agent.name if isinstance(agent, Persona) else agent}", **settings
+            )
+            for agent in known
+        ]
+        return cls(each, name=name, **targets)
+
+    @property
+    def interventions(self) -> Sequence[Intervention]:
+        return self._interventions
+
+    def __iter__(self) -> Iterator[Intervention]:
+        return iter(self._interventions)
+
+    def __len__(self) -> int:
+        return len(self._interventions)
+
+    def set_textual_precondition(self, claim: str) -> Self:
+        """As `Intervention.set_textual_precondition`, for each."""
+        for one in self:
+            one.set_textual_precondition(claim)
+        return self
+
+    def set_functional_precondition(self, condition: Condition) -> Self:
+        """As `Intervention.set_functional_precondition`, for each."""
+        for one in self:
+            one.set_functional_precondition(condition)
+        return self
+
+    def set_propositional_precondition(
+        self, proposition: Proposition, threshold: float | None = None
+    ) -> Self:
+        """As `Intervention.set_propositional_precondition`, for each."""
+        for one in self:
+            one.set_propositional_precondition(proposition, threshold)
+        return self
+
+    def set_effect(self, effect: Effect | str) -> Self:
+        """As `Intervention.set_effect`, for each."""
+        for one in self:
+            one.set_effect(effect)
+        return self
+
+
+def _thought(agent: str, nudge: str) -> Event:
+    return Event.action(agent, nudge, "THINK")
+
+
+def _run_of(history: History) -> str:
+    return history.run_id if isinstance(history, CausalHistory) else ""
+
+
+def _step_of(history: History) -> tuple[Any, HistoryItem]:
+    item = history.entries[-1][-1]
+    return (_run_of(history), item.namespace, item.step), item
+
+
+# What ships ---------------------------------------------------------------------------------------
+
+NUDGES: Mapping[NudgeKind, str] = {
+    "devils_advocate": "Everybody agrees a little too quickly. Name the weakest point of what was said last, and hold "
+    "to it as {name} would.",
+    "change_subject": "This has been talked through. Bring up something else that matters to {name}.",
+    "personal_story": "Tell something that happened to {name} and that puts all of this in another light.",
+    "challenging_question": "Ask the one question that nobody here wants to answer, in the words of {name}.",
+    "new_ideas": "Think of all ideas so far. Now come up with a completely new one, no variation of any of them, that "
+    "only {name} could have.",
+}
+
+
+def nudge_for(kind: NudgeKind, target: Target) -> str:
+    """A nudge in the name of the target's character, with a reminder of what it is like."""
+    persona = target.own_personas[0] if target.own_personas else None
+    text = NUDGES[kind].replace("{name}", target.agent or "yourself")
+    if persona is None or not persona.description.strip():
+        return text
+    return f"{text} You are {persona.name}: {' '.join(persona.description.split())}"
+
+
+AGREEING = (
+    "The participants agree with one another too readily: they take up what was said before, in much the same words, "
+    "without objection, doubt or a view of their own."
+)
+STAGNATING = (
+    "{{agent_name}} has brought up no entirely new idea in more than its last %d messages: what it says are "
+    "repetitions and refinements of ideas that were there before."
+)
+
+
+def anti_convergence(
+    agents: Iterable[Persona | str],
+    judge: PropositionEngine | Judge | ChatModel | str,
+    config: GateConfig | Mapping[str, GateConfig] | None = None,
+    *,
+    nudges: Mapping[str, NudgeKind] | NudgeKind = "devils_advocate",
+    persist: bool = False,
+    name: str = "anti_convergence",
+    **settings: Any,
+) -> InterventionBatch:
+    """Keeps voices apart: fires when the speakers share at least `convergence_threshold` of their vocabulary (mean over
+    all pairs; 0 asks the judge alone) and a judge finds that they agree too readily. Each agent then gets a nudge.
+
+    `nudges` says of what kind each agent's nudge is, by name. With a `config` only those agents are nudged for which
+    `anti_convergence_enabled` is set. Agents with different thresholds have an intervention each.
+    """
+    known = list(agents)
+    cast = Cast(known)
+    thresholds: dict[float, list[Persona | str]] = {}
+    for agent in known:
+        limits = _limits(config, cast, agent.name if isinstance(agent, Persona) else agent)
+        if limits is None or limits.anti_convergence_enabled:
+            thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
+    targets = {key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings}
+    made = {"judge": judge, "persist": persist, "name": name, "first_n": 5, "last_n": 15, **settings}
+    each = [
+        Intervention(group, agents=known, **made)
+        .set_functional_precondition(_converged(threshold))
+        .set_propositional_precondition(
+            Proposition("agreeing", AGREEING, target_type="environment", include_personas=False)
+        )
+        .set_effect(_nudging(cast, nudges, "devils_advocate"))
+        for threshold, group in thresholds.items()
+    ]
+    return InterventionBatch(each, name=name, cast=Cast(known, **_of_cast(settings)), **targets)
+
+
+def variety(
+    agents: Iterable[Persona | str],
+    judge: PropositionEngine | Judge | ChatModel | str,
+    config: GateConfig | Mapping[str, GateConfig] | None = None,
+    *,
+    stale_after: int = 5,
+    nudges: Mapping[str, NudgeKind] | NudgeKind = "new_ideas",
+    persist: bool = False,
+    name: str = "variety",
+    **settings: Any,
+) -> InterventionBatch:
+    """Keeps ideas coming: one intervention for each agent, that fires when the agent has at least
+    `variety_message_threshold` messages and a judge finds no entirely new idea in its last `stale_after`.
+
+    With a `config` only those agents take part for which `variety_intervention_enabled` is set.
+    """
+    batch = InterventionBatch.create_for_each(
+        agents, name=name, judge=judge, persist=persist, **{"first_n": 5, "last_n": 20, **settings}
+    )
+    for one in batch:
+        limits = _limits(config, one.cast, one.agents[0])
+        on = limits is None or limits.variety_intervention_enabled
+        threshold = (limits or GateConfig()).variety_message_threshold
+        one.set_functional_precondition(_many(threshold) if on else _never)
+        one.set_textual_precondition(STAGNATING % stale_after)
+        one.set_effect(_nudging(one.cast, nudges, "new_ideas"))
+    return batch
+
+
+def _limits(
+    config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, agent: str
+) -> GateConfig | None:
+    return None if config is None else config_for(config, cast, agent)
+
+
+def _of_cast(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: settings[key] for key in ("key", "agent_of", "channel") if key in settings}
+
+
+def _never(targets: list[Target]) -> bool:
+    return False
+
+
+def _converged(threshold: float) -> Condition:
+    def converged(targets: list[Target]) -> bool:
+        said: dict[str, list[str]] = {}
+        for event in targets[0].trajectory:
+            if event.kind == "action" and event.type == "TALK":
+                said.setdefault(event.actor, []).append(event.text)
+        pairs = vocabulary_similarity(said)
+        return bool(pairs) and math.fsum(pairs.values()) / len(pairs) >= threshold
+
+    return converged
+
+
+def _many(threshold: int) -> Condition:
+    def many(targets: list[Target]) -> bool:
+        target = targets[0]
+        said = target.trajectory.actions_of(target.agent or "")
+        return sum(event.type == "TALK" for event in said) >= threshold
+
+    return many
+
+
+def _nudging(cast: Cast, nudges: Mapping[str, NudgeKind] | NudgeKind, fallback: NudgeKind) -> Effect:
+    kinds = {} if isinstance(nudges, str) else {cast.name(agent): kind for agent, kind in nudges.items()}
+    otherwise: NudgeKind = nudges if isinstance(nudges, str) else fallback
+
+    def effect(targets: list[Target]) -> dict[str, str]:
+        return {
+            target.agent: nudge_for(kinds.get(target.agent, otherwise), target)
+            for target in targets
+            if target.agent is not None
+        }
+
+    return effect

@@ -1,0 +1,77 @@
+"""Repetition suppression: an agent that repeats itself is told which phrases to avoid. No model is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from arbiter.advice import Advisor
+from arbiter.history import History
+from arbiter.instructions import Instruction
+from arbiter.models import quote
+from arbiter.personas.characters import Persona
+from arbiter.personas.config import GateConfig
+from arbiter.personas.conversation import AgentOf, Cast, checked_configs, config_for
+from arbiter.personas.texts import ngrams, repetition, tokens
+from arbiter.personas.trajectories import SOMEBODY
+
+RECENT = 5
+MOST_PHRASES = 10
+
+
+class RepetitionSuppressor(Advisor):
+    """Tells an agent which phrases to avoid when its last five messages overlap too much.
+
+    It speaks up when the mean overlap of their 3-grams (`repetition`) is above `repetition_threshold`. With a `config`
+    only those agents are looked at for which `repetition_suppression_enabled` is set; it is for all agents, or by
+    agent with "*" for the others. Mean overlap falls with the length of messages, so the same opening of long messages
+    goes unnoticed.
+    """
+
+    blocking = False
+
+    def __init__(
+        self,
+        agents: Iterable[Persona | str] = (),
+        config: GateConfig | Mapping[str, GateConfig] | None = None,
+        *,
+        name: str = "repetition",
+        key: str = "messages",
+        agent_of: AgentOf | None = None,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes)
+        self.cast = Cast(agents, key=key, agent_of=agent_of)
+        enabled = GateConfig(repetition_suppression_enabled=True) if config is None else config
+        self.config = checked_configs(enabled, self.cast, f"advisor {name!r}")
+
+    def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
+        item = history.entries[-1][-1]
+        agent = self.cast.acting(item)
+        config = config_for(self.config, self.cast, agent)
+        if not config.repetition_suppression_enabled:
+            return None
+        own = self.cast.before(item, agent).actions_of(agent or SOMEBODY)
+        messages = [event.text for event in own[-RECENT:]]
+        if len(messages) < 2 or repetition(messages, 3) <= config.repetition_threshold:
+            return None
+        phrases = "\n".join(f"- {phrase}" for phrase in repeated_phrases(messages))
+        shown = "\n".join(quote(message) for message in messages)
+        return (
+            f"You are repeating yourself. These are your last messages:\n{shown}\n\n"
+            f"Say something else, in other words. Avoid these phrases:\n{phrases}"
+        )
+
+
+def repeated_phrases(messages: Sequence[str], most: int = MOST_PHRASES) -> list[str]:
+    """The 3-grams that at least two of `messages` have: the most frequent first, then the one that came first."""
+    counts = Counter(ngram for message in messages for ngram in ngrams(message, 3))
+    first: dict[str, int] = {}
+    for message in messages:
+        words = tokens(message)
+        for at in range(len(words) - 2):
+            first.setdefault(" ".join(words[at : at + 3]), len(first))
+    shared = [ngram for ngram, count in counts.items() if count > 1]
+    return sorted(shared, key=lambda ngram: (-counts[ngram], first[ngram]))[:most]
