@@ -49,6 +49,7 @@ from arbiter.weaving import Rules, ledger_of, weave
 
 if TYPE_CHECKING:
     from arbiter.constitution import Constitution
+    from arbiter.linting import LintReport
     from arbiter.packs import BindingPack
 
 Graph = Pregel[Any, Any, Any, Any]
@@ -323,6 +324,24 @@ class ArbiterOS:
         if isinstance(target, Runnable):
             return GovernedRunnable(self._core, body, name, found, shapes)
         return govern_function(self._core, target, name, found, shapes)
+
+    def lint(
+        self,
+        graph: Graph | Builder,
+        *,
+        instructions: Mapping[str, Instruction | str] | None = None,
+    ) -> LintReport:
+        """What is wrong with a graph and with what is registered for it; nothing is run. See docs/linting.md.
+
+        `instructions` as for `govern`. A governed graph is looked at with those that it was governed with.
+        """
+        from arbiter.linting import lint
+        from arbiter.linting.linter import compiled
+
+        target = compiled(graph)
+        _, rules = (None, None) if instructions else self._governed.get(cast(Graph, graph), (None, None))
+        rules = rules or rules_for(target, instructions, None, strict=False, packs=self._bindings)
+        return lint(target, self._core.registry, rules, strict=self._strict)
 
     # Running
 

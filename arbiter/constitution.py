@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from arbiter.contracts import Contract, Mode
 from arbiter.errors import (
@@ -88,6 +88,10 @@ class DomainCore(PackModel):
     members: Annotated[dict[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], Member], Field(min_length=1)]
 
 
+def _no_bool(value: object) -> object:
+    return repr(value) if isinstance(value, bool) else value  # True is 1, and no version
+
+
 Entries = Annotated[list[dict[str, Any]], Field(default_factory=list[dict[str, Any]])]
 Match = Annotated[FingerprintEntry, AfterValidator(has_traits)]
 
@@ -95,7 +99,7 @@ Match = Annotated[FingerprintEntry, AfterValidator(has_traits)]
 class PackFile(PackModel):
     """One file."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_no_bool)]
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     description: Text
     extends: Annotated[list[Text], Field(default_factory=list[Text])]

@@ -173,7 +173,7 @@ class Sum:
 
 def _perform(op: Op, run: NodeRun) -> Any:
     if type(op) is LookBack:
-        return run.saved()
+        return op.run.saved()
     if type(op) is OutputOf:
         return run.output_of(op.task)
     return run.ask(cast(Ask, op))
@@ -184,9 +184,13 @@ def _perform(op: Op, run: NodeRun) -> Any:
 
 def _call_all(op: CallAll, run: NodeRun) -> list[Any]:
     answers: list[Any] = []
+    audits = run.plan.audits
     token = var_child_runnable_config.set(run.aside)
     try:
         for seat in op.seats:
+            if audits and not seat.contract.enforced:
+                answers.append(_try_call(Call(seat, op.args), run))
+                continue
             if seat.deadline is not None:
                 answers.append(_try_call(Call(seat, op.args), run))
                 continue
@@ -222,7 +226,7 @@ def _no_coroutine(answer: Any, seat: Seat[Any], run: NodeRun) -> Any:
 
 def _call(op: Call, run: NodeRun) -> Any:
     seat = op.seat
-    token = var_child_runnable_config.set(run.aside)
+    token = var_child_runnable_config.set(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.deadline is None:
             answer = seat.method(*op.args)
@@ -250,11 +254,12 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
         for seat in op.seats:
             answer = await _try_acall(Call(seat, op.args), run)
             answers.append(answer)
-            if type(answer) is Raised and isinstance(answer.error, GraphBubbleUp):
+            pauses = type(answer) is Raised and isinstance(answer.error, GraphBubbleUp)
+            if pauses and seat.contract.enforced:
                 break
         return answers
     if type(op) is LookBack:
-        return await run.asaved()
+        return await op.run.asaved()
     if type(op) is OutputOf:
         return await run.aoutput_of(op.task)
     return await run.aask(cast(Ask, op))
@@ -269,7 +274,7 @@ async def _try_acall(op: Call, run: NodeRun) -> Any:
 
 async def _acall(op: Call, run: NodeRun) -> Any:
     seat = op.seat
-    token = var_child_runnable_config.set(run.aside)
+    token = var_child_runnable_config.set(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.is_async:
             return await _by(seat.deadline, seat.method(*op.args))

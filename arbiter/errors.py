@@ -9,6 +9,7 @@
     │   ├── NotAGraphError (TypeError)          something that cannot be governed
     │   └── PackError                           mistakes in a YAML pack, all of them at once
     ├── PolicyViolationError (RuntimeError)     a checker denied, or failed and therefore denied
+    ├── ConditionError (ValueError)             a condition that is no CEL, or could not be answered
     ├── OutputSchemaError (ValueError)          a node returned what its output schema refuses
     ├── CorrectionError (RuntimeError)          a correction gate gave up, or failed
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
@@ -140,7 +141,7 @@ class PackError(ConfigurationError):
 # A RuntimeError on purpose: LangGraph's default RetryPolicy does not retry those. A denial that is
 # tried again three times is three denials, with the waiting in between.
 class PolicyViolationError(ArbiterError, RuntimeError):
-    """A node was not run, because a policy does not allow it.
+    """A node was not run, or its output not committed, because a policy does not allow it.
 
     `policy` is the name of the checker. `cause` is what it raised, when it failed instead of
     deciding. The checkpoint before the node stays: once the reason is gone, the run can be resumed.
@@ -175,6 +176,21 @@ def _failure(cause: BaseException | None) -> str:
         return "no reason was given"
     text = str(cause)
     return f"raised {type(cause).__name__}" + (f" ({text})" if text else "")
+
+
+class ConditionError(ArbiterError, ValueError):
+    """A condition is wrong, or has no answer for the values that it was asked about.
+
+    `expression` is the condition, `problem` what is wrong with it, `field` the field that is missing or unfit,
+    where it is one.
+    """
+
+    def __init__(self, expression: str, problem: str, *, field: str | None = None) -> None:
+        self.expression = expression
+        self.problem = problem
+        self.field = field
+        shown = expression if len(expression) <= 200 else expression[:197] + "..."
+        super().__init__(f"condition {shown!r}: {problem}")
 
 
 class OutputSchemaError(ArbiterError, ValueError):

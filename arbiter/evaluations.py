@@ -17,7 +17,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -153,6 +153,10 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def complete(self) -> bool:
         return len(self._results) == len(self._lanes)
 
+    def know(self, results: Mapping[str, EvaluationResult]) -> None:
+        """These results were found before; their evaluators are not asked again."""
+        self._results.update({name: found for name, found in results.items() if self.lane(name) is not None})
+
     def lane(self, name: object) -> Lane | None:
         for lane in self._lanes:
             if lane.name == name:
@@ -196,11 +200,23 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def error_of(self, name: str) -> str | None:
+        """Why that evaluator gave no result, if it gave none. Waits for it."""
+        if self.find(name) is not None:
+            return None
+        found = self._results.get(name)
+        return found.message if isinstance(found, _Failure) else None
+
     @property
     def errors(self) -> Mapping[str, str]:
         self.resolve_all()
         failures = ((lane.name, self._results.get(lane.name)) for lane in self._lanes)
         return MappingProxyType({k: v.message for k, v in failures if isinstance(v, _Failure)})
+
+    @property
+    def outcomes(self) -> Mapping[str, EvaluationResult | None]:
+        """What there is so far; None for an evaluator that failed."""
+        return {k: v if isinstance(v, EvaluationResult) else None for k, v in list(self._results.items())}
 
     def __repr__(self) -> str:
         states = (f"{lane.name}={self._results.get(lane.name, 'pending')!r}" for lane in self._lanes)
@@ -208,40 +224,61 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
 
 class ReadEvaluations(Mapping[str, EvaluationResult]):
-    """An item's evaluations as a router or gate sees them: what it reads is remembered, to be committed."""
+    """An item's evaluations as a router or gate sees them: what it reads is remembered, to be committed.
 
-    __slots__ = ("_evaluations", "read")
+    `unseen` names evaluators whose results nobody may act by.
+    """
 
-    def __init__(self, evaluations: Evaluations) -> None:
-        self._evaluations = evaluations
+    __slots__ = ("_failed", "_unseen", "evaluations", "read")
+
+    def __init__(self, evaluations: Evaluations, unseen: frozenset[str] = frozenset()) -> None:
+        self.evaluations = evaluations
+        self._failed: set[str] = set()
         self.read: dict[str, EvaluationResult] = {}
+        self._unseen = unseen
 
     def __getitem__(self, name: str) -> EvaluationResult:
-        found = self.read[name] = self._evaluations[name]
-        return found
+        if (found := self.get(name)) is None:
+            raise KeyError(name)
+        return cast(EvaluationResult, found)
 
     def get(self, key: str, default: Any = None) -> Any:
-        if (found := self._evaluations.find(key)) is None:
+        if key in self._unseen:
+            return default
+        if (found := self.evaluations.find(key)) is None:
+            if self.evaluations.lane(key) is not None:
+                self._failed.add(key)
             return default
         self.read[key] = found
         return found
 
+    @property
+    def outcomes(self) -> Mapping[str, EvaluationResult | None]:
+        """What was read so far; None for an evaluator that failed."""
+        return {**self.read, **dict.fromkeys(self._failed)}
+
     async def aget(self, name: str) -> EvaluationResult | None:
         """As `get`, without blocking the event loop."""
-        found = await self._evaluations.aget(name)
-        if found is not None:
-            self.read[name] = found
+        if name in self._unseen:
+            return None
+        await self.evaluations.aget(name)
+        found: EvaluationResult | None = self.get(name)
         return found
+
+    def error_of(self, name: str) -> str | None:
+        """As that of `Evaluations`."""
+        return None if name in self._unseen else self.evaluations.error_of(name)
 
     @property
     def errors(self) -> Mapping[str, str]:
-        return self._evaluations.errors
+        errors = self.evaluations.errors
+        return MappingProxyType({k: v for k, v in errors.items() if k not in self._unseen})
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._evaluations)
+        return (name for name in self.evaluations if name not in self._unseen)
 
     def __len__(self) -> int:
-        return len(self._evaluations)
+        return sum(1 for _ in self)
 
 
 _NAP = 0.002

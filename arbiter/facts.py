@@ -6,11 +6,13 @@ clock, a state or LangGraph; the same writes always give the same value.
 
     fact    {"id", "node", "step", "at", "took"} and, where they differ from the usual:
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
-            "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (which router),
+            "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (the router that
+            redirected or had a human asked), "notes" {contract: remark},
             "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount}}
-    value   {"seq", "run", "run_from", "nodes", "instructions", "denied", "redirects",
-            "first" and "latest" {instruction: number, of completed ones}, "last" {node: [number, fact]}, "facts",
-            "tallies" {policy: {key: [amount, number, amount in this run, number of this run]}}}
+    value   {"seq", "steps" (supersteps), "run", "run_from", "nodes", "instructions", "denied", "redirects",
+            "first" and "latest" {instruction: number, of completed ones},
+            "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
+            "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}}}
     writes  a fact; `RUN` when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
@@ -20,6 +22,7 @@ See docs/design/history.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 Fact = dict[str, Any]
@@ -29,7 +32,8 @@ RUN: Fact = {"start": "run"}
 NESTED_RUN: Fact = {"start": "nested"}
 KEEP = 256
 KEEP_TALLIES = 256
-"""How many keys of one policy are kept: those that grew last."""
+"""How many keys of one policy are kept: those that changed last."""
+_MOST_TALLIES = 4 * KEEP_TALLIES
 _EMPTY: Mapping[str, Any] = {}
 
 
@@ -37,7 +41,7 @@ def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     """The ledger value after `writes`, in their order. `value` is left as it is."""
     if len(writes) == 1 and value and not _SPECIAL.intersection(writes[0]):
         return _with_one(value, writes[0], keep)
-    new = _Fold(value)
+    new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
             new.start(nested=write["start"] == "nested")
@@ -62,8 +66,9 @@ def _with_one(value: Value, fact: Fact, keep: int) -> Value:
     new: Value = {
         **value,
         "seq": number,
+        "steps": value.get("steps", 0) + 1,
         "nodes": nodes,
-        "last": {**value.get("last", _EMPTY), node: [number, fact]},
+        "last": {**value.get("last", _EMPTY), node: [number, fact, number]},
     }
     if instruction is not None:
         counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
@@ -73,16 +78,22 @@ def _with_one(value: Value, fact: Fact, keep: int) -> Value:
             new["first"] = {**value.get("first", _EMPTY), instruction: number}
         new["latest"] = {**value.get("latest", _EMPTY), instruction: number}
     facts = new["facts"] = value["facts"] + [fact]
-    del facts[:-keep]
+    del facts[: -keep or None]
     return new
 
 
 class _Fold:
-    """A ledger value that is being made: what changes is copied first, and once."""
+    """A ledger value that is being made: what changes is copied first, and once.
 
-    __slots__ = ("_facts", "_new", "_own")
+    `inside` is how many supersteps the longest of the subgraphs took whose values are absorbed. A superstep is as
+    long as that: its subgraphs ran side by side, and each of its nodes is done when the superstep is.
+    """
 
-    def __init__(self, value: Value) -> None:
+    __slots__ = ("_begin", "_end", "_facts", "_new", "_own")
+
+    def __init__(self, value: Value, inside: int = 0) -> None:
+        self._begin: int = value.get("steps", 0)
+        self._end = self._begin + max(inside, 1)
         self._new: Value = {**value} if value else {"seq": 0, "run": 0, "run_from": 0, "facts": []}
         self._own: set[str] = set()
         self._facts: list[Fact] = list(self._new["facts"])
@@ -103,7 +114,8 @@ class _Fold:
         """A new run. A subgraph starts afresh: what it did earlier is already part of its parent's past."""
         run = self._new["run"] + 1
         if nested:
-            self.__init__({"seq": 0, "run": run, "run_from": 0, "facts": []})  # type: ignore[misc]
+            inside = self._end - self._begin
+            self.__init__({"seq": 0, "run": run, "run_from": 0, "facts": []}, inside)  # type: ignore[misc]
             return
         self._new["run"] = run
         self._new["run_from"] = self._new["seq"]
@@ -112,6 +124,7 @@ class _Fold:
 
     def add(self, fact: Fact) -> None:
         number = self._new["seq"] = self._new["seq"] + 1
+        self._new["steps"] = self._end
         node = fact["node"]
         nodes = self._part("nodes")
         nodes[node] = nodes.get(node, 0) + 1
@@ -130,21 +143,30 @@ class _Fold:
             redirects = self._part("redirects")
             redirects[router] = redirects.get(router, 0) + 1
         for policy, amounts in fact.get("tallies", _EMPTY).items():
-            self._tally(policy, ((key, amount, number, amount) for key, amount in amounts.items()))
-        self._part("last")[node] = [number, fact]
+            self._tally(policy, ((key, amount, number, self._end) for key, amount in amounts.items()))
+        last = self._part("last")
+        done = last[node][2] if node in last else 0
+        last[node] = [number, fact, done if "status" in fact else number]
         self._facts.append(fact)
 
-    def _tally(self, policy: str, grown: Iterable[tuple[str, float, int, float]]) -> None:
-        """Add to a policy's tallies: (key, amount, number of the fact, amount in this run)."""
+    def _tally(self, policy: str, changes: Iterable[tuple[str, float, int, int]]) -> None:
+        """Add to a policy's tallies: (key, amount, number of the fact, superstep), all of it of this run."""
         tallies = self._part("tallies")
         kept: dict[str, list[Any]] = {**tallies.get(policy, _EMPTY)}
         run = self._new["run"]
-        for key, amount, number, in_run in grown:
-            before, _, before_in_run, of_run = kept.pop(key, (0, 0, 0, run))
-            # Taken out and put back at the end: the order of the keys is that in which they grew.
-            kept[key] = [before + amount, number, (before_in_run if of_run == run else 0) + in_run, run]
-        while len(kept) > KEEP_TALLIES:
-            del kept[next(iter(kept))]
+        for key, amount, number, step in changes:
+            before, _, in_run, of_run, known = kept.pop(key, (0, 0, 0, run, 0))
+            in_run = (in_run if of_run == run else 0) + amount
+            # Taken out and put back at the end: the order of the keys is that in which they changed. What a
+            # subgraph did early in this superstep may be added after what a sibling of it did at its end.
+            kept[key] = [before + amount, number, in_run, run, max(known, step)]
+        if (spare := len(kept) - KEEP_TALLIES) > 0:
+            # What is below zero was taken from what a graph around this one has counted: forgotten, it would be
+            # there again. So it stays, and there is no more of it than was counted there.
+            for key in list(islice((key for key, tally in kept.items() if tally[0] >= 0), spare)):
+                del kept[key]
+            while len(kept) > _MOST_TALLIES:
+                del kept[next(iter(kept))]
         tallies[policy] = kept
 
     def absorb(self, inner: Value) -> None:
@@ -160,15 +182,20 @@ class _Fold:
         latest = self._part("latest")
         for instruction, number in inner.get("latest", _EMPTY).items():
             latest[instruction] = before + number
-        for node, (number, fact) in inner.get("last", _EMPTY).items():
-            last[node] = [before + number, fact]
+        for node, (number, fact, done) in inner.get("last", _EMPTY).items():
+            outer = last[node][2] if node in last else 0
+            last[node] = [before + number, fact, before + done if done else outer]
         for policy, tallies in inner.get("tallies", _EMPTY).items():
             # A subgraph starts afresh each time it is called, so all of what it counted is of this run.
             self._tally(
                 policy,
-                ((key, amount, before + number, amount) for key, (amount, number, _, _) in tallies.items()),
+                (
+                    (key, amount, before + number, self._begin + step)
+                    for key, (amount, number, _, _, step) in tallies.items()
+                ),
             )
         self._new["seq"] = before + inner["seq"]
+        self._new["steps"] = self._end
         self._facts.extend(inner["facts"])
 
 
@@ -198,10 +225,24 @@ class Past:
         own: int = self.value.get("seq", 0)
         return own + self.before.seq if self.before is not None else own
 
+    @property
+    def steps(self) -> int:
+        """How many supersteps those took. What a subgraph did counts, side by side with its superstep."""
+        own: int = self.value.get("steps", 0)
+        return own + self.before.steps if self.before is not None else own
+
+    @property
+    def run_from(self) -> int:
+        """How many node runs had been committed when this run began."""
+        if self.before is not None:
+            return self.before.run_from
+        number: int = self.value.get("run_from", 0)
+        return number
+
     def tally(self, policy: str, key: str) -> tuple[float, int, float]:
         """What was counted under `key`: the amount, the number of the fact that last added to it (0: none), and
         how much of it in this run. In constant time."""
-        amount, at, in_run, run = self.value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY)
+        amount, at, in_run, run, _ = self._tally(policy, key)
         if run != self.value.get("run", 0):
             in_run = 0
         if self.before is None:
@@ -209,17 +250,37 @@ class Past:
         outer, outer_at, outer_in_run = self.before.tally(policy, key)
         return outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run
 
+    def tally_keys(self, policy: str) -> set[str]:
+        """The keys under which something is counted."""
+        own = self.value.get("tallies", _EMPTY).get(policy, _EMPTY)
+        return {*own, *(self.before.tally_keys(policy) if self.before is not None else ())}
+
+    def own_tally(self, policy: str, key: str) -> float:
+        """The amount without what the graphs around this one have counted."""
+        return self._tally(policy, key)[0]
+
+    def tallied_in(self, policy: str, key: str) -> int | None:
+        """The superstep, counted from 1 as `steps` counts them, in which that tally last changed."""
+        step: int = self._tally(policy, key)[4]
+        if self.before is None:
+            return step or None
+        return self.before.steps + step if step else self.before.tallied_in(policy, key)
+
+    def _tally(self, policy: str, key: str) -> tuple[float, int, float, int, int]:
+        found: Any = self.value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY)
+        return found  # type: ignore[no-any-return]
+
     def redirects(self, router: str) -> int:
-        """How often this router has redirected in this run of the graph."""
+        """How often this router has redirected, or had a human asked, in this run of the graph."""
         count: int = self.value.get("redirects", _EMPTY).get(router, 0)
         return count
 
     def last(self, *, instruction: str | None = None, node: str | None = None) -> Fact | None:
         """The newest fact of that instruction and node, also when the facts at hand no longer hold it."""
-        latest: Mapping[str, tuple[int, Fact]] = self.value.get("last", _EMPTY)
+        latest: Mapping[str, tuple[int, Fact, int]] = self.value.get("last", _EMPTY)
         found = [
             (number, fact)
-            for name, (number, fact) in latest.items()
+            for name, (number, fact, _) in latest.items()
             if (node is None or name == node) and (instruction is None or fact.get("in") == instruction)
         ]
         if found:
@@ -229,17 +290,25 @@ class Past:
         return None
 
     def first_at(self, instruction: str) -> int | None:
-        """The number, counted from 1 over all that was ever committed, of the first run of that instruction."""
+        """The number, counted from 1 over all that was ever committed, of the first
+        completed run of that instruction."""
         if self.before is not None and (found := self.before.first_at(instruction)) is not None:
             return found
         number: int | None = self.value.get("first", _EMPTY).get(instruction)
         return number if number is None or self.before is None else self.before.seq + number
 
     def last_at(self, instruction: str) -> int | None:
-        """As `first_at`, of the last run of that instruction."""
+        """As `first_at`, of the last completed run of that instruction."""
         number: int | None = self.value.get("latest", _EMPTY).get(instruction)
         if number is None:
             return None if self.before is None else self.before.last_at(instruction)
+        return number + (0 if self.before is None else self.before.seq)
+
+    def done_at(self, node: str) -> int | None:
+        """As `last_at`, of the last completed run of that node."""
+        number: int = self.value.get("last", _EMPTY).get(node, _NEVER)[2]
+        if not number:
+            return None if self.before is None else self.before.done_at(node)
         return number + (0 if self.before is None else self.before.seq)
 
     def this_run(self) -> list[Fact]:
@@ -250,5 +319,6 @@ class Past:
         return [*(self.before.this_run() if self.before is not None else ()), *own]
 
 
-_NO_TALLY = (0, 0, 0, 0)
+_NO_TALLY = (0, 0, 0, 0, 0)
+_NEVER = (0, None, 0)
 NO_PAST = Past({})

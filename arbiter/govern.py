@@ -16,9 +16,10 @@ from pydantic.errors import PydanticUserError
 
 from arbiter.advice import CorrectionGate
 from arbiter.contracts import Contract
-from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError
+from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError, nearest
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.lifecycle import Schemas
+from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.registry import Registry
 from arbiter.weaving import NodeRule, Rules, governed_nodes, subgraph_of, targets_of
 
@@ -244,20 +245,42 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
     and no node gets a second correction gate."""
     if isinstance(contract, CorrectionGate):
         _check_gates([*(seat.contract for seat in registry.gates), contract], graph, rule)
+    if contract.mode == "off":
+        return
     applying: list[Graph] = []
     for path, level in levels(graph):
         for name, node in governed_nodes(level).items():
             if contract.applies_to(name, rule(path, name, node, level).instruction):
                 applying.append(level)
                 break
+    if not applying:
+        return
     for target in contract.redirect_targets:
-        if not applying or target == END:
+        if target == END:
             continue
         if not any(target in targets_of(level) for level in applying):
             raise UnknownNodeError(
                 f"{contract.kind} {contract.name!r} redirects to",
                 node=target,
                 names=sorted({n for level in applying for n in governed_nodes(level)}),
+            )
+    _check_evaluators(contract, registry)
+
+
+def _check_evaluators(contract: Contract, registry: Registry) -> None:
+    """The evaluators whose results it reads are registered: a misspelt one is never found, so nothing happens."""
+    if not isinstance(contract, PolicyChecker | PolicyRouter):
+        return
+    named = [("reads", name) for name in contract.needs]
+    if isinstance(contract, PolicyRouter) and contract.best_by is not None:
+        named.append(("compares attempts by", contract.best_by))
+    known = [lane.name for lane in registry.evaluators]
+    for what, name in named:
+        if name not in known:
+            raise ConfigurationError(
+                f"{contract.kind} {contract.name!r} {what} evaluator {name!r}, which is not registered. "
+                f"Evaluators: {', '.join(sorted(known)) or 'none'}.{nearest(name, known)} "
+                "Add the evaluator first."
             )
 
 

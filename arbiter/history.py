@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -49,6 +49,7 @@ class Record:
     raw: Any = None
     """The output itself, where a router may come back to it."""
     error: str | None = None
+    error_types: tuple[str, ...] = ()
     redirected_to: str | None = None
     redirected_by: str | None = None
 
@@ -84,8 +85,9 @@ class Record:
         self.errors = {**self.errors, contract: problem}
 
     def note(self, contract: str, remark: str) -> None:
-        """Say what a contract did not do although it was asked to."""
-        self.notes = {**self.notes, contract: remark}
+        """Say what a contract did not do although it was asked to, or what a human decided for it."""
+        before = self.notes.get(contract)
+        self.notes = {**self.notes, contract: remark if before is None else f"{before}; {remark}"}
 
 
 _UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, _NOTHING)
@@ -98,7 +100,8 @@ class HistoryItem:
     `status` is `running`, `completed`, `denied`, `failed`, `interrupted` or `cancelled`. `attempt` counts
     retries and resumes of the same task, from 1. `duration` is in seconds, `timestamp` (aware, UTC) the start.
     `evaluation_results` is lazy: reading one name waits for that evaluator, iterating waits for all.
-    `errors` says which contract failed itself, and how; `notes` where a cap was reached; `error` is the node's own.
+    `errors` says which contract failed itself, and how; `notes` where a cap was reached and what a human decided;
+    `error` is the node's own.
     """
 
     __slots__ = ("_evaluations", "_input", "_output", "_record", "_view")
@@ -138,6 +141,12 @@ class HistoryItem:
     @property
     def namespace(self) -> str:
         return self._record.namespace
+
+    @property
+    def sent(self) -> bool:
+        """Whether its input was made for it by a `Send`, and is not the graph's state."""
+        path = self._record.path
+        return bool(path) and path[0] == "__pregel_push"
 
     @property
     def attempt(self) -> int:
@@ -186,14 +195,32 @@ class HistoryItem:
         return self._record.evaluations if self._evaluations is None else self._evaluations
 
     @property
+    def read_results(self) -> Mapping[str, EvaluationResult | None]:
+        """Of the evaluations, those that somebody has read so far; None for one that failed. Waits for nothing."""
+        results = self.evaluation_results
+        read: Mapping[str, EvaluationResult | None] = getattr(results, "outcomes", results)
+        return read
+
+    @property
     def evaluation_errors(self) -> Mapping[str, str]:
         """Evaluators that gave no result, and why. Waits for all of them."""
         errors: Mapping[str, str] = getattr(self.evaluation_results, "errors", _NOTHING)
         return errors
 
+    def evaluation_error(self, evaluator: str) -> str | None:
+        """Why that evaluator gave no result; None if it gave one, or does not judge this node. Waits for it alone."""
+        error_of = getattr(self.evaluation_results, "error_of", None)
+        return None if error_of is None else error_of(evaluator)
+
     @property
     def error(self) -> str | None:
         return self._record.error
+
+    @property
+    def error_types(self) -> tuple[str, ...]:
+        """The class of the node's exception and the classes that it derives from, as "module.Class"; empty if it did
+        not fail, and where the history was restored by another process."""
+        return self._record.error_types
 
     @property
     def errors(self) -> Mapping[str, str]:
@@ -305,6 +332,10 @@ class History:
         """
         return NO_TALLY
 
+    def tally_keys(self, policy: str) -> Collection[str]:
+        """The keys under which the checker `policy` has a tally, in no order."""
+        return ()
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """All items as plain data; see `HistoryItem.to_dict`. `superstep` counts from 1."""
         return [
@@ -406,13 +437,14 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    __slots__ = ("_own", "_past", "_run", "_supersteps", "_tallies")
+    __slots__ = ("_own", "_past", "_recovered", "_run", "_supersteps", "_tallies")
 
     def __init__(self, past: Past, own: HistoryItem, run: Run, tallies: str = "") -> None:
         self._past = past
         self._own = own
         self._run = run
         self._tallies = tallies
+        self._recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
         self._supersteps: list[tuple[HistoryItem, ...]] | None = None
         self.entries = _CausalEntries(self, own)
 
@@ -448,11 +480,26 @@ class CausalHistory(History):
     def tally(self, policy: str, key: str) -> Tally:
         return Tally(*self._past.tally(self._tallies + policy, key))
 
+    def tally_keys(self, policy: str) -> Collection[str]:
+        return self._past.tally_keys(self._tallies + policy)
+
     def recovered(self, policy: str, key: str) -> float:
-        """What siblings of this superstep added to that tally in another process, which ended before the superstep
-        did. Known to checkers with `recovers = True`, and part of no tally until the superstep is committed."""
-        found = (self._run.recovered or _NOTHING).get(self._tallies + policy, _NOTHING).get(key, 0)
-        return float(found)
+        """What siblings of this superstep, and of the supersteps around it, added to that tally before the run was
+        resumed, in this process or in one that crashed. Known to checkers with `recovers = True`, and part of no
+        tally until the superstep is committed."""
+        policy = self._tallies + policy
+        return sum(level.get(policy, {}).get(key, 0) for level in self._recovered)
+
+    def own_part(self, policy: str, key: str) -> float:
+        """How much of `tally` and `recovered` together was counted in this very graph: in a subgraph what this call
+        of it had counted before it was resumed."""
+        policy = self._tallies + policy
+        recovered = self._recovered[0].get(policy, {}).get(key, 0) if self._recovered else 0
+        return self._past.own_tally(policy, key) + recovered
+
+    def give_recovered(self, levels: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
+        """What siblings had counted, by checker and key: of this graph first, then of those around it."""
+        self._recovered = levels
 
     @property
     def thread_id(self) -> str | None:
@@ -507,6 +554,22 @@ class CausalHistory(History):
     def last_at(self, instruction: Instruction) -> int | None:
         return self._past.last_at(instruction.qualified)
 
+    def done_at(self, node: str) -> int | None:
+        return self._past.done_at(node)
+
+    @property
+    def run_from(self) -> int:
+        """How many node runs had been committed when this run began."""
+        return self._past.run_from
+
+    def steps_since(self, policy: str, key: str) -> int | None:
+        """How many supersteps ago that tally last changed: 1 in the one before this; None if it never did.
+
+        The supersteps of subgraphs count, those that ran side by side once.
+        """
+        step = self._past.tallied_in(self._tallies + policy, key)
+        return None if step is None else self._past.steps - step + 1
+
 
 class _CausalEntries(Sequence[Sequence[HistoryItem]]):
     """`entries` of a causal view. `[-1]`, which nearly everybody asks for, builds nothing."""
@@ -547,6 +610,7 @@ def record_from(fact: Fact) -> Record:
     record.checks = {name: Verdict(kind, why.get(name, "")) for name, kind in fact.get("checks", {}).items()}
     record.routes = dict(fact.get("routes", _NOTHING))
     record.redirected_to = fact.get("to")
+    record.notes = fact.get("notes", _NOTHING)
     record.evaluations = evaluations_from(fact)
     return record
 
@@ -597,10 +661,12 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
             fact["why"] = why
     if record.tallies:
         fact["tallies"] = record.tallies
+    if record.notes:
+        fact["notes"] = {name: remark[:_MAX_FEEDBACK] for name, remark in record.notes.items()}
     if record.redirected_to is not None:
         fact["to"] = record.redirected_to
-        if record.redirected_by is not None:
-            fact["by"] = record.redirected_by
+    if record.redirected_by is not None:
+        fact["by"] = record.redirected_by
     if record.routes and any(record.routes.values()):
         fact["routes"] = {name: target for name, target in record.routes.items() if target is not None}
     return fact

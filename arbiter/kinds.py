@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
@@ -37,23 +38,23 @@ CONTRACTS: Mapping[Section, type[Contract]] = {
 KINDS: Mapping[Section, Mapping[str, str]] = {
     "checkers": {
         "approval": "arbiter.checkers.approval.ApprovalChecker",
-        "at_most": "arbiter.checkers.temporal.AtMost",
+        "at_most": "arbiter.checkers.at_most.AtMost",
         "budget": "arbiter.checkers.budget.BudgetChecker",
         "condition": "arbiter.checkers.condition.ConditionChecker",
         "flow": "arbiter.checkers.flow.FlowChecker",
         "forbid_sequence": "arbiter.checkers.history.HistoryPolicyChecker",
-        "never_after": "arbiter.checkers.temporal.NeverAfter",
+        "never_after": "arbiter.checkers.never_after.NeverAfter",
         "rate_limit": "arbiter.checkers.rate_limit.RateLimitChecker",
-        "require_before": "arbiter.checkers.temporal.RequireBefore",
+        "require_before": "arbiter.checkers.require_before.RequireBefore",
         "schema": "arbiter.checkers.schema.SchemaChecker",
         "tools": "arbiter.checkers.tools.ToolsChecker",
-        "within_steps": "arbiter.checkers.temporal.WithinSteps",
+        "within_steps": "arbiter.checkers.within_steps.WithinSteps",
     },
     "routers": {
         "escalate": "arbiter.routers.escalation.EscalationRouter",
         "evaluation_failed": "arbiter.routers.quality.EvaluationRouter",
         "metric_below": "arbiter.routers.quality.MetricThresholdPolicyRouter",
-        "on_error": "arbiter.routers.error.ErrorRouter",
+        "on_error": "arbiter.routers.errors.ErrorRouter",
     },
     "evaluators": {
         "adherence": "arbiter.personas.evaluators.AdherenceEvaluator",
@@ -177,7 +178,10 @@ def _model_of(cls: type[Any]) -> type[PackModel]:
                 raise TypeError(f"its parameter {parameter.name!r} cannot be given in YAML")
             continue
         members[parameter.name] = (annotation, ... if required else _default(parameter.default))
-    return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
+    with warnings.catch_warnings():
+        # A parameter called "schema" is in the way of a deprecated method of pydantic's that nobody calls here.
+        warnings.filterwarnings("ignore", message="Field name .* shadows an attribute")
+        return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
 
 
 def takes_model(cls: type[Any]) -> frozenset[str]:

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 from langchain_core.callbacks import BaseCallbackHandler
 
 from arbiter.contracts import Contract
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.verdicts import Verdict
+from arbiter.verdicts import TermsError, Verdict, terms_of
 
 Answer = Verdict | bool | tuple[bool, str]
 OnCap = Literal["continue", "end", "best_attempt"]
@@ -29,8 +29,8 @@ class PolicyChecker(Contract):
     `reads_history = True` says that this checker's answer depends on more than the input: then nothing is served
     from the cache. It is assumed of a checker once it has asked or denied.
 
-    A checker that needs to know how things went defines `observe`, and one that has to look into the body while it
-    runs defines `handlers`.
+    A checker that needs to know how things went defines `observe`, one that has to look into the body while it
+    runs defines `handlers`, and one that judges the output defines `check_after`.
     """
 
     kind = "checker"
@@ -56,9 +56,21 @@ class PolicyChecker(Contract):
         """May the node of `history.entries[-1][-1]` run? A `Verdict`, a bool, or `(bool, reason)`."""
         raise NotImplementedError
 
+    def check_after(self, output: Mapping[str, Any], history: History) -> Answer | Awaitable[Answer]:
+        """May this output of the node be committed? Called after the body, if defined, with the keys that it writes.
+
+        A denial does what `on_deny` says, and nothing that the node wrote is committed; neither evaluators nor
+        routers see the output. There is nobody to ask about an output: an ask denies.
+        """
+        raise NotImplementedError
+
     def observes(self, node: str, instruction: Instruction | None) -> bool:
         """Whether `observe` is called for that node; by default where it is checked."""
         return self.applies_to(node, instruction)
+
+    def needs_of(self, node: str, instruction: Instruction | None) -> Sequence[str]:
+        """Which of `needs` are read of that node's run, where it is observed; by default all."""
+        return self.needs
 
     def observe(self, history: History) -> Mapping[str, float] | None:
         """Called when a node run that this checker `observes` has ended, whatever its `status`.
@@ -89,14 +101,34 @@ class PolicyChecker(Contract):
 
     def validate(self) -> None:
         super().validate()
-        on_deny: Any = self.on_deny
-        if on_deny in ("raise", "end", "audit"):
-            return
-        if not isinstance(on_deny, str) or not on_deny.startswith("redirect:") or on_deny == "redirect:":
+        if self.on_deny != "audit" and not stops(self.on_deny):
             raise ConfigurationError(
-                f"checker {self.name!r}: on_deny is {on_deny!r}; "
+                f"checker {self.name!r}: on_deny is {self.on_deny!r}; "
                 "expected 'raise', 'redirect:<node>', 'end' or 'audit'."
             )
+
+
+def stops(consequence: object) -> bool:
+    """Whether that is something that can follow on a denial: "raise", "end" or "redirect:<node>"."""
+    if consequence in ("raise", "end"):
+        return True
+    return isinstance(consequence, str) and consequence.startswith("redirect:") and consequence != "redirect:"
+
+
+def question(
+    owner: str, reason: str, approvers: Sequence[str] | None = None, expires_after: float | None = None
+) -> Verdict:
+    """The question that a rule with these parameters asks. Raises `ParameterError` in the name of `owner`."""
+    given: Any = reason
+    if not isinstance(given, str) or not given:
+        raise ParameterError(owner, "reason", f"expected a text, got {given!r}. Say what is to be approved.")
+    terms = {"approvers": approvers, "expires_after": expires_after}
+    verdict = Verdict.ask(reason, **{key: value for key, value in terms.items() if value is not None})
+    try:
+        terms_of(verdict)
+    except TermsError as exc:
+        raise ParameterError(owner, exc.parameter, exc.problem) from None
+    return verdict
 
 
 class PolicyRouter(Contract):
@@ -109,7 +141,8 @@ class PolicyRouter(Contract):
     the run, and `"best_attempt"` takes the normal edges with the output of that attempt of the node in this run
     which `best_by` (an evaluator) scored best.
     With `escalates = True` it may also answer `Verdict.ask(reason)`: a human sees the output, and approves, edits or
-    rejects it. The body does not run again for that. `on_reject` is as `on_deny` of a checker.
+    rejects it. The body does not run again for that. `on_reject` is as `on_deny` of a checker. `max_redirects` then
+    also caps how often it asks in a run.
     `targets` names the nodes that it may answer, as far as known, so that they are checked early;
     `needs` names the evaluators whose results it reads.
     """
@@ -146,7 +179,8 @@ class PolicyRouter(Contract):
 
     @property
     def redirect_targets(self) -> tuple[str, ...]:
-        return tuple(self.targets)
+        _, found, node = self.on_reject.partition("redirect:")
+        return (*self.targets, node) if found else tuple(self.targets)
 
     def validate(self) -> None:
         super().validate()
@@ -159,6 +193,11 @@ class PolicyRouter(Contract):
         if at_cap not in get_args(OnCap):
             raise ConfigurationError(
                 f"router {self.name!r}: on_cap is {at_cap!r}; expected 'continue', 'end' or 'best_attempt'."
+            )
+        if not stops(self.on_reject):
+            raise ConfigurationError(
+                f"router {self.name!r}: on_reject is {self.on_reject!r}; "
+                "expected 'raise', 'redirect:<node>' or 'end'."
             )
         if at_cap == "best_attempt" and not self.best_by:
             raise ConfigurationError(

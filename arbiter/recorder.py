@@ -26,13 +26,11 @@ KEEP_THREADS = 1000
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = ("called", "epoch", "id", "log", "records", "recovered", "totals")
+    __slots__ = ("called", "epoch", "id", "log", "records", "totals")
 
     def __init__(self, log: ThreadLog, epoch: int) -> None:
         self.called: Value = {}
         """What governed functions did in this run, where there is no graph to keep it."""
-        self.recovered: Mapping[str, Mapping[str, float]] | None = None
-        """What tasks of an unfinished superstep counted in another process; None until somebody has looked."""
         self.id = f"{log.thread_id or ''}#{next(_run_numbers)}"
         self.log = log
         self.epoch = epoch
@@ -107,14 +105,20 @@ class ThreadLog:
             return RunHistory(list(unique.values()), dict(self.totals))
 
 
+Recovered = tuple[int, Mapping[str, Mapping[str, float]]]
+"""The number of a superstep that an execution resumes, and what its finished tasks have counted: by checker, by key."""
+
+
 class Loop:
     """One execution of a graph by LangGraph, from `invoke` to its return. Knows its run from the first node on."""
 
-    __slots__ = ("_lock", "_recorder", "fallback", "run")
+    __slots__ = ("_lock", "_recorder", "fallback", "recovered", "run")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = weakref.ref(recorder)
         self.run: Run | None = None
+        self.recovered: Recovered | None = None
+        """None until somebody has looked."""
         self._lock = threading.Lock()
         known = _current.get()
         before = known.get(recorder.uid)

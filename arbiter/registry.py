@@ -36,16 +36,18 @@ class Seat(Generic[C]):
     takes_output: bool
 
     @staticmethod
-    def of(contract: T) -> Seat[T]:
+    def of(contract: T, method: str = "") -> Seat[T]:
+        """The contract with its method, or with that other method of it."""
+        called = getattr(contract, method or contract.method)
         # A deadline can be kept on another thread only, so a contract that has one is never called in place.
         blocking = contract.blocking if contract.deadline is None else True
         return Seat(
             contract,
             Pace(blocking),
             contract.name,
-            getattr(contract, contract.method),
+            called,
             contract.deadline,
-            contract.is_async,
+            inspect.iscoroutinefunction(called),
             not isinstance(contract, PolicyRouter) or accepts_output(contract),
         )
 
@@ -58,13 +60,20 @@ class Plan:
     advisors: tuple[Seat[Advisor], ...] = ()
     gate: Seat[CorrectionGate] | None = None
     lanes: tuple[Lane, ...] = ()
-    durable: tuple[Lane, ...] = ()
+    awaited: tuple[Lane, ...] = ()
+    """Evaluators whose results are always committed: durable ones, and those by which attempts are compared."""
+    unseen: frozenset[str] = frozenset()
+    """Evaluators whose results nobody may act by."""
+    audits: bool = False
+    """Whether there are contracts whose decisions do not hold."""
     routers: tuple[Seat[PolicyRouter], ...] = ()
     error_routers: tuple[Seat[PolicyRouter], ...] = ()
     observers: tuple[PolicyChecker, ...] = ()
     """Checkers that want to know how the node run ended."""
     watchers: tuple[PolicyChecker, ...] = ()
     """Checkers that look into the body."""
+    output_checkers: tuple[Seat[PolicyChecker], ...] = ()
+    """Checkers that look at the output before it is committed."""
     recovers: bool = False
     keeps_output: bool = False
     """Whether a router may come back to an earlier output."""
@@ -89,6 +98,7 @@ class Registry:
         self.version = 0
         self._lock = threading.Lock()
         self.checkers: list[Seat[PolicyChecker]] = []
+        self.output_checkers: list[Seat[PolicyChecker]] = []
         self.routers: list[Seat[PolicyRouter]] = []
         self.evaluators: list[Lane] = []
         self.advisors: list[Seat[Advisor]] = []
@@ -114,6 +124,7 @@ class Registry:
             kept = {id(lane.evaluator): lane for lane in self.evaluators}
             self.evaluators = [kept.get(id(lane.evaluator), lane) for lane in fresh.evaluators]
             self.checkers, self.routers = fresh.checkers, fresh.routers
+            self.output_checkers = fresh.output_checkers
             self.version += 1
 
     def _contracts(self) -> list[Contract]:
@@ -129,6 +140,8 @@ class Registry:
         match contract:
             case PolicyChecker():
                 self.checkers.append(Seat.of(contract))
+                if _defines(contract, "check_after"):
+                    self.output_checkers.append(Seat.of(contract, "check_after"))
             case PolicyRouter():
                 self.routers.append(Seat.of(contract))
             case NodeEvaluator():
@@ -164,6 +177,7 @@ class Registry:
         elsewhere belongs to another graph."""
         with self._lock:
             checkers = tuple(_applying(self.checkers, node, instruction, reachable))
+            output_checkers = tuple(_applying(self.output_checkers, node, instruction, reachable))
             routers = tuple(_applying(self.routers, node, instruction, reachable))
             gates = tuple(_applying(self.gates, node, instruction, reachable))
             plain = tuple(seat for seat in routers if not seat.contract.on_error)
@@ -173,9 +187,12 @@ class Registry:
                 for lane in self.evaluators
                 if lane.evaluator.mode != "off" and lane.evaluator.applies_to(node, instruction)
             )
-            called: list[Contract] = [
-                seat.contract for group in (checkers, advisors, gates, routers) for seat in group
-            ]
+            compared = {
+                seat.contract.best_by
+                for seat in routers
+                if seat.contract.on_cap == "best_attempt" and seat.contract.enforced
+            }
+            called: list[Seat[Any]] = [*checkers, *advisors, *gates, *output_checkers, *routers]
             observers = tuple(
                 seat.contract
                 for seat in self.checkers
@@ -191,7 +208,13 @@ class Registry:
                 advisors=advisors,
                 gate=gates[0] if gates else None,
                 lanes=lanes,
-                durable=tuple(lane for lane in lanes if lane.evaluator.durable and lane.evaluator.enforced),
+                awaited=tuple(
+                    lane
+                    for lane in lanes
+                    if lane.evaluator.enforced and (lane.evaluator.durable or lane.name in compared)
+                ),
+                unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
+                audits=not all(seat.contract.enforced for seat in called),
                 routers=plain,
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
@@ -199,11 +222,12 @@ class Registry:
                 kinds={seat.name: "allow" for seat in checkers},
                 observers=observers,
                 watchers=tuple(s.contract for s in checkers if _defines(s.contract, "handlers")),
+                output_checkers=output_checkers,
                 recovers=any(c.recovers for c in (*observers, *(shadow.observers if shadow else ()))),
-                keeps_output=any(s.contract.on_cap == "best_attempt" for s in routers),
-                escalates=any(s.contract.escalates for s in routers),
+                keeps_output=bool(compared),
+                escalates=any(s.contract.escalates and s.contract.enforced for s in routers),
                 only_async=next(
-                    (contract for contract in called if contract.is_async and contract.enforced), None
+                    (seat.contract for seat in called if seat.is_async and seat.contract.enforced), None
                 ),
                 shadow=shadow,
                 empty=not called and not lanes and not observers and shadow is None,

@@ -15,7 +15,7 @@ KEEP_DIFFERENCES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ShadowDecision:
     """What one constitution decided about one node run.
 
     `kind` is "allow", "ask" or "deny" before a node and "continue" or "redirect" after it; `policy` is the policy that
@@ -32,7 +32,7 @@ class Decision:
         by = f" by {self.policy}" if self.policy else ""
         return f"{self.kind}{goes}{by}"
 
-    def same_as(self, other: Decision) -> bool:
+    def same_as(self, other: ShadowDecision) -> bool:
         return (self.kind, self.target) == (other.kind, other.target)
 
 
@@ -46,8 +46,8 @@ class ShadowDifference:
     instruction: str | None
     step: int
     thread_id: str | None
-    enforced: Decision
-    shadow: Decision
+    enforced: ShadowDecision
+    shadow: ShadowDecision
 
 
 class ShadowReport(Sequence[ShadowDifference]):

@@ -102,18 +102,21 @@ def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
 
 def digest(value: object) -> str:
     """A short stable name for `value`: equal values, also in another process, give equal digests."""
-    text = json.dumps(_plain(value, 0), sort_keys=True, separators=(",", ":"))
+    text = _encode(_plain(value, 0))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 _MAX_DEPTH = 40
+_SIMPLE = frozenset({type(None), bool, int, str})
+# Made once: `json.dumps` with options makes an encoder at every call.
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _plain(value: object, depth: int) -> Any:
     """`value` as JSON-able data that keeps types apart. No `repr`: that may hold an address."""
-    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
-        return value
     cls: Any = type(value)
+    if cls in _SIMPLE or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
+        return value
     kind = f"{cls.__module__}.{cls.__qualname__}"
     if depth > _MAX_DEPTH:
         return [kind, "..."]

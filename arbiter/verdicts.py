@@ -6,7 +6,7 @@ Plain values; nothing in here knows about LangGraph, the history or who asked.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +20,8 @@ class Verdict:
     """What a policy checker decided about one node run. True in a boolean context only if it allows.
 
     `payload` is extra JSON-able data of an `ask`, shown to the human with the reason. The keys that every
-    question has (`policy`, `reason`, `node`, `input`, ...) stay as they are.
+    question has (`policy`, `reason`, `node`, `input`, ...) stay as they are. Two keys of it are held to:
+    `approvers`, the names of those who may approve, and `expires_after`, the seconds in which they may.
     """
 
     kind: Literal["allow", "deny", "ask"]
@@ -83,6 +84,46 @@ class Correction:
     @staticmethod
     def give_up(reason: str) -> Correction:
         return Correction("give_up", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Who may approve, and within how many seconds. None: anybody, for ever."""
+
+    approvers: frozenset[str] | None
+    expires_after: float | None
+
+    def expired(self, asked_at: float | None, answered_at: float) -> bool:
+        """Whether an answer came too late; also if it is not known when the question was asked."""
+        if self.expires_after is None:
+            return False
+        return asked_at is None or answered_at > asked_at + self.expires_after
+
+
+class TermsError(ValueError):
+    """`parameter` of a question is wrong, and `problem` says how."""
+
+    def __init__(self, parameter: str, problem: str) -> None:
+        self.parameter = parameter
+        self.problem = problem
+        super().__init__(f"{parameter}: {problem}")
+
+
+def terms_of(question: Verdict) -> Terms:
+    """Read `approvers` and `expires_after` of a question's payload. Raises `TermsError`."""
+    approvers: Any = question.payload.get("approvers")
+    seconds: object = question.payload.get("expires_after")
+    names: list[Any] | None = None
+    if approvers is not None:
+        given = approvers
+        names = list(given) if isinstance(approvers, Iterable) and not isinstance(approvers, str) else []
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise TermsError("approvers", f"expected a list of names, got {_short(given)}. Write ['alice'].")
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf
+    ):
+        raise TermsError("expires_after", f"expected seconds above 0, got {_short(seconds)}. Write 3600.")
+    return Terms(None if names is None else frozenset(map(str, names)), seconds)
 
 
 def as_verdict(answer: object) -> Verdict:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, cast
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -60,8 +61,8 @@ from arbiter.evaluations import Stack, running_lanes
 from arbiter.facts import NESTED_RUN, NO_PAST, RUN, Fact, Past, Value, fold
 from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
-from arbiter.lifecycle import NO_ANSWER, Ask, NodeRun, Saved, Schemas, opened
-from arbiter.recorder import Loop, Run, begin
+from arbiter.lifecycle import NO_ANSWER, Answered, Ask, NodeRun, Saved, Schemas, opened
+from arbiter.recorder import Loop, Recovered, Run, begin
 from arbiter.registry import Plan
 from arbiter.states import snapshot
 
@@ -425,7 +426,7 @@ class GovernedNode(Runnable[Any, Any]):
                     continue
                 output = visit.finish(chunk.output)
                 # What comes last replaces what was streamed, should it not be its sum.
-                if not streamed or type(output) is Redirect or visit.lent:
+                if not streamed or type(output) is Redirect or visit.lent or visit.replaced:
                     yield output
         except ParentCommand as exc:
             visit.handed_over(exc)
@@ -512,18 +513,22 @@ class Visit(NodeRun):
             return Saved()
         return self._read_saved([await saver.aget_tuple(place) for place in _places(self._conf)])
 
+    @property
+    def recovered(self) -> Recovered | None:
+        loop = self.ledger.loop
+        return None if loop is None else loop.recovered
+
+    def recover(self, recovered: Recovered) -> None:
+        if self.ledger.loop is not None:
+            self.ledger.loop.recovered = recovered
+
     def _resumed(self) -> Any:
         return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None
 
     def _read_saved(self, found: Sequence[Any]) -> Saved:
         writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
-        escalated = None
-        for task, channel, value in writes:
-            if task == self.record.id and channel == INTERRUPT:
-                for question in value:
-                    if isinstance(question.value, Mapping) and question.value.get("type") == "escalation":
-                        escalated = question.value
-        return Saved([value for _, channel, value in writes if channel == LEDGER], escalated)
+        facts = [value for _, channel, value in writes if channel == LEDGER]
+        return Saved(facts, _questions(writes, self.record.id))
 
     def output_of(self, task: str) -> tuple[Any] | None:
         if (saver := self._saver()) is None:
@@ -547,14 +552,20 @@ class Visit(NodeRun):
 
     def _written(self, saved: Any, task: str) -> tuple[Any] | None:
         """The update that a task wrote, as a node would return it."""
-        channels = self.ledger.original.channels
-        written = {
-            channel: value
-            for of_task, channel, value in saved.pending_writes or ()
-            if of_task == task and channel in channels and not channel.startswith("branch:")
-        }
-        if not written:
-            return None
+        channels = cast(Mapping[str, Any], self.ledger.original.channels)
+        writes = [
+            (channel, value) for of_task, channel, value in saved.pending_writes or () if of_task == task
+        ]
+        if not any(channel == LEDGER for channel, _ in writes):
+            return None  # not this task, or not its end
+        update = [
+            (channel, value)
+            for channel, value in writes
+            if channel in channels and not channel.startswith(_EDGES) and channel != LEDGER
+        ]
+        if len({channel for channel, _ in update}) < len(update):
+            return (Command(update=update),)  # several commands that write to one key
+        written = dict(update)
         return (written.get("__root__", written),)
 
     def skip_questions(self, count: int) -> None:
@@ -570,10 +581,10 @@ class Visit(NodeRun):
     # The driver asks
 
     def body(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self._body_config()
+        node, config = self.node, self.config
         token = opened.set(self)
         try:
-            if held or node.is_sequence:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
             else:
@@ -585,10 +596,10 @@ class Visit(NodeRun):
         return output
 
     async def abody(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self._body_config()
+        node, config = self.node, self.config
         token = opened.set(self)
         try:
-            if held or node.is_sequence:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             else:
@@ -616,6 +627,19 @@ class Visit(NodeRun):
 
     async def aask(self, op: Ask) -> Any:
         return await aask_human(op, self.config)
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        conf: dict[str, Any] = {**self._conf}
+        # With questions of its own: it must not get answers that were given to the body.
+        conf[CONFIG_KEY_SCRATCHPAD] = replace(
+            conf[CONFIG_KEY_SCRATCHPAD],
+            resume=[],
+            get_null_resume=_no_answer,
+            interrupt_counter=count().__next__,
+        )
+        if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
+            conf[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=_unheard)
+        return {**config, "configurable": conf}
 
     # Afterwards
 
@@ -722,7 +746,16 @@ def with_handlers(config: RunnableConfig | None, handlers: Sequence[BaseCallback
     return {**(config or {}), "callbacks": callbacks}
 
 
+def _no_answer(consume: bool = False) -> None:
+    return None
+
+
+def _unheard(chunk: Any) -> None:
+    pass
+
+
 _LOOK_BACK = 200
+_EDGES = ("branch:", "join:", "__pregel", "__start__")
 
 
 # Asking a human -----------------------------------------------------------------------------------
@@ -763,6 +796,8 @@ async def aask_human(op: Ask, config: RunnableConfig | None) -> Any:
 
 def _answer(op: Ask, config: RunnableConfig | None) -> Any:
     """What LangGraph has for this question; it pauses the graph if that is nothing. `_FRESH`: it came just now."""
+    if CONFIG_KEY_SCRATCHPAD in (config or {}).get(CONF, {}):
+        _saver_of(_conf(config))  # without one nobody could answer
     token = var_child_runnable_config.set(config)
     try:
         answer: Any = interrupt({**op.payload, "question": op.number, "after": _asked_before(config)})
@@ -770,7 +805,9 @@ def _answer(op: Ask, config: RunnableConfig | None) -> Any:
         var_child_runnable_config.reset(token)
     given: Any = answer
     if isinstance(answer, dict) and _STAMP in answer:
-        return given["answer"] if given[_STAMP] == op.key else NO_ANSWER
+        if not op.is_about(given[_STAMP], given.get("policies")):
+            return NO_ANSWER
+        return Answered(given["answer"], given.get("asked_at"), given["at"])
     return _FRESH
 
 
@@ -781,8 +818,8 @@ def _asked_before(config: RunnableConfig | None) -> int:
 
 
 _NO_CHECKPOINT = (
-    "the answer cannot be held against what was shown, because this graph has no checkpointer of its own. "
-    "Compile the subgraph without checkpointer=False"
+    "this graph has no checkpointer, which keeps the question until it is answered. "
+    "Compile the graph with one, and a subgraph without checkpointer=False"
 )
 
 
@@ -814,18 +851,25 @@ def _settle(op: Ask, conf: Mapping[str, Any], saved: Any) -> Any:
     pad = conf[CONFIG_KEY_SCRATCHPAD]
     index = len(pad.resume) - 1  # a fresh answer is the newest
     answer = pad.resume[index]
-    shown: list[Any] = []
-    for task, channel, value in saved.pending_writes or ():
-        if task == conf[CONFIG_KEY_TASK_ID] and channel == INTERRUPT:
-            shown.extend(question.value for question in cast(Sequence[Any], value))
-    asked = any(
-        isinstance(question, Mapping)
-        and (question.get("digest"), question.get("question")) == (op.key, op.number)
-        for question in shown
-    )
-    pad.resume[index] = {_STAMP: op.key if asked else "", "answer": answer}
+    shown = _questions(saved.pending_writes or (), conf[CONFIG_KEY_TASK_ID])
+    question = next((question for question in shown if op.is_like(question)), None)
+    stamp: dict[str, Any] = {_STAMP: "", "answer": answer, "at": op.at}
+    if question is not None:
+        stamp |= {_STAMP: op.key, "policies": op.policies, "asked_at": question.get("asked_at")}
+    pad.resume[index] = stamp
     conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume[: index + 1]))])
-    return answer if asked else NO_ANSWER
+    return NO_ANSWER if question is None else Answered(answer, stamp["asked_at"], op.at)
+
+
+def _questions(writes: Sequence[Any], task: str) -> list[Mapping[str, Any]]:
+    """The questions of a task among the pending writes of its checkpoint."""
+    return [
+        question.value
+        for of_task, channel, value in writes
+        if of_task == task and channel == INTERRUPT
+        for question in cast(Sequence[Any], value)
+        if isinstance(question.value, Mapping)
+    ]
 
 
 def _bound(loop: Loop, conf: Mapping[str, Any], past: Past, step: int, task: str, path: Any) -> Run:
@@ -927,8 +971,9 @@ def weave(
         woven.__dict__.pop("node", None)
         if node.bound is DEFAULT_BOUND:
             writers = _writers(node)
-            if name == START and len(writers) == 1 and type(writers[0]) is ChannelWrite:
-                woven.__dict__["node"] = StartWrite(writers[0], core)
+            if name == START and writers and type(writers[0]) is ChannelWrite:
+                starts = [StartWrite(writers[0], core), *writers[1:]]  # with a branch, where START has one
+                woven.__dict__["node"] = node.copy({"writers": starts}).node
         else:
             rule = rules(path, name, node, graph)
             body = _woven_body(node.bound, core, rules, (*path, name))
@@ -1006,8 +1051,10 @@ def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: froz
     def key(*args: Any, **kwargs: Any) -> str | bytes:
         found = key_of(*args, **kwargs)
         plan = core.registry.plan(name, rule.instruction, targets)
-        names = ",".join([*(s.name for s in plan.checkers), *(s.name for s in plan.routers)])
-        fresh = uuid.uuid4().hex if any(s.contract.reads_history for s in plan.checkers) else ""
+        checkers = [s.contract for s in plan.checkers if s.contract.enforced]
+        routers = [s.contract for s in plan.routers if s.contract.enforced]
+        names = ",".join([*(c.name for c in checkers), *(r.name for r in routers)])
+        fresh = uuid.uuid4().hex if any(c.reads_history for c in checkers) else ""
         mark = f"arbiter:{names}:{fresh}:"
         return mark + found if isinstance(found, str) else mark.encode() + found
 

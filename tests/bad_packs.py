@@ -115,7 +115,7 @@ bad("no-name", b"version: 1\ndescription: y\n", "{file}:1: name: expected a valu
 bad("no-description", b"version: 1\nname: x\n", "{file}:1: description: expected a value, got nothing")
 bad("version-2", HEAD.replace("1", "2"), "{file}:1: version: expected 1, got 2")
 bad("version-text", HEAD.replace("1", "'1'"), "{file}:1: version: expected 1, got '1'")
-bad("version-true", HEAD.replace("1", "true"), "{file}:1: version: expected 1, got True")
+bad("version-true", HEAD.replace("1", "true"), "{file}:1: version: expected 1, got 'True'")
 bad(
     "name-with-blanks", HEAD.replace("it", "my pack"), "{file}:2: name: expected a text like", "got 'my pack'"
 )

@@ -29,7 +29,7 @@ LAYERS = (
     {"errors", "states", "facts", "calls"},
     {"instructions", "verdicts", "models"},
     {"history", "recorder", "rendering", "shadow"},
-    {"contracts", "policy", "evaluation", "advice"},
+    {"contracts", "policy", "evaluation", "advice", "values", "conditions"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
     {"personas"},
     {"evaluations", "registry"},
@@ -37,6 +37,7 @@ LAYERS = (
     {"drivers", "core"},
     {"weaving"},
     {"functions", "govern"},
+    {"linting"},
     {"arbiter_os"},
     {"cli"},
 )

@@ -9,7 +9,8 @@ from rich.console import Console
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli.graphs import load_graph
 from arbiter.errors import ConfigurationError
-from arbiter.linting import render_table, to_json, to_mermaid, to_sarif
+from arbiter.linting import to_json, to_mermaid, to_sarif
+from arbiter.linting.table import table
 
 FORMATS = ("table", "json", "sarif", "mermaid")
 
@@ -27,13 +28,13 @@ def lint_graph(
     report = arbiter_os.lint(graph)
     match format:
         case "table":
-            Console(highlight=False).print(render_table(report))
+            Console(highlight=False).print(table(report))
         case "json":
             sys.stdout.write(to_json(report) + "\n")
         case "sarif":
             sys.stdout.write(to_sarif(report) + "\n")
         case _:
-            sys.stdout.write(to_mermaid(report) + "\n")
+            sys.stdout.write(to_mermaid(report, graph) + "\n")
     wrong = [
         finding
         for finding in report

@@ -7,14 +7,17 @@ from typing import Any
 
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.policy import PolicyRouter
+from arbiter.policy import OnCap, PolicyRouter
+from arbiter.routers._cap import set_cap
 from arbiter.states import number_at
 
 
 class MetricThresholdPolicyRouter(PolicyRouter):
     """Goes to `target` when the number at `key` of the node's output is below `threshold`.
 
-    A key that is absent or no number is absent, and not low: the normal edges are taken.
+    A key that is absent or no number is absent, and not low: the normal edges are taken. After `max_redirects` of
+    them in a run, `on_cap` decides: `"continue"` takes the normal edges, `"end"` ends the run, `"best_attempt"`
+    takes the normal edges with the best attempt, by the evaluator `best_by`.
     """
 
     blocking = False
@@ -29,8 +32,11 @@ class MetricThresholdPolicyRouter(PolicyRouter):
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
         max_redirects: int = 3,
+        on_cap: OnCap = "continue",
+        best_by: str | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, max_redirects)
+        set_cap(self, on_cap, best_by)
         self.key = key
         self.threshold = threshold
         self.target = target
@@ -44,7 +50,8 @@ class MetricThresholdPolicyRouter(PolicyRouter):
 class EvaluationRouter(PolicyRouter):
     """Goes to `target` when that evaluator judged the node's output and it did not pass.
 
-    An evaluation that failed is no judgement: the normal edges are taken.
+    An evaluation that failed is no judgement: the normal edges are taken. `max_redirects` and `on_cap` are as those
+    of `MetricThresholdPolicyRouter`; `best_by` is the evaluator itself unless another is named.
     """
 
     blocking = False
@@ -58,8 +65,11 @@ class EvaluationRouter(PolicyRouter):
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
         max_redirects: int = 3,
+        on_cap: OnCap = "continue",
+        best_by: str | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, max_redirects)
+        set_cap(self, on_cap, evaluator if best_by is None else best_by)
         self.evaluator = evaluator
         self.target = target
         self.targets = (target,)

@@ -61,7 +61,7 @@ def reflect(state: State) -> State:
 def pay(state: State) -> State:
     """Sends the money."""
     BANK.append((state["invoice"], state["amount"]))
-    return {}
+    return {"amount": state["amount"]}  # which a human may have changed
 
 
 def receipt(state: State) -> State:
@@ -75,7 +75,9 @@ def build(*, express: bool = False) -> Any:
         builder.add_node(node.__name__, node)
     builder.add_edge(START, "load")
     if express:
-        builder.add_conditional_edges("load", lambda s: "match" if s["amount"] > 200 else "memo", ["match", "memo"])
+        builder.add_conditional_edges(
+            "load", lambda s: "match" if s["amount"] > 200 else "memo", ["match", "memo"]
+        )
     else:
         builder.add_edge("load", "match")
     builder.add_edge("match", "memo")

@@ -10,22 +10,23 @@ linter says of a shortcut.
 from __future__ import annotations
 
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from langgraph.types import Command
 from rich.console import Console
-from rich.panel import Panel
 from rich.text import Text
 
 from arbiter import ArbiterOS, PolicyViolationError
-from arbiter.linting import render_table
+from arbiter.linting.table import table
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/payments/main.py`, from wherever
 
-from graph import BANK, build, graph  # noqa: E402 - it stands beside this file
+from examples.payments.graph import BANK, build, graph  # noqa: E402
 
+VISITS = count()
 console = Console(highlight=False)
 
 
@@ -35,7 +36,7 @@ def tell(text: str, style: str = "") -> None:
 
 def settle(app: Any, invoice: str, answers: tuple[Any, ...] = (), clerk: str = "kim") -> None:
     """Pay one invoice, with a human's answers to what is asked; say how it went."""
-    config = {"configurable": {"thread_id": f"{invoice}-{len(BANK)}", "user_id": clerk}}
+    config = {"configurable": {"thread_id": f"{invoice}-{next(VISITS)}", "user_id": clerk}}
     given: Any = {"invoice": invoice}
     try:
         output = app.invoke(given, config)
@@ -55,7 +56,6 @@ def main() -> None:
 
     tell("1. An invoice. Its memo is sent back twice; the second attempt was the best.", "bold")
     settle(app, "A-1")
-    console.print(Panel(Text("the history of that run"), expand=False))
     arbiter_os.history.pprint(console)
 
     tell("2. The auditors stopped this vendor: a condition denies.", "bold")
@@ -76,7 +76,7 @@ def main() -> None:
     tell(f"The bank has seen: {', '.join(f'{invoice} {amount:.2f}' for invoice, amount in BANK)}", "bold")
 
     tell("6. The linter reads the shortcut for small invoices, before anybody runs it.", "bold")
-    console.print(render_table(arbiter_os.lint(build(express=True))))
+    console.print(table(arbiter_os.lint(build(express=True))))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,167 @@
+"""A checker that lets some nodes run only after a step has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from arbiter.checkers.steps import AfterStep, Per, causal
+from arbiter.errors import ParameterError
+from arbiter.history import History, HistoryItem
+from arbiter.instructions import Instruction
+from arbiter.states import digest
+from arbiter.verdicts import ALLOW, Verdict
+
+if TYPE_CHECKING:
+    from arbiter.conditions import Condition
+
+
+class RequireBefore(AfterStep):
+    """Its targets run only after the step `required` has passed: in the thread, or with `per="run"` in this run.
+
+    A run of `required` (an instruction or "node:<name>") has passed when it completed, was sent nowhere by a router,
+    and: the result of `evaluator` passed, if that is given; `passed_when` (CEL over `output`, `input` or `state`, and
+    `node`) holds, if that is given; with neither, all its evaluations passed that were read by then. An evaluation
+    that is absent or failed is no pass.
+
+    With `once_per_use` each pass permits one completed run of the targets. With `bound_to` a pass counts only for the
+    values that these fields had in it (as `required` returned them, else as it was given them): the target's input
+    must have the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        required: Instruction | str,
+        *,
+        evaluator: str | None = None,
+        passed_when: str | None = None,
+        once_per_use: bool = False,
+        bound_to: Sequence[str] | None = None,
+        per: Per = "thread",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        on_deny: str = "raise",
+    ) -> None:
+        super().__init__(name, required, per, target_instructions, target_nodes, on_deny)
+        self.evaluator = evaluator
+        self.needs = () if evaluator is None else (evaluator,)
+        self.passed_when = None if passed_when is None else _compiled(self.owner, passed_when)
+        self.once_per_use = once_per_use
+        self.bound_to = _fields(self.owner, bound_to)
+        self._allowed: WeakKeyDictionary[History, str] = WeakKeyDictionary()
+        """What each running target used; its body may change its input in place."""
+
+    def check_before(self, history: History) -> Verdict:
+        key = _PASSED
+        if self.bound_to:
+            state = history.entries[-1][-1].input_state
+            if missing := ", ".join(field for field in self.bound_to if field not in state):
+                return Verdict.deny(f"the input lacks {missing}, which a pass of {self.required} is for")
+            key = _key([state[field] for field in self.bound_to])
+        if self.tallied(history, key) > 0:
+            if self.once_per_use and self.bound_to:
+                self._allowed[history] = key
+            return ALLOW
+        bound = f" for this {', '.join(self.bound_to)}" if self.bound_to else ""
+        if self.once_per_use:
+            return Verdict.deny(f"no pass of {self.required}{bound} is left{self.span}: each permits one run")
+        return Verdict.deny(f"{self.required} has not passed{bound}{self.span}")
+
+    def observes(self, node: str, instruction: Instruction | None) -> bool:
+        return self.required.matches(node, instruction) or (
+            self.once_per_use and self.applies_to(node, instruction)
+        )
+
+    def needs_of(self, node: str, instruction: Instruction | None) -> Sequence[str]:
+        return self.needs if self.required.matches(node, instruction) else ()
+
+    def observe(self, history: History) -> Mapping[str, float] | None:
+        own = causal(history).own
+        used = self._used(history, own)
+        if own.status != "completed":
+            return None
+        counted: dict[str, float] = {}
+        if used is not None:
+            counted[used] = -1
+        is_required = self.required.matches(own.node, own.instruction)
+        if is_required and self._passes(own, used is not None) and (key := self._key_of_pass(own)):
+            counted[key] = counted.get(key, 0) + 1
+        return counted
+
+    def _used(self, history: History, own: HistoryItem) -> str | None:
+        """The pass that a target has used. What was not allowed, under audit, used none."""
+        if not self.once_per_use:
+            return None
+        key = self._allowed.pop(history, None) if self.bound_to else _PASSED
+        if not self.applies_to(own.node, own.instruction):
+            return None
+        verdict = own.check_policy_results.get(self.name)
+        if verdict is None or verdict.kind != "allow":
+            return None
+        return key
+
+    def _passes(self, own: HistoryItem, has_used: bool) -> bool:
+        try:
+            return self._passed(own)
+        except Exception:
+            if not has_used:
+                raise  # the record says why nothing was counted
+            return False
+
+    def _passed(self, own: HistoryItem) -> bool:
+        if own.redirected_to is not None:
+            return False
+        if self.evaluator is None and self.passed_when is None:
+            return all(result is not None and result.passed for result in own.read_results.values())
+        if self.evaluator is not None:
+            result = own.evaluation_results.get(self.evaluator)
+            if result is None or not result.passed:
+                return False
+        return self.passed_when is None or self.passed_when.evaluate(
+            {
+                "output": own.output_state,
+                "input": own.input_state,
+                "state": own.input_state,
+                "node": own.node,
+            }
+        )
+
+    def _key_of_pass(self, own: HistoryItem) -> str | None:
+        if not self.bound_to:
+            return _PASSED
+        given, returned = own.input_state, own.output_state
+        states = [returned if field in returned else given for field in self.bound_to]
+        if not all(field in state for field, state in zip(self.bound_to, states, strict=True)):
+            return None
+        return _key([state[field] for field, state in zip(self.bound_to, states, strict=True)])
+
+
+_PASSED = "passed"
+
+
+def _key(values: Sequence[Any]) -> str:
+    return f"{_PASSED}:{digest(values)}"
+
+
+def _compiled(owner: str, expression: str) -> Condition:
+    from arbiter.conditions import Condition
+
+    try:
+        return Condition(expression, variables={"output", "input", "state", "node"})
+    except ValueError as exc:
+        raise ParameterError(owner, "passed_when", str(exc)) from None
+
+
+def _fields(owner: str, fields: Sequence[str] | None) -> tuple[str, ...]:
+    if fields is None:
+        return ()
+    given: object = fields
+    if isinstance(given, str) or not fields or not all(_is_name(field) for field in fields):
+        raise ParameterError(owner, "bound_to", f"expected a list of field names, got {given!r}.")
+    return tuple(fields)
+
+
+def _is_name(field: object) -> bool:
+    return isinstance(field, str) and field != ""

@@ -1,0 +1,429 @@
+"""A checker that says which tools may be called, and with what arguments."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar, cast
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, ToolMessage
+
+from arbiter.checkers._arguments import (
+    ArgumentRule,
+    Test,
+    UnclearError,
+    by_name,
+    canonical,
+    normalised,
+    readings,
+    tests_of,
+)
+from arbiter.errors import ParameterError, PolicyViolationError, nearest
+from arbiter.history import History, HistoryItem
+from arbiter.instructions import TOOL_CALL, Instruction
+from arbiter.policy import PolicyChecker
+from arbiter.states import ROOT
+from arbiter.verdicts import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """A tool, and what its arguments must be for the rule to hold.
+
+    `tool` is the exact name, or a pattern with `*` and `?`. `when` is a CEL condition over `args` and `tool`.
+    `arguments` says what single arguments must be, by their names. `reason` is told with a denial.
+    """
+
+    tool: str
+    when: str | None = None
+    arguments: Mapping[str, ArgumentRule] | None = None
+    reason: str | None = None
+
+
+class ToolsChecker(PolicyChecker):
+    """Lets nodes call only tools that it allows, with arguments that it allows.
+
+    With `allow` a tool that is not in it is denied; what `deny` names is denied, whatever `allow` says. An entry
+    is a tool's name or a `ToolRule`. Arguments are normalised before they are looked at, the tool gets them as
+    they were sent. An argument that is missing, or that cannot be looked at, is not allowed.
+
+    It looks twice. Before a node runs, at the calls that the node is about to make: those of the last AI message of
+    its input that are not answered yet if the node is a TOOL_CALL, and calls sent to it as such (`Send`) whatever
+    it is. And when a tool starts, in any node that the checker applies to: then the tool's function does not run
+    and `PolicyViolationError` is raised in the node, whatever `on_deny` says (but not with "audit").
+
+    `history.tally(name, tool)` counts how often a tool was stopped when it started, or would have been.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        allow: Sequence[str | ToolRule] | None = None,
+        *,
+        deny: Sequence[str | ToolRule] | None = None,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        on_deny: str = "raise",
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes, on_deny, deadline)
+        owner = f"checker {name!r}"
+        if allow is None and not deny:
+            raise ParameterError(owner, "allow", "expected a list of tools here or under deny, got neither.")
+        self.allow = None if allow is None else tuple(_rules(allow, owner, "allow"))
+        self.deny = tuple(_rules(deny or (), owner, "deny"))
+        self._allowed = None if self.allow is None else _entries(self.allow, owner, "allow")
+        self._denied = _entries(self.deny, owner, "deny")
+        self._gates: WeakKeyDictionary[History, _Gate] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        looks_at_files = any(
+            asked.under is not None
+            for rule in (*(self.allow or ()), *self.deny)
+            for asked in (rule.arguments or {}).values()
+        )
+        self.blocking = None if looks_at_files else False
+
+    def check_before(self, history: History) -> Verdict:
+        own = history.entries[-1][-1]
+        for call in calls_to_make(own.input_state, runs_messages=own.instruction is TOOL_CALL):
+            if (reason := self.denial(*call)) is not None:
+                return Verdict.deny(reason)
+        return Verdict.allow()
+
+    def handlers(self, history: History) -> Sequence[BaseCallbackHandler]:
+        gate = _Gate(self, history.entries[-1][-1])
+        with self._lock:
+            self._gates[history] = gate
+        return (gate,)
+
+    def observe(self, history: History) -> Mapping[str, float] | None:
+        with self._lock:
+            gate = self._gates.pop(history, None)
+            if gate is None or not gate.stopped:
+                return None
+            if history.entries[-1][-1].status == "completed":
+                # The nodes around this one saw the same calls; they are counted once, here.
+                for around in self._gates.values():
+                    for call in gate.stopped:
+                        around.stopped.pop(call, None)
+        return Counter(gate.stopped.values())
+
+    def denial(self, tool: object, arguments: object) -> str | None:
+        """Why a tool may not be called with these arguments, or None if it may."""
+        if not isinstance(tool, str) or not tool:
+            return "a tool call names no tool"
+        for entry in self._denied:
+            if entry.names(tool, every=False):
+                answers = entry.judge(tool, arguments, every=False)
+                unclear = [answer for answer in answers if answer.holds is None]
+                if unclear or all(answer.holds for answer in answers):
+                    return entry.denies(tool, unclear or answers)
+        if self._allowed is None:
+            return None
+        refused = ""
+        for entry in self._allowed:
+            if entry.names(tool, every=True):
+                failed = [answer for answer in entry.judge(tool, arguments, every=True) if not answer.holds]
+                if not failed:
+                    return None
+                refused = refused or entry.refuses(tool, failed[0])
+        hint = nearest(tool, [entry.rule.tool for entry in self._allowed])
+        return refused or f"tool {_short(tool)} is not on the allow-list.{hint}"
+
+
+class _Gate(BaseCallbackHandler):
+    """Stands before each tool that the body of one node run calls."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, checker: ToolsChecker, item: HistoryItem) -> None:
+        self.checker = checker
+        self.item = item
+        self.stopped: dict[UUID, str] = {}
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        return True  # else LangChain writes out all messages for it, as a handler of the older kind
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # A tool that was given a bare text has no `inputs`, and nobody here knows the argument's name.
+        tool = (serialized or {}).get("name") or kwargs.get("name")
+        cause = None
+        try:
+            reason = self.checker.denial(tool, input_str if inputs is None else inputs)
+        except Exception as exc:
+            reason, cause = "", exc
+        if reason is None:
+            return
+        self.stopped[run_id] = str(tool)[:_SHOWN]
+        if self.checker.enforced:
+            raise PolicyViolationError(
+                policy=self.checker.name,
+                node=self.item.node,
+                instruction=self.item.instruction,
+                reason=reason,
+                cause=cause,
+            )
+
+
+# Which calls a node is about to make --------------------------------------------------------------
+
+Call = tuple[object, object]
+"""A tool's name and its arguments, as they were found: neither needs to be right."""
+
+
+def calls_to_make(state: Mapping[str, Any], *, runs_messages: bool) -> Iterator[Call]:
+    """The tool calls that a node with that input runs, as LangGraph's `ToolNode` reads it.
+
+    Calls that were sent as such (a list of them, or one with its context) are always run. With `runs_messages`
+    also those of the last AI message in any of the state's lists, without those that have an answer.
+    """
+    if state.get("__type") == "tool_call_with_context":
+        yield _call(state.get("tool_call"))
+        return
+    for value in _unfrozen(state):
+        if isinstance(value, list | tuple):
+            parts = cast("Sequence[Any]", value)
+            if parts and _is_call(_last(parts)):
+                if runs_messages or ROOT in state:
+                    yield from map(_call, _forwards(parts))
+            elif runs_messages:
+                yield from _unanswered(parts)
+        elif runs_messages and _is_call(value):
+            yield _call(value)
+    if runs_messages and _is_call(state):
+        yield _call(state)
+
+
+# The view copies each message that it hands out; nothing in here changes one.
+def _unfrozen(state: Mapping[str, Any]) -> Iterable[Any]:
+    return dict[str, Any].values(state) if isinstance(state, dict) else state.values()
+
+
+def _forwards(parts: Sequence[Any]) -> Iterator[Any]:
+    return list[Any].__iter__(parts) if isinstance(parts, list) else iter(parts)
+
+
+def _backwards(parts: Sequence[Any]) -> Iterator[Any]:
+    return list[Any].__reversed__(parts) if isinstance(parts, list) else reversed(parts)
+
+
+def _last(parts: Sequence[Any]) -> Any:
+    return next(_backwards(parts))
+
+
+def _is_call(value: Any) -> bool:
+    return _field(value, "type") in ("tool_call", "invalid_tool_call")
+
+
+def _unanswered(messages: Sequence[Any]) -> Iterator[Call]:
+    answered: set[Any] = set()
+    for message in _backwards(messages):
+        kind, calls, answers = _look_at(message)
+        if kind in ("tool", "ToolMessage"):
+            answered.add(answers)
+        elif kind in ("ai", "AIMessageChunk", "assistant"):
+            # A call without an id cannot be told to have an answer.
+            yield from (_call(call) for call in calls if _field(call, "id") not in answered - {None})
+            return
+
+
+def _look_at(message: Any) -> tuple[Any, Sequence[Any], Any]:
+    """A message's kind, its tool calls, and the id of the call that it answers; also of one as plain data."""
+    if isinstance(message, AIMessage):
+        return "ai", [*message.tool_calls, *message.invalid_tool_calls], None
+    if isinstance(message, ToolMessage):
+        return "tool", (), message.tool_call_id
+    if not isinstance(message, Mapping):
+        return None, (), None
+    calls = _field(message, "tool_calls")
+    return (
+        _field(message, "role") or _field(message, "type"),
+        cast("Sequence[Any]", calls) if isinstance(calls, list | tuple) else (),
+        _field(message, "tool_call_id"),
+    )
+
+
+def _field(value: Any, name: str) -> Any:
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else None
+
+
+def _call(call: Any) -> Call:
+    """Of LangChain's shape, or of OpenAI's, whose arguments are JSON."""
+    function = _field(call, "function")
+    name = _field(function, "name") if function is not None else _field(call, "name")
+    arguments = _field(function, "arguments") if function is not None else _field(call, "args")
+    if isinstance(arguments, str):
+        try:
+            arguments = readings(arguments)[0]
+        except UnclearError:
+            arguments = None
+    return name, {} if arguments == "" else arguments
+
+
+# Rules --------------------------------------------------------------------------------------------
+
+
+_Rule = TypeVar("_Rule", ToolRule, ArgumentRule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Whether one condition of a rule holds; None if that cannot be known. `words` say which, or why not."""
+
+    holds: bool | None
+    words: str
+
+
+class _When:
+    """A condition, and the arguments that it reads; None for all of them."""
+
+    def __init__(self, expression: str, owner: str, path: str) -> None:
+        from arbiter.conditions import ConditionError, condition_of
+
+        self.failure = ConditionError
+        self.condition = condition_of(owner, path, expression, {"args", "tool"})
+        fields = [field[1:] for field in self.condition.fields if field[0] == "args"]
+        self.reads = None if () in fields else {str(field[0]) for field in fields}
+
+
+class _Entry:
+    """A rule, ready to be asked. `every` is true of a rule that allows: it must hold however a tool reads things."""
+
+    def __init__(self, rule: ToolRule, owner: str, path: str) -> None:
+        self.rule = rule
+        self._patterns = tuple((spell, _wildcards(spell(rule.tool))) for spell in (canonical, normalised))
+        self._tests = [
+            (normalised(argument), *test)
+            for argument, asked in (rule.arguments or {}).items()
+            for test in tests_of(asked, owner, f"{path}.arguments.{argument}")
+        ]
+        self._when = None if rule.when is None else _When(rule.when, owner, f"{path}.when")
+
+    def names(self, tool: str, *, every: bool) -> bool:
+        fits = (fnmatchcase(spell(tool), pattern) for spell, pattern in self._patterns)
+        return all(fits) if every else any(fits)
+
+    def judge(self, tool: str, arguments: object, *, every: bool) -> list[_Answer]:
+        """What all its conditions say."""
+        if not self._tests and self._when is None:
+            return []
+        given: Any = arguments
+        if not isinstance(arguments, Mapping):
+            return [_Answer(None, "its arguments are no mapping of names to values")]
+        try:
+            named = by_name(given)
+        except UnclearError as exc:
+            return [_Answer(None, f"its arguments are unclear: the call {exc}")]
+        answers = [self._ask(test, named, argument, words, every) for argument, words, test in self._tests]
+        if self._when is not None:
+            answers.append(self._ask_when(self._when, tool, named, every))
+        return answers
+
+    def _ask(self, test: Test, named: Mapping[str, Any], argument: str, words: str, every: bool) -> _Answer:
+        if argument not in named:
+            return _Answer(None, f"argument {argument!r} is missing")
+        try:
+            return _Answer(test(named[argument], every), f"with argument {argument!r} {words}")
+        except UnclearError as exc:
+            return _Answer(None, f"argument {argument!r} {exc}")
+
+    def _ask_when(self, when: _When, tool: str, named: Mapping[str, Any], every: bool) -> _Answer:
+        words = f"when {when.condition.expression}"
+        given = {name: value for name, value in named.items() if when.reads is None or name in when.reads}
+        try:
+            found = [
+                when.condition.evaluate({"args": reading, "tool": normalised(tool)})
+                for reading in readings(given)
+            ]
+        except (UnclearError, when.failure) as exc:
+            return _Answer(None, f"{words!r} cannot be told: {exc}")
+        return _Answer(all(found) if every else any(found), words)
+
+    def denies(self, tool: str, answers: Sequence[_Answer]) -> str:
+        words = " and ".join(answer.words for answer in answers)
+        if answers and answers[0].holds is None:
+            words = f": {words}"
+        elif words:
+            words = f" {words}"
+        return f"tool {_short(tool)} is denied{words}{self._reason}"
+
+    def refuses(self, tool: str, answer: _Answer) -> str:
+        how = "not allowed: " if answer.holds is None else "allowed only "
+        return f"tool {_short(tool)} is {how}{answer.words}{self._reason}"
+
+    @property
+    def _reason(self) -> str:
+        return f" ({self.rule.reason})" if self.rule.reason else ""
+
+
+_SHOWN = 80
+
+
+def _short(tool: str) -> str:
+    return repr(tool if len(tool) <= _SHOWN else tool[: _SHOWN - 3] + "...")
+
+
+def _entries(rules: Sequence[ToolRule], owner: str, parameter: str) -> tuple[_Entry, ...]:
+    return tuple(_Entry(rule, owner, f"{parameter}[{number}]") for number, rule in enumerate(rules))
+
+
+def _wildcards(name: str) -> str:
+    return name.replace("[", "[[]")  # brackets are no wildcards
+
+
+def _rules(entries: Any, owner: str, parameter: str) -> Iterator[ToolRule]:
+    if isinstance(entries, str | Mapping) or not isinstance(entries, Iterable):
+        raise ParameterError(owner, parameter, f"expected a list of tools, got {entries!r}.")
+    given: Iterable[Any] = entries  # pyright: ignore[reportUnknownVariableType]
+    for number, entry in enumerate(given):
+        path = f"{parameter}[{number}]"
+        rule = ToolRule(entry) if isinstance(entry, str) else _made(ToolRule, entry, owner, path)
+        tool: Any = rule.tool
+        if not isinstance(tool, str) or not tool:
+            raise ParameterError(owner, f"{path}.tool", f"expected the name of a tool, got {tool!r}.")
+        asked: Any = rule.arguments
+        if asked is None:
+            yield rule
+            continue
+        if not isinstance(asked, Mapping) or not asked:
+            raise ParameterError(
+                owner, f"{path}.arguments", f"expected a mapping of argument names to rules, got {asked!r}."
+            )
+        made = {
+            argument: _made(ArgumentRule, what, owner, f"{path}.arguments.{argument}")
+            for argument, what in cast("Mapping[str, Any]", asked).items()
+        }
+        yield ToolRule(tool, rule.when, made, rule.reason)
+
+
+def _made(kind: type[_Rule], given: Any, owner: str, path: str) -> _Rule:
+    """A rule as it is, or made of a mapping as YAML gives it."""
+    if isinstance(given, kind):
+        return given
+    names = [field.name for field in fields(kind)]
+    if not isinstance(given, Mapping):
+        raise ParameterError(owner, path, f"expected a mapping with {', '.join(names)}, got {given!r}.")
+    entries = cast("Mapping[str, Any]", given)
+    for name in entries:
+        if name not in names:
+            hint = nearest(str(name), names)
+            raise ParameterError(owner, path, f"expected one of {', '.join(names)}, got {name!r}.{hint}")
+    if kind is ToolRule and "tool" not in entries:
+        raise ParameterError(owner, f"{path}.tool", "expected the name of a tool, got nothing.")
+    return kind(**entries)

@@ -1,0 +1,118 @@
+"""The condition: compiled once, asked with the fields that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from arbiter.conditions.failures import broken_text, kind_of, kinds
+from arbiter.conditions.handover import Handover
+from arbiter.conditions.needs import TYPES, Field, Scan
+from arbiter.conditions.program import compile_cel, first_line, is_failure
+from arbiter.conditions.totals import check_history
+from arbiter.errors import ConditionError, ParameterError
+
+
+class Condition:
+    """A CEL expression over `variables`, compiled once, which gives True or False.
+
+    Raises `ConditionError` for an expression that is no CEL, is longer than 4,000 characters, names a variable or
+    function that does not exist, or would need a whole state. `fields` are the fields that are handed over: those
+    that the expression names, each as far as it can be told from the text.
+    """
+
+    def __init__(self, expression: str, variables: Collection[str]) -> None:
+        given: Any = expression
+        if not isinstance(given, str):
+            raise ConditionError(str(given), f"expected a text, got {given!r}")
+        self.expression = expression
+        self.variables = frozenset(variables)
+        self._program = compile_cel(expression)
+        scan = Scan(expression, self.variables)
+        named = set(self._program.variables())
+        if unseen := named - scan.needs.keys() - scan.bound - TYPES:
+            raise ConditionError(expression, f"the use of {min(unseen)!r} could not be followed")
+        self._needs = scan.needs
+        for need in self._needs.values():
+            need.settle()
+        self.fields: frozenset[Field] = frozenset(
+            (name, *path) for name, need in self._needs.items() for path in need.leaves()
+        )
+
+    def evaluate(self, values: Mapping[str, Any]) -> bool:
+        """The answer for these values of the variables; those that the expression does not name are not read.
+
+        Raises `ConditionError` when a field is missing, holds what CEL cannot take, or the evaluation fails, and
+        nothing else.
+        """
+        handover = Handover(self.expression)
+        handed: dict[str, Any] = {}
+        for name, need in self._needs.items():
+            handed[name] = handover.root(need, values, name)
+        try:
+            answer = self._program.execute(handed)
+        except BaseException as exc:
+            if not is_failure(exc):
+                raise
+            raise self._failure(exc, handover, handed) from None
+        if answer is True or answer is False:
+            return answer
+        raise ConditionError(
+            self.expression, f"it gave {kind_of(answer)}, expected true or false. Compare it with something"
+        )
+
+    def _failure(self, exc: BaseException, handover: Handover, handed: dict[str, Any]) -> ConditionError:
+        if isinstance(exc, KeyError | IndexError):
+            key = exc.args[0] if exc.args else ""
+            absent = handover.absent(str(key))
+            if absent:
+                return ConditionError(self.expression, f"{absent} is missing", field=absent)
+            return ConditionError(
+                self.expression, f"there is no key {key!r}" if isinstance(exc, KeyError) else key
+            )
+        text = str(exc)
+        if isinstance(exc, TypeError) or text.startswith("Undefined"):
+            found = [kind for name, need in self._needs.items() for kind in kinds(need, handed[name])]
+            where = f": {', '.join(found[:6])}" if found else ""
+            return ConditionError(
+                self.expression, f"an operator or function does not take these kinds of values{where}"
+            )
+        if isinstance(exc, ValueError) and text.startswith("Conversion"):
+            for name, need in self._needs.items():
+                if (field := broken_text(need, handed[name])) is not None:
+                    return ConditionError(
+                        self.expression, f"{field} holds a text that is no valid Unicode", field=field
+                    )
+        return ConditionError(self.expression, first_line(text) or type(exc).__name__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Condition, (self.expression, tuple(sorted(self.variables)))
+
+    def __repr__(self) -> str:
+        return f"<Condition {self.expression!r}>"
+
+
+def condition_of(owner: str, parameter: str, expression: str, variables: Collection[str]) -> Condition:
+    """The condition that a contract was given as that parameter; raises `ParameterError` for one that is wrong.
+
+    Beyond what `Condition` refuses: an instruction that does not exist, and LangGraph's own part of the config.
+    """
+    given: Any = expression
+    if not isinstance(given, str):
+        raise ParameterError(
+            owner,
+            parameter,
+            f"expected a condition, got {given!r}. Write it as a text, as in 'input.amount > 9'.",
+        )
+    try:
+        condition = Condition(expression, variables)
+        for field in condition.fields:
+            check_history(expression, field)
+            if field[0] == "config" and str(field[1]).startswith("__"):
+                raise ConditionError(expression, f"{field[1]} of the config is LangGraph's own")
+    except ConditionError as exc:
+        shown = expression if len(expression) <= 200 else expression[:197] + "..."
+        raise ParameterError(
+            owner, parameter, f"expected a condition, got {shown!r}: {exc.problem}."
+        ) from None
+    return condition

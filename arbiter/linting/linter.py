@@ -1,0 +1,71 @@
+"""`lint`: everything that can be known to be wrong with a graph and its rules before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from arbiter.contracts import Contract
+from arbiter.errors import NotAGraphError
+from arbiter.govern import Graph, rules_for
+from arbiter.linting.contradictions import contradicting_rules, in_contradiction
+from arbiter.linting.coverage import (
+    nodes_without_instruction,
+    rules_that_never_fire,
+    targets_that_do_not_exist,
+)
+from arbiter.linting.cycles import cycles_without_cap, cycles_without_end, unreachable_nodes
+from arbiter.linting.findings import Finding, LintReport
+from arbiter.linting.order import denied_edges, nodes_always_denied, unverified_paths
+from arbiter.linting.rules import contracts_of, demands_of
+from arbiter.linting.topology import Level, read_graph
+from arbiter.registry import Registry
+from arbiter.weaving import Rules, ledger_of
+
+
+def lint(
+    graph: object,
+    contracts: Registry | Iterable[Contract] = (),
+    rules: Rules | None = None,
+    *,
+    strict: bool = False,
+) -> LintReport:
+    """Hold a compiled graph or a builder, subgraphs included, against registered contracts. Nothing is run.
+
+    `rules` say the instruction of each node, as `arbiter.govern.rules_for` finds them; without, labels, metadata and
+    binding packs do. With `strict`, a node without an instruction is an error. Where a contract was declared is read
+    from its attribute `source` ("file:line"), if it has one.
+    """
+    target = compiled(graph)
+    found = contracts_of(contracts)
+    level = read_graph(target, rules or rules_for(target, None, None, strict=False), found)
+    return LintReport(_findings(level, found, strict=strict))
+
+
+def compiled(graph: object) -> Graph:
+    """The graph itself: a builder is compiled, and of a governed graph it is the original."""
+    target: Any = graph
+    if isinstance(target, StateGraph):
+        target = cast(Any, target).compile()
+    if not isinstance(target, Pregel):
+        raise NotAGraphError(f"cannot lint {graph!r}: expected a compiled graph or a StateGraph.")
+    ledger = ledger_of(cast(object, target))
+    return cast(Any, target) if ledger is None else ledger.original
+
+
+def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Iterator[Finding]:
+    demands = demands_of(contracts)
+    yield from nodes_without_instruction(graph, strict=strict)
+    yield from rules_that_never_fire(graph, contracts, demands)
+    yield from targets_that_do_not_exist(graph, contracts)
+    yield from unreachable_nodes(graph)
+    yield from cycles_without_end(graph, contracts)
+    yield from cycles_without_cap(graph, contracts)
+    contradictions = list(contradicting_rules(graph, contracts, demands))
+    yield from contradictions
+    yield from unverified_paths(graph, demands, in_contradiction(contradictions, demands))
+    yield from nodes_always_denied(graph, demands)
+    yield from denied_edges(graph, demands)

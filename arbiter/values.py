@@ -1,0 +1,300 @@
+"""What a value has to look like: JSON Schemas and classes that pydantic validates, as one `Shape`.
+
+Patterns are matched by the linear engine that comes with pydantic, so that no text can make a pattern hang.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from importlib import import_module
+from itertools import islice
+from typing import Any, cast
+
+from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+from arbiter.errors import ParameterError
+from arbiter.states import ROOT, as_state, thaw
+
+MOST = 5
+"""How many mistakes of one value are named."""
+_LONGEST = 160
+
+Path = tuple[str | int, ...]
+Faults = Callable[[Any], Iterator[tuple[Path, str]]]
+
+
+class Shape:
+    """A JSON Schema, or a class that pydantic validates."""
+
+    def __init__(self, faults: Faults, *, of_text: bool) -> None:
+        self._faults = faults
+        self.of_text = of_text
+        """Whether it describes a text, and not what a text may hold as JSON."""
+
+    def mistakes(self, value: Any, root: str) -> list[str]:
+        """What is wrong with `value`, as in "output.items[0].price: 'x' is not of type 'number'"; empty if it fits.
+
+        At most five, and then "...". `root` is what the value is called.
+        """
+        found = [
+            f"{_where(root, path)}: {_short(what)}" for path, what in islice(self._faults(value), MOST + 1)
+        ]
+        return [*found[:MOST], "..."] if len(found) > MOST else found
+
+
+def shape_of(given: object, owner: str, parameter: str) -> Shape:
+    """The shape that a JSON Schema, a class, or the dotted path of a class stands for."""
+    schema: Any = given
+    if isinstance(given, Mapping):
+        return Shape(_json_faults(schema, owner, parameter), of_text=schema.get("type") == "string")
+    if isinstance(given, str):
+        try:
+            schema = resolve(given)
+        except (ImportError, AttributeError, TypeError, ValueError) as exc:
+            problem = f"expected a class by dotted path, got {given!r}, which cannot be imported: {exc}"
+            raise ParameterError(owner, parameter, f"{problem}. Write package.module.Class.") from exc
+    if not isinstance(schema, type):
+        raise ParameterError(
+            owner, parameter, f"expected a JSON Schema (a mapping) or a class, got {_short(repr(given))}."
+        )
+    try:
+        adapter = TypeAdapter[Any](schema)
+    except (PydanticSchemaGenerationError, PydanticUserError) as exc:
+        problem = f"expected a class that pydantic validates, got {schema.__qualname__}. "
+        raise ParameterError(owner, parameter, f"{problem}Make it a pydantic BaseModel.") from exc
+    return Shape(_class_faults(adapter), of_text=issubclass(schema, str))
+
+
+def resolve(path: str) -> type:
+    """The class at a dotted path. Imports its module: whoever reads paths from files allows them first."""
+    module, _, name = path.rpartition(".")
+    found: object = getattr(import_module(module), name)
+    if not isinstance(found, type):
+        raise TypeError(f"it is a {type(found).__name__}, no class")
+    return found
+
+
+def whole(state: Mapping[str, Any]) -> Any:
+    """What a state stands for: itself, or the value that was no mapping."""
+    return state[ROOT] if len(state) == 1 and ROOT in state else state
+
+
+def _where(root: str, path: Iterable[str | int]) -> str:
+    for part in path:
+        root += f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"
+    return root
+
+
+def _short(text: str) -> str:
+    """The two ends of a long text: a message begins with the value and ends with what is wrong."""
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
+
+
+# Classes ------------------------------------------------------------------------------------------
+
+
+def _class_faults(adapter: TypeAdapter[Any]) -> Faults:
+    def faults(value: Any) -> Iterator[tuple[Path, str]]:
+        try:
+            # A validator of the class's own may change what it is given, so it is given a copy.
+            adapter.validate_python(thaw(value), from_attributes=True)
+        except ValidationError as exc:
+            for error in exc.errors(include_url=False, include_context=False, include_input=False):
+                yield error["loc"], error["msg"]
+
+    return faults
+
+
+# JSON Schemas -------------------------------------------------------------------------------------
+
+
+def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults:
+    from jsonschema import Draft202012Validator, FormatChecker
+    from jsonschema.exceptions import SchemaError as NotASchema
+    from jsonschema.validators import validator_for
+    from referencing.jsonschema import EMPTY_REGISTRY
+
+    try:
+        schema: dict[str, Any] = copy.deepcopy(dict(given))
+        dialect: Any = Draft202012Validator
+        if "$schema" in schema:
+            dialect = validator_for(schema, default=cast(Any, None))
+        if dialect is None:
+            problem = f"expected a dialect from draft 3 to 2020-12, got {schema['$schema']!r}"
+            raise ParameterError(owner, f"{parameter}.$schema", f"{problem}. Leave it out for draft 2020-12.")
+        # No formats: Python's engine has no say about patterns, `_Checked` compiles them.
+        dialect.check_schema(schema, format_checker=FormatChecker(()))
+        patterns = _Checked(schema, dialect, owner, parameter).patterns
+    except NotASchema as exc:
+        problem = f"expected a JSON Schema: {_short(exc.message)}."
+        raise ParameterError(owner, _where(parameter, exc.absolute_path), problem) from exc
+    except RecursionError as exc:
+        raise ParameterError(owner, parameter, "expected a JSON Schema, got one nested too deep.") from exc
+    # An empty registry: the one that jsonschema takes by default fetches what it does not know from the network.
+    validator = _linear(dialect, patterns)(schema, registry=EMPTY_REGISTRY)
+
+    def faults(value: Any) -> Iterator[tuple[Path, str]]:
+        given: Any = value
+        for error in validator.iter_errors(_Fields(given) if isinstance(value, Mapping) else plain(given)):
+            yield tuple(error.absolute_path), error.message
+
+    return faults
+
+
+class _Checked:
+    """Walks a JSON Schema and all that it refers to. `patterns` are its regular expressions, compiled."""
+
+    def __init__(self, schema: dict[str, Any], dialect: Any, owner: str, parameter: str) -> None:
+        from referencing import Resource
+        from referencing.jsonschema import EMPTY_REGISTRY, specification_with
+
+        self.patterns: dict[str, SchemaValidator] = {}
+        self._owner = owner
+        self._parameter = parameter
+        self._seen: set[int] = set()
+        self._used: set[str] = set()
+        specification: Any = specification_with(dialect.META_SCHEMA["$schema"])
+        self._resource_of = specification.create_resource
+        root: Any = Resource.from_contents(schema, default_specification=specification)
+        self._walk(root, EMPTY_REGISTRY.resolver_with_root(root))
+        if {"patternProperties", "unevaluatedProperties"} <= self._used:
+            # The library's search for evaluated properties has Python's engine built in.
+            problem = "patternProperties and unevaluatedProperties are not supported together"
+            self._refuse(f"{problem}. Use additionalProperties.")
+
+    def _refuse(self, problem: str) -> None:
+        raise ParameterError(self._owner, self._parameter, problem)
+
+    def _walk(self, resource: Any, resolver: Any) -> None:
+        schema: Any = resource.contents
+        if not isinstance(schema, dict) or id(cast(Any, schema)) in self._seen:
+            return
+        parts: dict[str, Any] = cast(Any, schema)
+        self._seen.add(id(parts))
+        self._used.update(parts)
+        for pattern in (
+            *parts.get("patternProperties", ()),
+            *([parts["pattern"]] if "pattern" in parts else ()),
+        ):
+            self._compile(pattern)
+        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if isinstance(parts.get(keyword), str):
+                found = self._look_up(parts[keyword], resolver)
+                self._walk(self._resource_of(found.contents), found.resolver)
+        for inner in resource.subresources():
+            self._walk(inner, resolver.in_subresource(inner))
+
+    def _look_up(self, ref: str, resolver: Any) -> Any:
+        from referencing.exceptions import Unresolvable
+
+        try:
+            return resolver.lookup(ref)
+        except Unresolvable:
+            self._refuse(
+                f"$ref: expected a place in this schema, as in '#/$defs/name', got {ref!r}. "
+                "Nothing is fetched: put what it refers to under $defs."
+            )
+
+    def _compile(self, pattern: str) -> None:
+        try:
+            matcher = core_schema.str_schema(pattern=pattern, strict=True, regex_engine="rust-regex")
+            self.patterns[pattern] = SchemaValidator(matcher)
+        except SchemaError as exc:
+            why = str(exc).splitlines()[-1].removeprefix("error: ").strip()
+            self._refuse(f"pattern {pattern!r} cannot be matched in linear time: {why}")
+
+
+def _linear(dialect: Any, patterns: Mapping[str, SchemaValidator]) -> Any:
+    """The dialect with its patterns matched by those validators, for states of any kind."""
+    from jsonschema import ValidationError as Fault
+    from jsonschema import validators
+
+    def pattern(validator: Any, given: str, value: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(value, "string") and not patterns[given].isinstance_python(value):
+            yield Fault(f"{value!r} does not match {given!r}")
+
+    def pattern_properties(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(value, "object"):
+            for known, inner in given.items():
+                for key in value:
+                    if patterns[known].isinstance_python(key):
+                        yield from validator.descend(value[key], inner, path=key, schema_path=known)
+
+    def additional_properties(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if given is True or not validator.is_type(value, "object"):
+            return
+        known = [patterns[one] for one in schema.get("patternProperties", ())]
+        for key in value:
+            if key in schema.get("properties", ()) or any(one.isinstance_python(key) for one in known):
+                continue
+            if given is False:
+                yield Fault(f"{key!r} is none of the properties that it may have")
+            else:
+                yield from validator.descend(value[key], given, path=key)
+
+    base = dialect.TYPE_CHECKER
+
+    def is_object(_: Any, value: Any) -> bool:
+        return isinstance(value, Mapping)
+
+    def is_number(_: Any, value: Any) -> bool:
+        # NaN and infinity are no JSON, and NaN compares with every limit as if it kept it.
+        return base.is_type(value, "number") and _is_finite(value)
+
+    keywords: dict[str, Any] = {
+        "pattern": pattern,
+        "patternProperties": pattern_properties,
+        "additionalProperties": additional_properties,
+    }
+    types = base.redefine_many({"object": is_object, "number": is_number})
+    return cast(Any, validators).extend(dialect, validators=keywords, type_checker=types)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return True
+
+
+class _Fields(Mapping[Any, Any]):
+    """A state as JSON has it. A field that the schema does not name costs nothing."""
+
+    def __init__(self, state: Mapping[Any, Any]) -> None:
+        self._state = state
+
+    def __getitem__(self, key: Any) -> Any:
+        return plain(self._state[key])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{key!r}: ..." for key in self) + "}"
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON would have it: models and dataclasses as objects, tuples and sets as arrays, enums as their
+    values, dates as texts. What has no such form stays what it is."""
+    if value is None or (isinstance(value, str | bool | int | float) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Mapping):
+        parts: Mapping[Any, Any] = cast(Any, value)
+        return {key: plain(parts[key]) for key in parts}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in cast(Iterable[Any], value)]
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        return plain(as_state(value))
+    given: Any = value
+    return given.isoformat() if hasattr(given, "isoformat") else given
