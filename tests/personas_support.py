@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from arbiter.personas import (
@@ -22,16 +22,19 @@ from tests.scripted import usage
 JIM = Persona("Jim", "A calm salesman who speaks in short sentences.", "jim")
 
 
+Answer = Callable[[JudgeRequest], Any] | Mapping[str, Any] | Exception | int | None
+
+
 class Says:
     """Answers with what a function of the question gives: plain data, None for no answer, or an exception."""
 
-    def __init__(self, answer: Callable[[JudgeRequest], Any] | Any) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked: list[JudgeRequest] = []
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         self.asked.append(request)
-        value = self.answer(request) if callable(self.answer) else self.answer
+        value: Any = self.answer(request) if callable(self.answer) else self.answer
         if isinstance(value, Exception):
             raise value
         return JudgeReply(

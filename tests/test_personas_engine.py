@@ -317,8 +317,11 @@ def test_a_false_precondition_is_a_final_nine_without_a_call(mode: str, inverted
 
 
 def test_a_precondition_answers_true_or_false() -> None:
+    def nothing(*_: Any) -> Any:
+        return None
+
     with pytest.raises(TypeError, match="returned None"):
-        engine(Says(scores())).score(claim(precondition=lambda *_: None), target())  # type: ignore[arg-type,return-value]
+        engine(Says(scores())).score(claim(precondition=nothing), target())
 
 
 def test_the_type_of_an_action_is_a_precondition() -> None:
@@ -511,12 +514,16 @@ def many(count: int, **known: Any) -> list[Any]:
     return [claim(f"p{number}", **known) for number in range(count)]
 
 
+def never(*_: Any) -> bool:
+    return False
+
+
 @MODES
 def test_a_batch_asks_about_ten_at_once_and_answers_in_order(mode: str) -> None:
     judge = Says(scores(**{f"p{number}": number % 10 for number in range(23)}))
     propositions = many(23)
     for at in (4, 17):
-        propositions[at] = claim(f"p{at}", precondition=lambda *_: False, inverted=True)
+        propositions[at] = claim(f"p{at}", precondition=never, inverted=True)
     found = drive(mode, engine(judge), "score_batch", propositions, target())
     assert sorted(len(request.propositions) for request in judge.asked) == [1, 10, 10]
     assert [result.proposition_id for result in found] == [f"p{number}" for number in range(23)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, EvaluationRouter, HistoryItem
+from arbiter import ArbiterOS, EvaluationRouter, HistoryItem, NodeEvaluator
 from arbiter.constitution import load_constitution
 from arbiter.errors import PackError, ParameterError
 from arbiter.instructions import REFLECT, RESPOND
@@ -173,7 +174,7 @@ def test_ideas_are_counted_and_not_cut_off(ideas: int, score: float, passed: boo
 
 # What cannot be judged ----------------------------------------------------------------------------
 
-ABSTAINS = {
+ABSTAINS: dict[str, tuple[Callable[[Any], NodeEvaluator], Any, str]] = {
     "nothing said": (lambda judge: AdherenceEvaluator(persona=JIM, judge=judge), {"messages": []}, "said nothing"),
     "another speaker": (lambda judge: AdherenceEvaluator(persona=JIM, judge=judge), says("Hi", "Pam"), "and not Jim"),
     "no history": (lambda judge: SelfConsistencyEvaluator(judge=judge), says("Hi"), "no earlier message"),
@@ -295,7 +296,7 @@ def test_nothing_of_a_judgement_shows_in_the_streams(mode: str) -> None:
         return [part async for part in app.astream({"messages": []}, stream_mode="messages")]
 
     if mode == "sync":
-        streamed = list(app.stream({"messages": []}, stream_mode="messages"))
+        streamed: list[Any] = list(app.stream({"messages": []}, stream_mode="messages"))
     else:
         streamed = asyncio.run(astream())
     assert [str(message.text) for message, _ in streamed] == ["Hi"]

@@ -115,7 +115,7 @@ def test_a_file_extends_others_of_its_folder_and_shipped_ones(tmp_path: Path) ->
     assert all(p.hard for p in found)
 
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": (
         {"propositions": [entry("a", wieght=1)]},
         ".wieght: expected one of claim, double_check, first_n, hard, id, include_personas, inverted, last_n, "

@@ -118,10 +118,13 @@ def test_what_does_not_apply_to_a_message_says_nothing_about_the_others() -> Non
     def only_first(target: Any, *_: Any) -> bool:
         return bool(target.trajectory.events[0].text == "one")
 
+    def never(*_: Any) -> bool:
+        return False
+
     propositions = sets(
         "adherence",
         claim("some", precondition=only_first),
-        claim("none", precondition=lambda *_: False, inverted=True),
+        claim("none", precondition=never, inverted=True),
     )
     found = AdherenceScorer(Says(scores(some=3)), JIM, propositions).score(talk("one", "two"))
     assert [(score.score, score.judged) for score in found.propositions] == [(3, 1), (9, 0)]

@@ -101,9 +101,9 @@ def _shared_frequent(
     """As `_shared`, of the phrases in `masks` alone."""
     counts: Counter[tuple[int, int]] = Counter()
     alike: dict[tuple[int, int], list[int]] = {}
-    for found, many, mask in zip(sets, times, masks, strict=True):
+    for found, count, mask in zip(sets, times, masks, strict=True):
         if mask:
-            alike.setdefault((mask, len(found)), []).append(many)
+            alike.setdefault((mask, len(found)), []).append(count)
     groups = [(mask, size, sum(many), many) for (mask, size), many in alike.items()]
     for at, (mask, size, total, many) in enumerate(groups):
         counts[mask.bit_count(), 2 * size] += (total * total - sum(one * one for one in many)) // 2
