@@ -402,11 +402,11 @@ class PropositionEngine:
         request = self._request(mode, [ready], context, evidence)
         outcomes = list((yield [request]))
         reading = read(request, outcomes[0])
-        result = _result(ready, request, outcomes[0], reading)
+        result = _result(ready, request.key, outcomes[0], reading)
         if ready.proposition.double_check and result.status == "judged":
             again = replace(request, messages=(*request.messages, *_sure(reading)))
             outcomes += yield [again]
-            revised = _result(ready, again, outcomes[1], read(again, outcomes[1]))
+            revised = _result(ready, again.key, outcomes[1], read(again, outcomes[1]))
             if revised.status in ("judged", "no_evidence"):
                 result = replace(revised, first_raw=result.raw, texts=result.texts + revised.texts)
             else:
@@ -487,22 +487,30 @@ def read(request: JudgeRequest, outcome: Outcome) -> Reading:
         return Reading(None, "error", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
 
-def _result(ready: _Ready, request: JudgeRequest, outcome: Outcome, reading: Reading) -> JudgeResult:
+def _result(
+    ready: _Ready, prompt_hash: str, outcome: Outcome, reading: Reading, *, batched: bool = False
+) -> JudgeResult:
     """The result of one proposition from the judge's answer about it."""
-    result = replace(ready.begun, status=reading.status, problem=reading.problem, prompt_hash=request.key)
+    known: dict[str, Any] = {"status": reading.status, "problem": reading.problem, "prompt_hash": prompt_hash}
+    if batched:
+        known.update(batched=True, token_usage=None)
     if isinstance(outcome, JudgeReply):
-        result = replace(result, texts=outcome.texts, model=outcome.model)
+        known.update(texts=outcome.texts, model=outcome.model)
     answer = reading.answer
-    if answer is None:
-        return result
-    result = replace(result, reasoning=answer.reasoning, confidence=answer.confidence)
+    if answer is not None:
+        known.update(reasoning=answer.reasoning, confidence=answer.confidence)
+        known.update(_judged(answer, ready.proposition.inverted))
+    return replace(ready.begun, **known)
+
+
+def _judged(answer: ScoreAnswer | CheckAnswer, inverted: bool) -> dict[str, Any]:
     if isinstance(answer, CheckAnswer):
-        return replace(result, result=answer.result)
+        return {"result": answer.result}
     raw, clamped = as_score(answer.score)
+    known: dict[str, Any] = {"raw": raw, "clamped": clamped}
     if not answer.evidence_present:
-        return replace(result, status="no_evidence", score=float(HIGHEST), raw=raw, clamped=clamped)
-    score = HIGHEST - raw if ready.proposition.inverted else raw
-    return replace(result, score=float(score), raw=raw, clamped=clamped)
+        return {**known, "status": "no_evidence", "score": float(HIGHEST)}
+    return {**known, "score": float(HIGHEST - raw if inverted else raw)}
 
 
 def _of_batch(request: JudgeRequest, outcome: Outcome, ready: Sequence[_Ready]) -> list[JudgeResult] | None:
@@ -518,9 +526,9 @@ def _of_batch(request: JudgeRequest, outcome: Outcome, ready: Sequence[_Ready]) 
         if len(reading.answer.judgements) != len(ids) or items.keys() != set(ids):
             return None
         readings = [Reading(items[id]) for id in ids]
+    key = request.key
     return [
-        replace(_result(one, request, outcome, found), batched=True, token_usage=None)
-        for one, found in zip(ready, readings, strict=True)
+        _result(one, key, outcome, found, batched=True) for one, found in zip(ready, readings, strict=True)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -93,9 +93,7 @@ class DimensionEvaluator(NodeEvaluator):
         node = history.entries[-1][-1].node
         return EvaluationError(f"abstained: {why}", evaluator=self.name, node=node)
 
-    def said(
-        self, history: History, agent: str | None, aliases: Mapping[str, str]
-    ) -> tuple[Trajectory, Trajectory]:
+    def said(self, history: History, persona: Persona | None = None) -> tuple[Trajectory, Trajectory]:
         """What was said before the node ran, and what it said. Raises `EvaluationError` if that is nothing."""
         item = history.entries[-1][-1]
         try:
@@ -105,9 +103,17 @@ class DimensionEvaluator(NodeEvaluator):
             raise self.abstained(history, f"{self.key!r} holds no messages: {error}") from None
         if now[: len(before)] == before:
             now = now[len(before) :]  # a node may return the whole conversation
-        earlier, current = (_trajectory(found, agent, aliases) for found in (before, now))
+        earlier, current = (_trajectory(found, persona) for found in (before, now))
         if not current.actors:
             raise self.abstained(history, f"node {item.node!r} said nothing at {self.key!r}")
+        return earlier, current
+
+    def said_by(self, history: History, persona: Persona | None) -> tuple[Trajectory, Trajectory]:
+        """As `said`; raises `EvaluationError` also if only others spoke."""
+        earlier, current = self.said(history, persona)
+        agent = SOMEBODY if persona is None else persona.name
+        if not current.actions_of(agent):
+            raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {agent}")
         return earlier, current
 
     def _set_up(self, at_least: float, key: str) -> None:
@@ -133,11 +139,12 @@ class DimensionEvaluator(NodeEvaluator):
             raise ParameterError(f"evaluator {self.name!r}", parameter, str(error)) from error
 
     def _propositions(
-        self, given: PropositionSet | str | None, dimension: str, agent: str = ""
+        self, given: PropositionSet | str | None, dimension: str, persona: Persona | None = None
     ) -> PropositionSet:
         if isinstance(given, PropositionSet):
             return given
-        return self._made("propositions", lambda: load_propositions(given, dimension, agent or None))
+        agent = persona.id or None if persona else None
+        return self._made("propositions", lambda: load_propositions(given, dimension, agent))
 
 
 def _messages(value: Any) -> list[Any]:
@@ -150,14 +157,21 @@ def _messages(value: Any) -> list[Any]:
     return parts if all(isinstance(part, str) for part in parts) else list(convert_to_messages(parts))
 
 
-def _trajectory(said: Iterable[Any], agent: str | None, aliases: Mapping[str, str]) -> Trajectory:
+def _trajectory(said: Iterable[Any], persona: Persona | None) -> Trajectory:
+    agent = SOMEBODY if persona is None else persona.name
     events: list[Event] = []
     for one in said:
         if not isinstance(one, str):
             events += Trajectory.from_messages([one], agent)
         elif one.strip():
-            events.append(Event.action(agent or SOMEBODY, one))
-    return Trajectory.of(replace(event, actor=aliases.get(event.actor, event.actor)) for event in events)
+            events.append(Event.action(agent, one))
+    if persona is not None and persona.id:
+        events = [replace(event, actor=agent) if event.actor == persona.id else event for event in events]
+    return Trajectory.of(events)
+
+
+def _known(persona: Persona | None) -> tuple[Persona, ...]:
+    return () if persona is None else (persona,)
 
 
 class AdherenceEvaluator(DimensionEvaluator):
@@ -186,26 +200,22 @@ class AdherenceEvaluator(DimensionEvaluator):
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
         self.persona = self._made("persona", lambda: Persona.of(persona))
-        found = self._propositions(propositions, "adherence", self.persona.id)
+        found = self._propositions(propositions, "adherence", self.persona)
         asked = self._made("judge", lambda: judge_of(judge))
         self.scorer = self._made(
             "sample", lambda: AdherenceScorer(asked, self.persona, found, sample=sample, seed=seed)
         )
 
     def measure(self, history: History) -> ScorerResult:
-        name = self.persona.name
-        aliases = {self.persona.id: name} if self.persona.id else {}
-        _, current = self.said(history, name, aliases)
-        if not current.actions_of(name):
-            raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {name}")
+        _, current = self.said_by(history, self.persona)
         return self.scorer.score(current)
 
 
 class SelfConsistencyEvaluator(DimensionEvaluator):
     """Whether what the node says sounds like what the same agent said before: pairs of an earlier and a new message.
 
-    Earlier messages are those that the node was given. `agent` is the name of its messages; those without one count,
-    too.
+    Earlier messages are those that the node was given. The agent's messages are those with the name or id of
+    `persona`, and those without one.
     """
 
     def __init__(
@@ -215,7 +225,7 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
         judge: Judge | ChatModel | str,
         at_least: float = 7.0,
         key: str = "messages",
-        agent: str | None = None,
+        persona: Persona | str | None = None,
         propositions: PropositionSet | str | None = None,
         pairs: int = 10,
         seed: int = 0,
@@ -226,24 +236,26 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
-        self.agent = agent or SOMEBODY
-        found = self._propositions(propositions, "consistency", self.agent)
+        self.persona = None if persona is None else self._made("persona", lambda: Persona.of(persona))
+        self.agent = SOMEBODY if self.persona is None else self.persona.name
+        found = self._propositions(propositions, "consistency", self.persona)
         asked = self._made("judge", lambda: judge_of(judge))
         self.scorer = self._made(
-            "pairs", lambda: ConsistencyScorer(asked, found, agent=self.agent, pairs=pairs, seed=seed)
+            "pairs",
+            lambda: ConsistencyScorer(
+                asked, found, agent=self.agent, personas=_known(self.persona), pairs=pairs, seed=seed
+            ),
         )
 
     def measure(self, history: History) -> ScorerResult:
-        earlier, current = self.said(history, self.agent, {})
-        if not current.actions_of(self.agent):
-            raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {self.agent}")
+        earlier, current = self.said_by(history, self.persona)
         return self.scorer.score(current, earlier)
 
 
 class FluencyEvaluator(DimensionEvaluator):
     """Whether an agent says new things in new words: all its messages that the node was given or wrote.
 
-    `agent` is the name of its messages; those without one count, too.
+    These are the ones with the name or id of `persona`, and those without one.
     """
 
     def __init__(
@@ -253,7 +265,7 @@ class FluencyEvaluator(DimensionEvaluator):
         judge: Judge | ChatModel | str,
         at_least: float = 7.0,
         key: str = "messages",
-        agent: str | None = None,
+        persona: Persona | str | None = None,
         propositions: PropositionSet | str | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
@@ -262,15 +274,14 @@ class FluencyEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
-        self.agent = agent or SOMEBODY
-        found = self._propositions(propositions, "fluency", self.agent)
+        self.persona = None if persona is None else self._made("persona", lambda: Persona.of(persona))
+        self.agent = SOMEBODY if self.persona is None else self.persona.name
+        found = self._propositions(propositions, "fluency", self.persona)
         asked = self._made("judge", lambda: judge_of(judge))
-        self.scorer = FluencyScorer(asked, found, agent=self.agent)
+        self.scorer = FluencyScorer(asked, found, agent=self.agent, personas=_known(self.persona))
 
     def measure(self, history: History) -> ScorerResult:
-        earlier, current = self.said(history, self.agent, {})
-        if not current.actions_of(self.agent):
-            raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {self.agent}")
+        earlier, current = self.said_by(history, self.persona)
         return self.scorer.score(Trajectory.of([*earlier, *current]))
 
 
@@ -300,7 +311,7 @@ class ConvergenceEvaluator(DimensionEvaluator):
         self.scorer = ConvergenceScorer(asked, found)
 
     def measure(self, history: History) -> ScorerResult:
-        earlier, current = self.said(history, None, {})
+        earlier, current = self.said(history)
         return self.scorer.score(Trajectory.of([*earlier, *current]))
 
 
@@ -331,7 +342,7 @@ class IdeasQuantityEvaluator(DimensionEvaluator):
         self.scorer = IdeasQuantityScorer(asked)
 
     def measure(self, history: History) -> ScorerResult:
-        earlier, current = self.said(history, None, {})
+        earlier, current = self.said(history)
         return self.scorer.score(Trajectory.of([*earlier, *current]))
 
     def share(self, raw: float) -> float:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -42,10 +43,15 @@ class JudgeRequest:
             self.purpose,
             self.propositions,
             [(message.type, str(message.text)) for message in self.messages],
-            self.schema.model_json_schema(),
+            _schema(self.schema),
         ]
         text = json.dumps(asked, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@cache
+def _schema(schema: type[BaseModel]) -> dict[str, Any]:
+    return schema.model_json_schema()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import combinations
@@ -42,29 +43,74 @@ def repetition(messages: Sequence[str], n: int = 3) -> float:
     """Mean Jaccard overlap of the word n-grams of every unordered pair of `messages`, 0.0 to 1.0.
 
     Fewer than two messages give 0.0, and so do pairs without an n-gram: two equal messages of two words have a
-    3-gram repetition of 0. Only pairs that share an n-gram are looked at, so the time grows with the overlap that
-    there is. Same number as the definition, but for the order in which it is summed.
+    3-gram repetition of 0.
     """
     _check_n(n)
     if len(messages) < 2:
         return 0.0
-    # Equal sets of n-grams are one group: what 10,000 times the same sentence says is said once.
-    groups = Counter(frozenset(ngrams(message, n)) for message in messages)
-    groups.pop(frozenset(), None)
-    total = [float(size * (size - 1) // 2) for size in groups.values()]
-    seen: dict[str, list[int]] = {}
-    sets = list(groups)
-    sizes = list(groups.values())
+    # What is said twice is looked at once: a pair of equal messages has an overlap of 1, or none without n-grams.
+    times = Counter(frozenset(ngrams(message, n)) for message in messages)
+    times.pop(frozenset(), None)
+    equal = sum(math.comb(count, 2) for count in times.values())
+    pairs = _shared(list(times), list(times.values()))
+    overlaps = (count * (both / (sizes - both)) for (both, sizes), count in pairs.items() if count)
+    return math.fsum([equal, *overlaps]) / math.comb(len(messages), 2)
+
+
+_FREQUENT = 100
+_TOO_MANY = 5_000_000
+
+
+def _shared(sets: Sequence[frozenset[str]], times: Sequence[int]) -> Counter[tuple[int, int]]:
+    """How many pairs of different sets share how much: counts by (|A ∩ B|, |A| + |B|), without those that share
+    nothing. Each set counts as often as `times` says.
+
+    Only pairs that share something are looked at. Where a phrase is in so many sets that these are too many, the
+    sets are first put together by the frequent phrases that they have, and the rest is counted on top of that.
+    """
+    holders: dict[str, list[int]] = {}
+    for at, found in enumerate(sets):
+        for ngram in found:
+            holders.setdefault(ngram, []).append(at)
+    pairs = sum(math.comb(len(having), 2) for having in holders.values())
+    limit = _FREQUENT if pairs > _TOO_MANY else len(sets)
+    frequent = {
+        ngram: 1 << bit for bit, ngram in enumerate(g for g, having in holders.items() if len(having) > limit)
+    }
+    masks = [sum(frequent[ngram] for ngram in found if ngram in frequent) for found in sets]
+    counts = _shared_frequent(sets, times, masks)
     for at, found in enumerate(sets):
         shared: Counter[int] = Counter()
         for ngram in found:
-            holders = seen.setdefault(ngram, [])
-            shared.update(holders)
-            holders.append(at)
+            if ngram not in frequent:
+                having = holders[ngram]
+                shared.update(having[: bisect_left(having, at)])
         for other, both in shared.items():
-            overlap = both / (len(found) + len(sets[other]) - both)
-            total.append(overlap * sizes[at] * sizes[other])
-    return math.fsum(total) / math.comb(len(messages), 2)
+            base = (masks[at] & masks[other]).bit_count()
+            sizes = len(found) + len(sets[other])
+            many = times[at] * times[other]
+            if base:
+                counts[base, sizes] -= many
+            counts[base + both, sizes] += many
+    return counts
+
+
+def _shared_frequent(
+    sets: Sequence[frozenset[str]], times: Sequence[int], masks: Sequence[int]
+) -> Counter[tuple[int, int]]:
+    """As `_shared`, of the phrases in `masks` alone."""
+    counts: Counter[tuple[int, int]] = Counter()
+    alike: dict[tuple[int, int], list[int]] = {}
+    for found, count, mask in zip(sets, times, masks, strict=True):
+        if mask:
+            alike.setdefault((mask, len(found)), []).append(count)
+    groups = [(mask, size, sum(many), many) for (mask, size), many in alike.items()]
+    for at, (mask, size, total, many) in enumerate(groups):
+        counts[mask.bit_count(), 2 * size] += (total * total - sum(one * one for one in many)) // 2
+        for other_mask, other_size, other_total, _ in groups[:at]:
+            if both := (mask & other_mask).bit_count():
+                counts[both, size + other_size] += total * other_total
+    return counts
 
 
 def repeated_ngrams(messages: Iterable[str], n: int = 3) -> dict[str, int]:

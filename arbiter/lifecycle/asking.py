@@ -1,0 +1,177 @@
+"""Asking a human: who may answer, until when, and what an answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from langgraph.errors import GraphBubbleUp
+
+from arbiter.lifecycle.outcomes import denied, describe
+from arbiter.lifecycle.requests import Answered, Ask, LookBack, Raised, Saved, Steps
+from arbiter.lifecycle.runs import NodeRun
+from arbiter.policy import PolicyChecker
+from arbiter.states import as_state, digest, snapshot, with_fields
+from arbiter.verdicts import Terms, Verdict, terms_of
+
+
+def approve(
+    run: NodeRun,
+    asking: Sequence[PolicyChecker],
+    verdicts: Mapping[str, Verdict],
+    approved: set[tuple[str, str]],
+) -> Steps:
+    """Ask a human. An approval counts for the very input that it was given for.
+
+    One question for all who ask, except that checkers with different approvers have a question each.
+    """
+    record = run.record
+    terms: dict[str, Terms] = {}
+    for checker in asking:
+        try:
+            terms[checker.name] = terms_of(verdicts[checker.name])
+        except Exception as exc:
+            return _refused_by(run, checker, f"its question cannot be asked: {describe(exc)}")
+    first = next((c for c in asking if terms[c.name].approvers is not None), asking[0])
+    approvers = terms[first.name].approvers
+    asking = [c for c in asking if terms[c.name].approvers in (None, approvers)]
+    limits = [after for c in asking if (after := terms[c.name].expires_after) is not None]
+    state = as_state(run.input)
+    key = digest(state)
+    payload: dict[str, Any] = {
+        **{k: v for c in reversed(asking) for k, v in verdicts[c.name].payload.items()},
+        "type": "approval",
+        "policy": first.name,
+        "reason": verdicts[first.name].reason,
+        "requests": [{"policy": c.name, "reason": verdicts[c.name].reason} for c in asking],
+        "node": record.node,
+        "instruction": record.instruction.qualified if record.instruction else None,
+        "input": state,
+        "digest": key,
+        "allowed": ["approve", "edit", "reject"],
+    }
+    if run.held is not None:
+        payload["held"] = run.held  # a question takes the place of the one before
+    decision = yield from put_question(
+        run, payload, key, "input", Terms(approvers, min(limits, default=None))
+    )
+    if type(decision) is Raised:
+        if passes(decision.error):
+            record.status = "interrupted"
+            return decision
+        problem = f"it needs a human's approval, and nobody can be asked here: {describe(decision.error)}"
+        return _refused_by(run, first, problem)
+    if decision.kind == "edit":
+        try:
+            edited = with_fields(run.input, decision.detail)
+            key = digest(as_state(edited))
+            shown = snapshot(edited, run.settings.snapshot)
+        except Exception as exc:
+            return _refused_by(run, first, f"rejected: the edited input does not fit: {describe(exc)}")
+        run.input, record.input = edited, shown
+    if decision.kind == "reject":
+        return _refused_by(run, first, decision.rejection)
+    for checker in asking:
+        record.note(f"checker {checker.name}", decision.signature)
+    approved.update((checker.name, key) for checker in asking)
+    return None
+
+
+def _refused_by(run: NodeRun, checker: PolicyChecker, reason: str) -> Raised | None:
+    """The checker asked, and that ended in a denial."""
+    run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
+    return denied(run, checker.name, checker.on_deny, reason, None)
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a human decided. `detail` is an edit's changes or a rejection's reason, `by` is who it was."""
+
+    kind: Literal["approve", "edit", "reject"]
+    detail: Any = None
+    by: str | None = None
+
+    @property
+    def signature(self) -> str:
+        done = {"approve": "approved", "edit": "edited", "reject": "rejected"}[self.kind]
+        return done if self.by is None else f"{done} by {self.by!r}"
+
+    @property
+    def rejection(self) -> str:
+        return f"{self.signature}: {self.detail}"
+
+
+def put_question(run: NodeRun, payload: Mapping[str, Any], key: str, subject: str, terms: Terms) -> Steps:
+    """Put a question to a human until there is an answer to it that came in time. Returns a `Decision`, or `Raised`."""
+    remark: dict[str, Any] = {}
+    while True:
+        now = run.settings.clock()
+        question: dict[str, Any] = {**payload, **remark, "asked_at": now}
+        op = Ask(question, run.questions, key, now)
+        if terms.approvers is not None:
+            question["approvers"] = sorted(terms.approvers)
+        if terms.expires_after is not None:
+            # The question may be open already: it is as old as it was when it was asked first.
+            saved = yield LookBack(run)
+            if type(saved) is Saved:
+                question["asked_at"] = next((q["asked_at"] for q in saved.asked if op.is_like(q)), now)
+            question["expires_at"] = question["asked_at"] + terms.expires_after
+        found = yield op
+        run.questions += 1
+        if type(found) is Raised:
+            return found
+        if type(found) is not Answered:
+            continue
+        decision = read_answer(found.answer, subject, terms.approvers)
+        if decision.kind == "reject" or not terms.expired(found.asked_at, found.at):
+            return decision
+        remark = {"note": f"{decision.signature} too late; the question had expired"}
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an exception from asking is that of the pause, or of a cancellation."""
+    return isinstance(error, GraphBubbleUp) or not isinstance(error, Exception)
+
+
+def read_answer(answer: Any, subject: str, approvers: frozenset[str] | None = None) -> Decision:
+    """What a resume value says. Anything unknown is a rejection, also an approval by somebody who may not."""
+    try:
+        decision = _read_answer(answer, subject)
+    except Exception as exc:
+        return Decision("reject", f"the answer could not be read: {type(exc).__name__}")
+    if approvers is None or decision.kind == "reject" or decision.by in approvers:
+        return decision
+    names = ", ".join(map(repr, sorted(approvers)))
+    if decision.by is None:
+        example = f"{{'type': {decision.kind!r}, 'by': ...}}"
+        return Decision("reject", f"the answer does not say by whom; expected {example} with one of {names}")
+    return Decision("reject", f"{decision.by!r} may not approve; expected one of {names}")
+
+
+def _read_answer(answer: Any, subject: str) -> Decision:
+    given: Any = answer
+    if isinstance(answer, Mapping) and isinstance(given.get("decisions"), list):
+        decisions: Any = given["decisions"]
+        answer = given = decisions[0] if len(decisions) == 1 else given  # LangChain's envelope
+    if isinstance(answer, str) and answer == "approve":
+        return Decision("approve")
+    if isinstance(answer, str) and answer == "reject":
+        return Decision("reject", "no message was given")
+    if isinstance(answer, Mapping):
+        name = given.get("by")
+        by = str.__str__(name) if isinstance(name, str) and name else None
+        match given.get("type"):
+            case "approve":
+                return Decision("approve", None, by)
+            case "edit" if isinstance(given.get(subject), Mapping):
+                return Decision("edit", given[subject], by)
+            case "edit":
+                return Decision("reject", f"an edit needs {{'type': 'edit', {subject!r}: {{...}}}}", by)
+            case "reject":
+                return Decision("reject", str(given.get("message") or "no message was given"), by)
+            case _:
+                pass
+    text = repr(given)
+    text = text if len(text) <= 80 else text[:77] + "..."
+    return Decision("reject", f"the answer was {text}; expected approve, edit or reject")

@@ -1,0 +1,205 @@
+"""Check: the strongest verdict wins, before the body and, for those that look at outputs, after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langgraph.errors import GraphBubbleUp
+
+from arbiter.errors import (
+    SyncDriverError,
+)
+from arbiter.facts import Fact
+from arbiter.lifecycle.asking import approve
+from arbiter.lifecycle.outcomes import denied, describe, input_refused
+from arbiter.lifecycle.requests import CallAll, LookBack, Raised, Steps
+from arbiter.lifecycle.runs import NOTHING, NodeRun
+from arbiter.policy import PolicyChecker
+from arbiter.registry import Seat
+from arbiter.states import as_state, digest, freeze
+from arbiter.verdicts import ALLOW, Verdict, as_verdict
+
+
+def check(run: NodeRun) -> Steps:
+    """Ask all checkers; the strongest verdict wins. Returns `Raised` to stop the node, else None."""
+    record, plan = run.record, run.plan
+    approved: set[tuple[str, str]] = set()
+    if plan.recovers:
+        stopped = yield from _recover(run)
+        if stopped is not None or run.redirect is not None:
+            return stopped
+    while True:
+        if (refused := input_refused(run)) is not None:
+            record.checks = {"input_schema": Verdict.deny(refused)}
+            return denied(run, "input_schema", "raise", refused, None)
+        verdicts: dict[str, Verdict] = {}
+        causes: dict[str, BaseException] = {}
+        answers: Any = yield CallAll(plan.checkers, (run.view,))
+        if type(answers) is Raised:  # no checker's own: the run was cancelled
+            record.status, record.error = "cancelled", describe(answers.error)
+            return answers
+        if (stopped := _read_verdicts(run, plan.checkers, answers, verdicts, causes)) is not None:
+            return stopped
+        if not verdicts:
+            record.checks = plan.all_allowed
+            return _watch(run)
+        for seat in plan.checkers:
+            if seat.name in verdicts and seat.contract.enforced:
+                seat.contract.reads_history = True  # from now on no cache answers for this checker
+        verdicts = {seat.name: verdicts.get(seat.name, ALLOW) for seat in plan.checkers}
+        record.checks = verdicts
+        enforced: list[PolicyChecker] = [s.contract for s in plan.checkers if s.contract.enforced]
+        for checker in enforced:
+            if verdicts[checker.name].kind == "deny":
+                cause = causes.get(checker.name)
+                reason = verdicts[checker.name].reason if cause is None else ""
+                return denied(run, checker.name, checker.on_deny, reason, cause)
+        asking: list[PolicyChecker] = [c for c in enforced if verdicts[c.name].kind == "ask"]
+        key = ""
+        if asking:
+            key = digest(as_state(run.input))
+            asking = [c for c in asking if (c.name, key) not in approved]
+        if not asking:
+            return _watch(run)
+        asked_about = run.input
+        while asking and run.input is asked_about:
+            stopped = yield from approve(run, asking, verdicts, approved)
+            if stopped is not None or run.redirect is not None:
+                return stopped
+            asking = [checker for checker in asking if (checker.name, key) not in approved]
+        if run.input is asked_about:
+            return _watch(run)
+
+
+def _read_verdicts(
+    run: NodeRun,
+    seats: Sequence[Seat[PolicyChecker]],
+    answers: Sequence[Any],
+    verdicts: dict[str, Verdict],
+    causes: dict[str, BaseException],
+) -> Raised | None:
+    """Note the verdicts that do not allow, and what failed checkers raised. Returns `Raised` to stop the node."""
+    record = run.record
+    for seat, answer in zip(seats, answers, strict=False):
+        if answer is True or answer is ALLOW:
+            continue
+        if type(answer) is Raised:
+            error = answer.error
+            if seat.contract.enforced and isinstance(error, GraphBubbleUp):
+                record.status = "interrupted"  # a checker may call LangGraph's interrupt() itself
+                return answer
+            if seat.contract.enforced and (
+                isinstance(error, SyncDriverError) or not isinstance(error, Exception)
+            ):
+                record.status, record.error = "failed", describe(error)
+                return answer
+            causes[seat.name] = error
+            verdicts[seat.name] = Verdict.deny(f"the checker failed: {describe(error)}")
+        elif (verdict := as_verdict(answer)).kind != "allow":
+            verdicts[seat.name] = verdict
+    return None
+
+
+def check_output(run: NodeRun, output: Any) -> Steps:
+    """Ask the checkers that look at outputs. Returns `Raised`, or sets the redirect, to keep the output back."""
+    record, seats = run.record, run.plan.output_checkers
+    verdicts: dict[str, Verdict] = {}
+    causes: dict[str, BaseException] = {}
+    answers: Any = yield CallAll(seats, (freeze(as_state(output)), run.view))
+    if type(answers) is Raised:
+        record.status, record.error = "cancelled", describe(answers.error)
+        return answers
+    if (stopped := _read_verdicts(run, seats, answers, verdicts, causes)) is not None:
+        return stopped
+    for name, verdict in verdicts.items():
+        if verdict.kind == "ask":
+            reason = (
+                f"it asks about an output, which only a router with escalates=True can do: {verdict.reason}"
+            )
+            verdicts[name] = Verdict.deny(reason)
+    if verdicts:
+        record.checks = {**record.checks, **verdicts}
+    for seat in seats:
+        checker = seat.contract
+        if seat.name in verdicts and checker.enforced:
+            checker.reads_history = True  # from now on no cache answers for this checker
+            reason = f"its output was not committed: {verdicts[seat.name].reason}"
+            return denied(run, seat.name, checker.on_deny, reason, causes.get(seat.name))
+    return None
+
+
+def _recover(run: NodeRun) -> Steps:
+    """Find out what siblings had counted before this execution of the graph, and of those around it, began."""
+    levels: list[Mapping[str, Mapping[str, float]]] = []
+    level: NodeRun | None = run
+    while level is not None:
+        if (recovered := level.recovered) is None:
+            saved = yield LookBack(level)
+            if type(saved) is Raised:
+                return _not_recovered(run, saved)
+            # Each of several siblings may have looked; they all saw the same.
+            recovered = (level.record.step, tallies_of(saved.facts))
+            level.recover(recovered)
+        step, tallies = recovered
+        levels.append(tallies if step == level.record.step else NOTHING)
+        level = level.parent
+    run.view.give_recovered(levels)
+    return None
+
+
+def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
+    """The checkpointer cannot be read: those that need to know what is in it deny."""
+    record, error = run.record, raised.error
+    if not isinstance(error, Exception):
+        record.status, record.error = "cancelled", describe(error)
+        return raised
+    unsure = [seat.contract for seat in run.plan.checkers if seat.contract.recovers]
+    reason = f"the checker failed: {describe(error)}"
+    record.checks = {checker.name: Verdict.deny(reason) for checker in unsure}
+    for checker in unsure:
+        if checker.enforced:
+            return denied(run, checker.name, checker.on_deny, "", error)
+    return None
+
+
+def _watch(run: NodeRun) -> Raised | None:
+    """The node may run: let the checkers that look into its body do so."""
+    shadow = run.plan.shadow
+    if not run.plan.watchers and shadow is None:
+        return None
+    handlers: list[BaseCallbackHandler] = []
+    for checker in () if shadow is None else shadow.watchers:
+        try:
+            handlers.extend(checker.handlers(run.shadow_view))
+        except Exception as exc:
+            run.record.failed(f"shadow {checker.name}", describe(exc))
+    for checker in run.plan.watchers:
+        try:
+            handlers.extend(checker.handlers(run.view))
+        except Exception as exc:
+            reason = f"the checker failed: {describe(exc)}"
+            run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
+            if checker.enforced:
+                return denied(run, checker.name, checker.on_deny, "", exc)
+    run.handlers = handlers
+    return None
+
+
+def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:
+    """The sums of what several node runs counted, and the graphs inside them."""
+    sums: dict[str, dict[str, float]] = {}
+
+    def add(policy: str, key: str, amount: float) -> None:
+        of_policy = sums.setdefault(policy, {})
+        of_policy[key] = of_policy.get(key, 0) + amount
+
+    for fact in facts:
+        for policy, amounts in fact.get("tallies", NOTHING).items():
+            for key, amount in amounts.items():
+                add(policy, key, amount)
+        for policy, tallies in fact.get("inner", NOTHING).get("tallies", NOTHING).items():
+            for key, (amount, *_) in tallies.items():
+                add(policy, key, amount)
+    return sums

@@ -1,0 +1,166 @@
+"""Correct: call the body until the gate takes a draft."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.types import Command
+
+from arbiter.errors import CorrectionError
+from arbiter.history import Record
+from arbiter.lifecycle.advising import lend, without_lent
+from arbiter.lifecycle.outcomes import describe
+from arbiter.lifecycle.requests import Body, Call, Keep, LookBack, Raised, Steps
+from arbiter.lifecycle.routing import parts_of, with_update
+from arbiter.lifecycle.runs import NodeRun
+from arbiter.registry import Seat
+from arbiter.states import as_state, freeze, snapshot, thaw
+from arbiter.verdicts import Correction
+
+
+def audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
+    """Call the body once, and note what the gate would have made of its first draft."""
+    output = yield Body(run.input)
+    if type(output) is Raised:
+        return output
+    run.record.output = snapshot(output, run.settings.snapshot)
+    answer = yield Call(seat, (run.view, freeze(as_state(output)), 1))
+    if isinstance(answer, Correction):
+        if answer.kind != "commit" or answer.replaces:
+            what = (
+                "have replaced the draft" if answer.kind == "commit" else f"{answer.kind}: {answer.feedback}"
+            )
+            run.record.note(f"gate {seat.name}", f"audit: it would {what}")
+    else:
+        problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
+        run.record.failed(f"gate {seat.name}", problem)
+    return output
+
+
+@dataclass(slots=True)
+class SentBack:
+    """A draft that the gate sent back. What is in `note` is saved: number, what was asked before it, what the gate
+    wants kept; never the draft. The rest is known to the process in which it was written alone."""
+
+    note: Mapping[str, Any]
+    feedback: str | None = None
+    output: Any = None
+    streamed: Sequence[Callable[[], None]] = ()
+
+
+def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
+    """Call the body until the gate takes a draft."""
+    gate, record = seat.contract, run.record
+    given, lent = run.input, run.lent
+    yield from _go_on(run, seat)
+    while True:
+        attempt = len(record.drafts) + 1
+        output = yield Body(run.input, held=True)
+        if type(output) is Raised:
+            return output
+        if run.lent:
+            output = without_lent(run, output)
+        record.output = snapshot(output, run.settings.snapshot)
+        answer = yield Call(seat, (run.view, freeze(as_state(output)), attempt))
+        if type(answer) is Raised or not isinstance(answer, Correction):
+            if type(answer) is Raised and not isinstance(answer.error, Exception):
+                return answer
+            problem = (
+                describe(answer.error)
+                if type(answer) is Raised
+                else f"returned a {type(answer).__name__}; expected a Correction"
+            )
+            record.failed(f"gate {seat.name}", f"{problem}; the draft was let through")
+            break
+        record.gating = answer.details
+        if answer.kind == "commit":
+            return _taken(run, seat, answer, output)
+        record.corrections = (*record.corrections, answer.feedback)
+        exhausted = attempt >= gate.max_attempts
+        if answer.kind == "give_up" or (exhausted and gate.on_exhausted == "raise"):
+            reason = answer.feedback or "no reason was given"
+            if answer.kind == "retry":
+                reason = f"{attempt} drafts were sent back, the last one because: {reason}"
+            if record.drafts:  # whoever tries again begins with a first draft
+                yield Keep({**record.drafts[-1].note, "seq": _seq(record), "over": True})
+                record.drafts = ()
+            return Raised(CorrectionError(gate=seat.name, node=record.node, reason=reason))
+        if exhausted:
+            record.note(f"gate {seat.name}", f"max_attempts={attempt} reached; the last draft was taken")
+            break
+        note = {"task": record.id, "seq": _seq(record), "asked": run.answered, "kept": thaw(answer.keep)}
+        record.drafts = (*record.drafts, SentBack(note, answer.feedback, output, run.streamed))
+        kept = yield Keep(note)
+        if type(kept) is Raised:
+            if not isinstance(kept.error, Exception):
+                return kept
+            record.failed(f"gate {seat.name}", f"the attempt could not be saved: {describe(kept.error)}")
+        run.input, run.lent = given, lent
+        _lend_feedback(run, seat, answer.feedback)
+    for emit in run.streamed:
+        emit()
+    return output
+
+
+def _seq(record: Record) -> int:
+    return record.drafts[-1].note["seq"] + 1 if record.drafts else 1
+
+
+def _go_on(run: NodeRun, seat: Seat[Any]) -> Steps:
+    """Go on after the drafts that were sent back before the run paused, failed or crashed."""
+    record = run.record
+    if not record.drafts:
+        saved = yield LookBack(run)
+        if type(saved) is Raised:
+            record.failed(f"gate {seat.name}", f"earlier attempts are not known: {describe(saved.error)}")
+            return
+        notes: list[Mapping[str, Any]] = sorted(saved.notes, key=lambda note: note["seq"])
+        over = max((at for at, note in enumerate(notes, 1) if "over" in note), default=0)
+        record.drafts = [SentBack(note) for note in notes[over:]]
+    else:  # what they streamed belongs to an execution that is over
+        record.drafts = [dataclasses.replace(draft, streamed=()) for draft in record.drafts]
+    if not record.drafts:
+        return
+    # The attempts that follow are not asked again what was answered before them.
+    run.skip_questions(record.drafts[-1].note["asked"] - run.questions)
+    feedback: Any = record.drafts[-1].feedback
+    if feedback is None:
+        try:
+            feedback = seat.contract.resume(run.view, [draft.note["kept"] for draft in record.drafts])
+        except Exception as exc:
+            record.failed(f"gate {seat.name}", f"resume: {describe(exc)}")
+            return
+    _lend_feedback(run, seat, feedback)
+
+
+def _lend_feedback(run: NodeRun, seat: Seat[Any], feedback: Any) -> None:
+    record = run.record
+    try:
+        lend(run, feedback, f"arbiter-{record.id}-draft-{len(record.drafts)}", feedback=True)
+    except Exception as exc:
+        record.failed(f"gate {seat.name}", f"the feedback could not be passed on: {describe(exc)}")
+
+
+def _taken(run: NodeRun, seat: Seat[Any], answer: Correction, output: Any) -> Any:
+    """The draft that the gate takes, or what it takes in its place. What goes with the draft is let go of."""
+    record, streamed = run.record, run.streamed
+    if answer.replaces:
+        better: Any = thaw(answer.output)
+        if isinstance(better, Command | list):
+            return better
+        return (
+            with_update(output, better) if any(isinstance(p, Command) for p in parts_of(output)) else better
+        )
+    if answer.attempt is not None and answer.attempt != len(record.drafts) + 1:
+        known = record.drafts[answer.attempt - 1 : answer.attempt] if answer.attempt > 0 else ()
+        if known and known[0].feedback is not None:
+            output, streamed = known[0].output, known[0].streamed
+        else:
+            problem = f"attempt {answer.attempt} is not at hand; the last draft was taken"
+            record.failed(f"gate {seat.name}", problem)
+    for emit in streamed:
+        emit()
+    return output

@@ -1,0 +1,109 @@
+"""Escalate: a human looks at an output, which travels with the question."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from langgraph.types import Command
+
+from arbiter.lifecycle.asking import Decision, passes, put_question
+from arbiter.lifecycle.checking import check_output
+from arbiter.lifecycle.outcomes import denied, describe, note_output, output_refused
+from arbiter.lifecycle.requests import Raised, Saved, Steps
+from arbiter.lifecycle.runs import NodeRun
+from arbiter.policy import PolicyRouter
+from arbiter.states import as_state, digest, with_fields
+from arbiter.verdicts import Verdict, terms_of
+
+
+def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) -> Steps:
+    """Ask a human about an output. It travels with the question, so that the body does not run again."""
+    record = run.record
+    record.redirected_by = router.name  # it counts towards the cap
+    try:
+        terms = terms_of(verdict)
+    except Exception as exc:
+        reason = f"its question cannot be asked: {describe(exc)}"
+        return denied(run, router.name, router.on_reject, reason, None)
+    returned: Any = output
+    command: Any = returned if isinstance(output, Command) else None
+    update: Any = returned if command is None else command.update
+    read = {} if run.reads is None else run.reads.read
+    key = digest(as_state(returned))
+    payload: dict[str, Any] = {
+        **verdict.payload,
+        "type": "escalation",
+        "policy": router.name,
+        "reason": verdict.reason,
+        "node": record.node,
+        "instruction": record.instruction.qualified if record.instruction else None,
+        "item": record.id,
+        "output": update,
+        "command": None if command is None else _address(command),
+        "evaluations": {
+            name: {"score": float(r.score), "passed": r.passed, "feedback": r.feedback}
+            for name, r in read.items()
+        },
+        "notes": dict(record.notes),
+        "digest": key,
+        "allowed": ["approve", "edit", "reject"],
+    }
+    decision = yield from put_question(run, payload, key, "output", terms)
+    if type(decision) is Raised:
+        if passes(decision.error):
+            record.status = "interrupted"
+            return decision
+        reason = f"a human has to see its output, and nobody can be asked here: {describe(decision.error)}"
+        return denied(run, router.name, router.on_reject, reason, None)
+    if decision.kind == "edit":
+        try:
+            changed = with_fields({} if update is None else update, decision.detail)
+            returned = changed if command is None else dataclasses.replace(command, update=changed)
+            note_output(run, returned)
+        except Exception as exc:
+            decision = Decision("reject", f"the edited output does not fit: {describe(exc)}", decision.by)
+        else:
+            run.replaced = True
+            if run.plan.keeps_output:
+                record.raw = returned
+            if (wrong := output_refused(run, returned)) is not None:
+                record.status, record.error = "failed", describe(wrong)
+                return Raised(wrong)
+            if run.plan.output_checkers:
+                stopped = yield from check_output(run, returned)
+                if stopped is not None or run.redirect is not None:
+                    return stopped
+    record.note(f"router {router.name}", decision.signature)
+    if decision.kind == "reject":
+        return denied(run, router.name, router.on_reject, decision.rejection, None)
+    return returned
+
+
+def held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
+    """The question that an earlier attempt of this task has asked about its output."""
+    for question in saved.asked:
+        held: Mapping[str, Any] = question
+        if isinstance(question.get("held"), Mapping):
+            held = question["held"]
+        # A node that runs a subgraph also has the questions of the nodes in it.
+        if (held.get("type"), held.get("item")) == ("escalation", run.record.id):
+            return held
+    return None
+
+
+def _address(command: Any) -> dict[str, Any]:
+    """A command without its update, as data."""
+    update = command.update
+    pairs = isinstance(update, list | tuple) and all(isinstance(pair, tuple) for pair in update)  # pyright: ignore[reportUnknownVariableType]
+    return {"goto": command.goto, "graph": command.graph, "pairs": pairs}
+
+
+def kept_output(question: Mapping[str, Any]) -> Any:
+    update, address = question["output"], question["command"]
+    if address is None:
+        return update
+    if address["pairs"]:  # a checkpoint has no tuples
+        update = [tuple(pair) for pair in update]
+    return Command(graph=address["graph"], update=update, goto=address["goto"])

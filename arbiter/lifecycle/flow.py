@@ -1,0 +1,166 @@
+"""One governed node run, as a generator without I/O: check, advise, run, evaluate, route, record.
+
+The generator yields what it needs (`Call`, `Body`, `Ask`, `Resolve`, ...) and is sent the answer, or `Raised` when
+there was an exception; it never raises itself. What it returns is the node's output, or `Raised`. The two
+drivers in `drivers.py` are all that knows about threads, event loops and LangGraph's interrupt.
+See docs/design/lifecycle.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.errors import GraphBubbleUp, ParentCommand
+
+from arbiter.evaluations import Evaluations, ReadEvaluations
+from arbiter.lifecycle.advising import advise, without_lent
+from arbiter.lifecycle.checking import check, check_output
+from arbiter.lifecycle.correcting import audit_draft, correct
+from arbiter.lifecycle.escalating import escalate, held_question, kept_output
+from arbiter.lifecycle.observing import observe
+from arbiter.lifecycle.outcomes import denied, describe, end, note_output, output_refused
+from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps
+from arbiter.lifecycle.routing import best_attempt, route
+from arbiter.lifecycle.runs import SHADOW, NodeRun
+from arbiter.lifecycle.shadowing import compare_checks, shadow_check, shadow_route
+from arbiter.verdicts import EvaluationResult
+
+
+def lifecycle(run: NodeRun) -> Steps:
+    """The whole of one node run. Returns the body's output, or `Raised`."""
+    run.begun = run.settings.timer()
+    plan = run.plan
+    if plan.shadow is None and not plan.observers:
+        return (yield from _govern(run))
+    if plan.shadow is not None:
+        yield from shadow_check(run, plan.shadow)
+    answer = yield from _govern(run)
+    if plan.shadow is not None:
+        compare_checks(run)
+        if run.record.status == "completed":
+            yield from shadow_route(run, plan.shadow, answer)
+        yield from observe(run, plan.shadow.observers, run.shadow_view, SHADOW)
+    yield from observe(run, plan.observers, run.view)
+    return answer
+
+
+def _govern(run: NodeRun) -> Steps:
+    plan = run.plan
+    if plan.escalates:
+        saved = yield LookBack(run)
+        if type(saved) is Raised:
+            return saved  # it is not known whether the body has run
+        run.held = held_question(run, saved)
+    if (
+        plan.checkers
+        or plan.shadow is not None
+        or (run.schemas is not None and run.schemas.input is not None)
+    ):
+        stopped = yield from check(run)
+        if stopped is not None or run.redirect is not None:
+            return end(run, stopped)
+    if run.held is not None:
+        # The body is done; what is left is the human's answer.
+        run.skip_questions(run.held["after"] - run.questions)
+        run.questions = run.held["question"]
+        return (yield from conclude(run, kept_output(run.held)))
+    if plan.advisors:
+        yield from advise(run)
+    if plan.gate is None:
+        output = yield Body(run.input)
+    elif not plan.gate.contract.enforced:
+        output = yield from audit_draft(run, plan.gate)
+    else:
+        output = yield from correct(run, plan.gate)
+    return (yield from conclude(run, output))
+
+
+def conclude(run: NodeRun, output: Any) -> Steps:
+    """What follows the body. `output` is what it returned, or `Raised`."""
+    if type(output) is Raised:
+        return (yield from _failed(run, output))
+    if run.lent:
+        output = without_lent(run, output)
+    if (wrong := output_refused(run, output)) is not None:
+        return (yield from _failed(run, Raised(wrong)))
+    return (yield from _completed(run, output, output))
+
+
+def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
+    """The body is done: record, evaluate, route. `answer` is what the node run returns."""
+    record, plan = run.record, run.plan
+    note_output(run, output)
+    if plan.output_checkers:
+        stopped = yield from check_output(run, output)
+        if stopped is not None or run.redirect is not None:
+            return stopped
+    if plan.keeps_output:
+        record.raw = output
+    if plan.lanes:
+        evaluations = record.evaluations = Evaluations(plan.lanes, run.view)
+        run.reads = reads = ReadEvaluations(evaluations, plan.unseen)
+        if run.held is not None:
+            # Nobody judges again what a human was shown with its judgement.
+            known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
+            evaluations.know(known)
+            reads.read.update(known)
+        for lane in plan.awaited:
+            yield Resolve(evaluations, lane)
+            reads.get(lane.name)
+        if plan.routers:
+            # What routers read is committed. Afterwards the view is that of evaluators in the background, and
+            # what those read of one another is nobody's decision.
+            run.view.give_results(reads)
+            yield from route(run, output, plan.routers)
+            run.view.give_results(None)
+        if not evaluations.complete:
+            run.settings.background.enqueue(evaluations)
+    elif plan.routers:
+        yield from route(run, output, plan.routers)
+    if (run.capped is None and run.escalation is None) or run.redirect is not None:
+        return answer
+    if type(answer) is Raised:
+        return _not_replaced(run, answer)
+    if run.capped is not None:
+        answer = output = yield from best_attempt(run, output, run.capped)
+    if run.escalation is not None:
+        return (yield from escalate(run, output, *run.escalation))
+    return answer
+
+
+def _not_replaced(run: NodeRun, answer: Raised) -> Raised | None:
+    """The output is a command that comes up from a subgraph: LangGraph has it already."""
+    problem = "a command from a subgraph can neither be replaced nor kept until a human has answered"
+    if run.escalation is None:
+        capped = run.capped
+        assert capped is not None
+        run.record.failed(f"router {capped.name}", f"{problem}; the normal edges were taken")
+        return answer
+    router = run.escalation[0]
+    return denied(run, router.name, router.on_reject, problem, None)
+
+
+def _failed(run: NodeRun, raised: Raised) -> Steps:
+    """The body raised. Only a router with `on_error` can keep the exception from passing through."""
+    record, error = run.record, raised.error
+    if isinstance(error, ParentCommand):
+        # A subgraph hands over with a command; for this graph that is the node's result.
+        command: Any = raised.error.args[0]
+        if not run.is_own(command):
+            record.status = "completed"
+            return end(run, raised)
+        return (yield from _completed(run, command, raised))
+    record.duration = run.settings.timer() - run.begun
+    if isinstance(error, GraphBubbleUp):
+        record.status = "interrupted"
+        return raised
+    record.status = "failed" if isinstance(error, Exception) else "cancelled"
+    record.error = describe(error)
+    record.error_types = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__[:-1])
+    if run.plan.error_routers and isinstance(error, Exception) and run.is_final(error):
+        yield from route(run, None, run.plan.error_routers)
+        if run.redirect is not None:
+            return None
+        if run.capped is not None:
+            return (yield from best_attempt(run, raised, run.capped))
+    return raised

@@ -1,0 +1,55 @@
+"""Observe: tell the checkers that want to know how a node run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arbiter.contracts import Contract
+from arbiter.evaluations import Evaluations, ReadEvaluations
+from arbiter.history import CausalHistory
+from arbiter.lifecycle.outcomes import describe
+from arbiter.lifecycle.requests import Resolve, Steps
+from arbiter.lifecycle.runs import NodeRun
+from arbiter.policy import PolicyChecker
+
+
+def observe(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, prefix: str = "") -> Steps:
+    """Tell how it went to the checkers that want to know."""
+    record = run.record
+    evaluations = record.evaluations
+    tallies: dict[str, Mapping[str, float]] = {}
+    if isinstance(evaluations, Evaluations) and run.reads is not None:
+        # Before the first of them is told: what one finds read must not depend on which came first.
+        for checker in observers:
+            for name in checker.needs_of(record.node, record.instruction):
+                if (lane := evaluations.lane(name)) is not None:
+                    yield Resolve(evaluations, lane)
+                    if checker.enforced:
+                        run.reads.get(name)
+    for checker in observers:
+        try:
+            show_results(run, checker, view)
+            found: Any = checker.observe(view)
+            if found:
+                tallies[prefix + checker.name] = {str(key): _amount(amount) for key, amount in found.items()}
+        except Exception as exc:
+            record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
+        finally:
+            if run.reads is not None:
+                view.give_results(None)
+    if tallies:
+        record.tallies = {**record.tallies, **tallies}
+
+
+def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
+    """Let a policy see the evaluations. What it reads is committed, and then later policies find it, so one whose
+    decisions do not hold reads without a trace, and only for it are there evaluators whose results do not count."""
+    if (reads := run.reads) is not None:
+        view.give_results(reads if policy.enforced else ReadEvaluations(reads.evaluations))
+
+
+def _amount(amount: object) -> float:
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:
+        raise TypeError(f"expected a number, got {amount!r}")
+    return amount

@@ -1,0 +1,87 @@
+"""How a node run ends: a denial, an output that its schema refuses, what is noted of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.constants import END
+from langgraph.types import Command
+from pydantic import TypeAdapter, ValidationError
+
+from arbiter.errors import (
+    OutputSchemaError,
+    PolicyViolationError,
+)
+from arbiter.lifecycle.requests import Raised
+from arbiter.lifecycle.runs import NodeRun
+from arbiter.states import as_state, snapshot
+
+
+def end(run: NodeRun, output: Any) -> Any:
+    run.record.duration = run.settings.timer() - run.begun
+    return output
+
+
+def note_output(run: NodeRun, output: Any) -> None:
+    record = run.record
+    record.duration = run.settings.timer() - run.begun
+    record.output = snapshot(output, run.settings.snapshot)
+    record.status = "completed"
+    if record.drafts:
+        record.drafts = ()
+
+
+def input_refused(run: NodeRun) -> str | None:
+    schemas = run.schemas
+    if schemas is None or schemas.input is None:
+        return None
+    return _refused(schemas.input, schemas.input_name, run.input)
+
+
+def output_refused(run: NodeRun, output: Any) -> OutputSchemaError | None:
+    schemas = run.schemas
+    if schemas is None or schemas.output is None:
+        return None
+    refused = _refused(schemas.output, schemas.output_name, output)
+    if refused is None:
+        return None
+    return OutputSchemaError(node=run.record.node, schema=schemas.output_name, message=refused)
+
+
+def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
+    """What the schema finds wrong, in one line, or None."""
+    if isinstance(value, Command | list):
+        value = as_state(value)  # pyright: ignore[reportUnknownArgumentType]
+    try:
+        schema.validate_python(value, from_attributes=True)
+    except ValidationError as exc:
+        parts = [f"{'.'.join(map(str, e['loc'])) or name}: {e['msg']}" for e in exc.errors()[:5]]
+        return f"{name}: " + "; ".join(parts)
+    except Exception as exc:  # a validator of the schema's own that breaks has not agreed
+        return f"{name}: {describe(exc)}"
+    return None
+
+
+def denied(
+    run: NodeRun, policy: str, on_deny: str, reason: str, cause: BaseException | None
+) -> Raised | None:
+    record = run.record
+    record.status = "denied"
+    record.duration = run.settings.timer() - run.begun
+    _, found, target = on_deny.partition("redirect:")
+    if on_deny == "end":
+        target = END
+    elif not found:
+        target = ""
+    if target and target in run.targets:
+        run.redirect = record.redirected_to = target
+        return None
+    error = PolicyViolationError(
+        policy=policy, node=record.node, instruction=record.instruction, reason=reason, cause=cause
+    )
+    record.error = str(error)
+    return Raised(error)
+
+
+def describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,264 @@
+"""One attempt of one governed node: what the lifecycle reads and decides, and what its driver can do."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+from pydantic import TypeAdapter
+
+from arbiter.evaluations import Background, ReadEvaluations
+from arbiter.facts import KEEP, Fact, Past, Value, fold
+from arbiter.history import CausalHistory, HistoryItem, Record, fact_from, facts_of
+from arbiter.lifecycle.requests import Ask, Saved
+from arbiter.policy import PolicyRouter
+from arbiter.recorder import Recovered, Run
+from arbiter.registry import Plan
+from arbiter.shadow import ShadowDecision, ShadowLog
+from arbiter.states import Snapshot
+from arbiter.verdicts import EvaluationResult, Verdict
+
+
+@dataclass(slots=True)
+class Schemas:
+    """Declared shapes of a node's input and output. Anything that a pydantic `TypeAdapter` takes."""
+
+    input: TypeAdapter[Any] | None = None
+    output: TypeAdapter[Any] | None = None
+    input_name: str = ""
+    output_name: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Settings:
+    """What is the same for all node runs of one `ArbiterOS`. `facts` bounds what a checkpoint holds."""
+
+    snapshot: Snapshot
+    background: Background
+    facts: int = KEEP
+    clock: Callable[[], float] = time.time
+    timer: Callable[[], float] = time.perf_counter
+    shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
+
+
+_lock = threading.Lock()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
+SHADOW = "shadow:"
+"""What the tallies of a shadow constitution's checkers are filed under."""
+_FUNCTIONS = "()"
+_NOT_RESUMED: Recovered = (-1, NOTHING)
+opened: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
+"""The governed node whose body is running: what graphs and functions that it calls belong to."""
+
+
+class NodeRun:
+    """One attempt of one governed node: what the lifecycle reads and decides, and what its driver can do.
+
+    Made for every step of every graph, so most of it is made when it is first needed. Subclasses say how the
+    body runs and how a human is asked: `weaving.Visit` in LangGraph, `functions.FunctionCall` without a graph.
+    """
+
+    redirect: str | None = None
+    """Where the run goes instead of along the edges: a node, or END."""
+    given: Mapping[str, Any] | None = None
+    """The input's fields before something was lent."""
+    lent: Mapping[str, Any] = NOTHING
+    """State keys and messages that the body has for this call only."""
+    reads: ReadEvaluations | None = None
+    questions: int = 0
+    handlers: Sequence[BaseCallbackHandler] = ()
+    """What looks into the body."""
+    streamed: Sequence[Callable[[], None]] = ()
+    """What the body has streamed while it was held; each sends one thing on its way."""
+    escalation: tuple[PolicyRouter, Verdict] | None = None
+    """A router wants a human to look at the output."""
+    held: Mapping[str, Any] | None = None
+    """The question about the output of this task that an earlier attempt has asked. The body is done."""
+    capped: PolicyRouter | None = None
+    """A router wants the best attempt, because it may not redirect again."""
+    replaced: bool = False
+    """The node's output is another than what its body returned or streamed."""
+    begun: float = 0.0
+    shadow: ShadowDecision | None = None
+    """What a shadow constitution decided before the node."""
+    _view: CausalHistory | None = None
+    _shadow_view: CausalHistory | None = None
+    _aside: RunnableConfig | None = None
+    _apart: RunnableConfig | None = None
+    _inner: dict[str, tuple[int, Value, dict[str, Fact]]] | None = None
+
+    def __init__(
+        self,
+        *,
+        record: Record,
+        plan: Plan,
+        input: Any,
+        settings: Settings,
+        run: Run,
+        past: Past,
+        parent: NodeRun | None,
+        config: RunnableConfig | None,
+        targets: frozenset[str],
+        schemas: Schemas | None,
+    ) -> None:
+        self.record = record
+        self.plan = plan
+        self.input = input
+        self.settings = settings
+        self.run = run
+        self.past = past
+        self.parent = parent
+        self.config = config
+        self.targets = targets
+        self.schemas = schemas
+
+    @property
+    def view(self) -> CausalHistory:
+        """What policies see."""
+        if self._view is None:
+            self._view = CausalHistory(self.past, HistoryItem(self.record, view=True), self.run)
+        return self._view
+
+    @property
+    def shadow_view(self) -> CausalHistory:
+        """What policies of a shadow constitution see: the same, with tallies and evaluations of their own."""
+        if self._shadow_view is None:
+            item = HistoryItem(self.record, view=True, evaluations=NO_RESULTS)
+            self._shadow_view = CausalHistory(self.past, item, self.run, SHADOW)
+        return self._shadow_view
+
+    @property
+    def aside(self) -> RunnableConfig | None:
+        """The ambient config while a contract is called: its own model calls belong to no stream and no trace
+        of the node, and `get_config()` still tells it about thread, user and so on."""
+        if self._aside is None and (config := self.config) is not None:
+            tags = [*(config.get("tags") or ()), "nostream"]
+            self._aside = {**config, "callbacks": None, "tags": tags}
+        return self._aside
+
+    @property
+    def apart(self) -> RunnableConfig | None:
+        """As `aside`, for a contract whose decisions do not hold: it can neither pause the run nor stream."""
+        if self._apart is None and (config := self.aside) is not None:
+            self._apart = self.without_effects(config)
+        return self._apart
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        return config
+
+    def fact(self) -> Fact:
+        """What is to be committed with the node's own writes."""
+        fact = fact_from(
+            self.record, self.plan.kinds if self.record.checks is self.plan.all_allowed else None
+        )
+        if self.reads is not None and self.reads.read:
+            fact["evals"] = facts_of(self.reads.read)
+        if (inner := self.inner()) is not None:
+            fact["inner"] = inner
+        return fact
+
+    # What happens inside the body
+
+    def report(self, namespace: str, step: int, value: Value, order: str, fact: Fact) -> None:
+        """A node of a graph inside the body has finished: its graph's value before, and its fact."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            known = inner.get(namespace)
+            if known is None or known[0] != step:
+                known = inner[namespace] = (step, value, {})
+            known[2][order] = fact
+
+    def adopt(self, namespace: str, value: Value) -> None:
+        """What a graph inside the body has come to, where nobody could report it."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            inner[namespace] = (-1, value, {})
+
+    def called(self, facts: Sequence[Fact]) -> Past:
+        """Note what governed functions in the body did; the past of the next one."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            _, value, _ = inner.get(_FUNCTIONS, (-1, {}, {}))
+            if facts:
+                value = fold(value, facts, self.settings.facts)
+                inner[_FUNCTIONS] = (-1, value, {})
+        return Past(value, self.past)
+
+    def inner(self) -> Value | None:
+        """What all graphs and functions inside the body have come to."""
+        if not self._inner:
+            return None
+        with _lock:
+            parts = [self._inner[name] for name in sorted(self._inner, key=lambda n: (len(n), n))]
+        keep = self.settings.facts
+        values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
+        return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
+
+    # What the driver needs
+
+    def body(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    def ask(self, op: Ask) -> Any:
+        raise NotImplementedError
+
+    async def aask(self, op: Ask) -> Any:
+        raise NotImplementedError
+
+    def saved(self) -> Saved:
+        return Saved()
+
+    async def asaved(self) -> Saved:
+        return Saved()
+
+    @property
+    def recovered(self) -> Recovered | None:
+        """What this execution resumes, once somebody has looked."""
+        return _NOT_RESUMED
+
+    def recover(self, recovered: Recovered) -> None:
+        """Remember it for the node runs that follow in this execution."""
+
+    def output_of(self, task: str) -> tuple[Any] | None:
+        return None
+
+    async def aoutput_of(self, task: str) -> tuple[Any] | None:
+        return None
+
+    def skip_questions(self, count: int) -> None:
+        """Count the questions that the body asked when it ran: they are not asked again."""
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether nobody will retry after that error of the body."""
+        return True
+
+    def is_own(self, command: Command[Any]) -> bool:
+        """Whether a command that came up from a subgraph is meant for this node's graph."""
+        return False
+
+    @property
+    def answered(self) -> int:
+        """How many questions of this node run have an answer, those of the body included."""
+        return 0
+
+    def keep(self, note: Mapping[str, Any]) -> None:
+        """Save a note about this task, if a checkpointer is there to keep it."""
+
+    async def akeep(self, note: Mapping[str, Any]) -> None:
+        """As `keep`."""
