@@ -708,13 +708,19 @@ class Visit(NodeRun):
         def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
             return lambda chunk: held.append(partial(emit, chunk))
 
+        def from_inside(emit: Callable[[Any], None]) -> Callable[[Any], None]:
+            # A graph in the body has the feedback on earlier drafts in its state, and streams that.
+            return lambda chunk: held.append(partial(emit, chunk)) if chunk[1] == "custom" else None
+
         conf = self._conf
-        patch: dict[str, Any] = {}
+        # For the same reason a graph in the body saves nothing; it begins anew when the run is resumed.
+        patch: dict[str, Any] = {CONFIG_KEY_CHECKPOINTER: None}
         if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
             writer = later(runtime.stream_writer)
             patch[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=writer)
         if (stream := conf.get(CONFIG_KEY_STREAM)) is not None:
-            patch[CONFIG_KEY_STREAM] = StreamProtocol(later(stream), stream.modes)
+            inside = from_inside if self.record.drafts else later
+            patch[CONFIG_KEY_STREAM] = StreamProtocol(inside(stream), stream.modes)
         tags = [*(config.get("tags") or ()), "nostream"]
         held_config: RunnableConfig = {**config, "tags": tags, "configurable": {**conf, **patch}}
         callbacks = config.get("callbacks")
