@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import START, StateGraph
@@ -68,8 +68,8 @@ def scored(by_text: Mapping[str, Any]) -> Says:
     def answer(request: JudgeRequest) -> Any:
         dimension = DIMENSIONS[request.propositions[0]]
         prompt = prompt_of(request)
-        found = next((given for text, given in by_text.items() if f'"{text}"' in prompt), 9)
-        score: Any = found.get(dimension, 9) if isinstance(found, Mapping) else found
+        found: Any = next((given for text, given in by_text.items() if f'"{text}"' in prompt), 9)
+        score: Any = cast(Any, found).get(dimension, 9) if isinstance(found, dict) else found
         if isinstance(score, Exception) or score is None:
             return score
         return {"score": score, "reasoning": f"the {dimension} of it"}

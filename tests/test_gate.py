@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import json
-import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -30,6 +27,7 @@ from langgraph.types import Command, interrupt
 
 from arbiter import ArbiterOS
 from arbiter.errors import ConfigurationError, CorrectionError, ParameterError
+from arbiter.history import HistoryItem
 from arbiter.instructions import RESPOND
 from arbiter.personas import (
     GateConfig,
@@ -350,15 +348,8 @@ def test_a_node_without_messages_gets_the_feedback_as_a_key() -> None:
     gate = PersonaGate(scored({"one": 2}), [JIM], enabled("adherence"), key="reply")
     arbiter_os = ArbiterOS()
     arbiter_os.add_correction_gate(gate)
-    assert (
-        arbiter_os.govern(builder.compile()).invoke({"amount": 1})
-        == {
-            "amount": 1,
-            "log": [],
-            "reply": "two",
-        }
-        or seen
-    )
+    app: Any = arbiter_os.govern(builder.compile())
+    assert app.invoke({"amount": 1})["reply"] == "two"
     assert "feedback" not in seen[0]
     assert "adherence: 2" in seen[1]["feedback"]
     assert gate.actions[0].corrected_text == "two"
@@ -367,7 +358,7 @@ def test_a_node_without_messages_gets_the_feedback_as_a_key() -> None:
 @MODES
 def test_a_call_of_a_tool_is_no_action(mode: str) -> None:
     judge = scored({})
-    calls = [{"name": "look", "args": {}, "id": "1", "type": "tool_call"}]
+    calls: list[Any] = [{"name": "look", "args": {}, "id": "1", "type": "tool_call"}]
     app, gate, _ = gated(judge, enabled("adherence"), Speaker("", tool_calls=calls))
     run(app, hello(), mode=mode)
     assert (judge.calls, list(gate.actions)) == (0, [])
@@ -428,8 +419,12 @@ def test_propositions_of_your_own() -> None:
 
 def test_agents_are_told_apart_by_message_node_or_function() -> None:
     judge = scored({})
-    pam = Speaker("Well", name="speak", **{"name": "Pam"}) if False else Speaker("Well", name="speak")
-    app, gate, _ = gated(judge, enabled("adherence"), pam, personas=[JIM, PAM], agent_of=lambda item: "pam")
+    speaker = Speaker("Well", name="speak")
+
+    def everybody_is_pam(item: HistoryItem) -> str:
+        return "pam"
+
+    app, gate, _ = gated(judge, enabled("adherence"), speaker, personas=[JIM, PAM], agent_of=everybody_is_pam)
     app.invoke(hello())
     assert gate.actions[0].agent == "Pam"
     assert "A shy painter" in prompt_of(judge.asked[0])
@@ -578,7 +573,7 @@ class Draws(BaseChatModel):
     def _stream(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
         manager = kwargs.get("run_manager") or (args[1] if len(args) > 1 else None)
         for word in self._next().split(" "):
-            chunk = ChatGenerationChunk(message=AIMessageChunk(word + " "))
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=word + " "))
             if manager:
                 manager.on_llm_new_token(word, chunk=chunk)
             yield chunk
@@ -649,7 +644,11 @@ def test_rejected_drafts_of_a_subgraph_are_in_no_stream_or_file(body: str, tmp_p
     inner.add_edge(START, "inner")
     builder = StateGraph(Chat)
     compiled: Any = inner.compile()
-    node = compiled if body == "graph" else (lambda state: compiled.invoke(state))
+
+    def call(state: Any) -> Any:
+        return compiled.invoke(state)
+
+    node: Any = compiled if body == "graph" else call
     builder.add_node("jim", node)
     builder.add_edge(START, "jim")
     arbiter_os = ArbiterOS()
@@ -658,7 +657,7 @@ def test_rejected_drafts_of_a_subgraph_are_in_no_stream_or_file(body: str, tmp_p
     )
     database = tmp_path / "db.sqlite"
     with SqliteSaver.from_conn_string(str(database)) as saver:
-        app = arbiter_os.govern(builder.compile(checkpointer=saver))
+        app: Any = arbiter_os.govern(builder.compile(checkpointer=saver))
         parts = list(app.stream(hello(), thread("1"), stream_mode=STREAMS, subgraphs=True))
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert "ACCEPTED" in str(parts)

@@ -17,12 +17,14 @@ from arbiter.states import as_state, freeze, is_atom, thaw, with_fields, without
 
 
 def advise(run: NodeRun) -> Steps:
+    """Ask all advisors. Returns `Raised` to stop the node, when the run was cancelled; else None."""
     for number, seat in enumerate(run.plan.advisors):
         state = freeze(as_state(run.input))
         advice = yield Call(seat, (run.view, state))
         if type(advice) is Raised:
             if not isinstance(advice.error, Exception):
-                continue
+                run.record.status, run.record.error = "cancelled", describe(advice.error)
+                return advice
             run.record.failed(f"advisor {seat.name}", describe(advice.error))
             continue
         if not seat.contract.enforced:
@@ -33,6 +35,7 @@ def advise(run: NodeRun) -> Steps:
             lend(run, advice, f"arbiter-{run.record.id}-{number}")
         except Exception as exc:
             run.record.failed(f"advisor {seat.name}", describe(exc))
+    return None
 
 
 def lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None:

@@ -149,7 +149,7 @@ def _taken(run: NodeRun, seat: Seat[Any], answer: Correction, output: Any) -> An
     record, streamed = run.record, run.streamed
     if answer.replaces:
         better: Any = thaw(answer.output)
-        if isinstance(better, Command | list):
+        if isinstance(answer.output, Command | list):
             return better
         return (
             with_update(output, better) if any(isinstance(p, Command) for p in parts_of(output)) else better

@@ -65,7 +65,9 @@ def _govern(run: NodeRun) -> Steps:
         run.questions = run.held["question"]
         return (yield from conclude(run, kept_output(run.held)))
     if plan.advisors:
-        yield from advise(run)
+        stopped = yield from advise(run)
+        if stopped is not None:
+            return stopped
     if plan.gate is None:
         output = yield Body(run.input)
     elif not plan.gate.contract.enforced:

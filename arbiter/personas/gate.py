@@ -313,7 +313,7 @@ class PersonaGate(CorrectionGate):
         return found
 
     async def _ajudge(self, op: _Judge) -> dict[Dimension, Judgements | BaseException]:
-        tasks = {
+        tasks: dict[Dimension, asyncio.Future[Judgements]] = {
             dimension: asyncio.ensure_future(self.engine.arun(steps))
             for dimension, steps in op.questions.items()
         }
@@ -321,7 +321,7 @@ class PersonaGate(CorrectionGate):
             # Not `wait_for`, which waits until a judge agrees to be cancelled.
             await asyncio.wait(tasks.values(), timeout=op.timeout)
         finally:
-            late = {dimension for dimension, task in tasks.items() if not task.done()}
+            late: set[Dimension] = {dimension for dimension, task in tasks.items() if not task.done()}
             for dimension in late:
                 tasks[dimension].cancel()
         found: dict[Dimension, Judgements | BaseException] = {}
@@ -438,7 +438,8 @@ def with_text(key: str, item: HistoryItem, output: Mapping[str, Any], text: str 
     messages = messages_in(value)
     if isinstance(value, str):
         return {**output, key: said}
-    new = [at for at, one in enumerate(messages) if at >= len(given) or messages[: len(given)] != given]
+    begin = len(given) if messages[: len(given)] == given else 0
+    new = range(begin, len(messages))
     spoken = [at for at in new if isinstance(messages[at], str) or _speaks(messages[at])]
     kept: list[Any] = []
     for at, one in enumerate(messages):

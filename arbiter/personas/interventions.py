@@ -516,9 +516,9 @@ def anti_convergence(
         if limits is None or limits.anti_convergence_enabled:
             thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
     targets = {key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings}
-    made = {"judge": judge, "persist": persist, "name": name, "first_n": 5, "last_n": 15, **settings}
+    made: dict[str, Any] = {"first_n": 5, "last_n": 15, **settings}
     each = [
-        Intervention(group, agents=known, **made)
+        Intervention(group, judge=judge, agents=known, name=name, persist=persist, **made)
         .set_functional_precondition(_converged(threshold))
         .set_propositional_precondition(
             Proposition("agreeing", AGREEING, target_type="environment", include_personas=False)
@@ -594,8 +594,12 @@ def _many(threshold: int) -> Condition:
 
 
 def _nudging(cast: Cast, nudges: Mapping[str, NudgeKind] | NudgeKind, fallback: NudgeKind) -> Effect:
-    kinds = {} if isinstance(nudges, str) else {cast.name(agent): kind for agent, kind in nudges.items()}
-    otherwise: NudgeKind = nudges if isinstance(nudges, str) else fallback
+    kinds: dict[str | None, NudgeKind] = {}
+    otherwise = fallback
+    if isinstance(nudges, str):
+        otherwise = nudges
+    else:
+        kinds = {cast.name(agent): kind for agent, kind in nudges.items()}
 
     def effect(targets: list[Target]) -> dict[str, str]:
         return {

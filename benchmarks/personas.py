@@ -1,0 +1,208 @@
+"""What measuring and correcting character costs. `python benchmarks/personas.py [--json FILE]`.
+
+The gate with four dimensions and a judge that takes 200 ms, in sync and async runs: what it adds to a node run, for
+each attempt. A gate with nothing enabled, against no gate. Adherence scores of 1,000 recorded messages with the mock
+judge. Repetition and vocabulary statistics of 10,000 messages. Times are those of the fastest round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from rich.console import Console
+from rich.table import Table
+
+from arbiter import ArbiterOS
+from arbiter.personas import (
+    AdherenceScorer,
+    Event,
+    GateConfig,
+    JudgeReply,
+    JudgeRequest,
+    MockJudge,
+    Persona,
+    PersonaGate,
+    RecordingJudge,
+    Trajectory,
+    text_statistics,
+    vocabulary_similarity,
+)
+
+JIM = Persona("Jim", "A calm salesman.", "jim")
+WAIT = 0.2
+ALL = GateConfig(
+    gate_adherence_enabled=True,
+    gate_consistency_enabled=True,
+    gate_fluency_enabled=True,
+    gate_suitability_enabled=True,
+)
+MESSAGES = 10_000
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+class Patient:
+    """A judge that takes its time, and scores the first drafts of an action low."""
+
+    def __init__(self, wait: float, failing: int = 0) -> None:
+        self.wait = wait
+        self.failing = failing
+
+    def judge(self, request: JudgeRequest) -> JudgeReply:
+        time.sleep(self.wait)
+        return self._reply(request)
+
+    async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+        await asyncio.sleep(self.wait)
+        return self._reply(request)
+
+    def _reply(self, request: JudgeRequest) -> JudgeReply:
+        prompt = str(request.messages[-1].text)
+        low = any(f'"draft {number}"' in prompt for number in range(1, self.failing + 1))
+        items = [{"id": id, "score": 3 if low else 8} for id in request.propositions]
+        return JudgeReply(value={"judgements": items} if request.purpose == "batch" else items[0])
+
+
+def speaking() -> Any:
+    def jim(state: Any) -> Any:
+        told = str(state["messages"][-1].text)
+        number = 3 if "attempt 2 of" in told else 2 if "attempt 1 of" in told else 1
+        return {"messages": [AIMessage(f"draft {number}")]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("jim", jim)
+    builder.add_edge(START, "jim")
+    return builder.compile()
+
+
+def governed(gate: PersonaGate | None) -> Any:
+    arbiter_os = ArbiterOS()
+    if gate is not None:
+        arbiter_os.add_correction_gate(gate)
+    return arbiter_os.govern(speaking())
+
+
+GIVEN = {"messages": [HumanMessage("Hello.", id="1"), AIMessage("Before.", name="Jim", id="2")]}
+
+
+def fastest(call: Callable[[], object], rounds: int) -> float:
+    """Seconds of the fastest round."""
+    best = float("inf")
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+async def afastest(app: Any, rounds: int) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        await app.ainvoke(GIVEN)
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    seconds: float
+    most: float
+
+
+def gate_rows(rounds: int) -> list[Row]:
+    rows: list[Row] = []
+    bare = governed(None)
+    bare.invoke(GIVEN)
+    without = fastest(lambda: bare.invoke(GIVEN), rounds)
+    awithout = asyncio.run(afastest(bare, rounds))
+    for attempts in (1, 3):
+        app = governed(PersonaGate(Patient(WAIT, failing=attempts - 1), [JIM], ALL))
+        app.invoke(GIVEN)
+        taken = (fastest(lambda: app.invoke(GIVEN), rounds) - without) / attempts  # noqa: B023 - called at once
+        rows.append(Row(f"gate, 4 dimensions, {attempts} attempt(s), sync", taken, 1.15 * WAIT))
+        taken = (asyncio.run(afastest(app, rounds)) - awithout) / attempts
+        rows.append(Row(f"gate, 4 dimensions, {attempts} attempt(s), async", taken, 1.15 * WAIT))
+    off = governed(PersonaGate(Patient(WAIT), [JIM], GateConfig()))
+    bare = governed(PersonaGate(Patient(WAIT), [JIM], ALL, target_nodes=["nobody"]))
+    times = 200
+
+    def many(app: Any) -> Callable[[], None]:
+        def call() -> None:
+            for _ in range(times):
+                app.invoke(GIVEN)
+
+        return call
+
+    pairs = [(fastest(many(off), 1), fastest(many(bare), 1)) for _ in range(max(rounds, 5))]
+    taken = (min(pair[0] for pair in pairs) - min(pair[1] for pair in pairs)) / times
+    rows.append(Row("gate, everything disabled, against one of another node", max(taken, 0.0), 0.00002))
+    return rows
+
+
+def scoring_row(rounds: int) -> Row:
+    said = Trajectory.of(Event.action("Jim", f"message {number} of the morning") for number in range(1000))
+    recorder = RecordingJudge(Patient(0))
+    AdherenceScorer(recorder, JIM, sample=1000).score(said)
+
+    def score() -> None:
+        result = AdherenceScorer(MockJudge(recorder.recording), JIM, sample=1000).score(said)
+        assert result.sample_size == 1000
+
+    return Row("adherence of 1,000 messages, mock judge", fastest(score, rounds), 2.0)
+
+
+def statistics_rows(rounds: int) -> list[Row]:
+    random_of = random.Random(1)
+    words = [f"word{number}" for number in range(3000)]
+    varied = [" ".join(random_of.choices(words, k=20)) for _ in range(MESSAGES)]
+    opening = ["that is a really great idea and " + text for text in varied]
+    few = random_of.choices(varied[:50], k=MESSAGES)
+    rows: list[Row] = []
+    for name, messages in (("varied", varied), ("same opening", opening), ("50 texts again and again", few)):
+        by_speaker = {f"speaker {at}": messages[at::10] for at in range(10)}
+
+        def count(messages: list[str] = messages, by_speaker: dict[str, list[str]] = by_speaker) -> None:
+            text_statistics(messages)
+            vocabulary_similarity(by_speaker)
+
+        rows.append(Row(f"statistics of {MESSAGES:,} messages, {name}", fastest(count, rounds), 3.0))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What measuring and correcting character costs.")
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    rows = [*gate_rows(options.rounds), scoring_row(options.rounds), *statistics_rows(options.rounds)]
+    table = Table("what", title="milliseconds")
+    table.add_column("taken", justify="right")
+    table.add_column("at most", justify="right")
+    for row in rows:
+        style = "" if row.seconds <= row.most else "red"
+        table.add_row(row.name, f"{row.seconds * 1e3:.2f}", f"{row.most * 1e3:g}", style=style)
+    Console().print(table)
+    if options.json:
+        numbers = {row.name: {"seconds": row.seconds, "most": row.most} for row in rows}
+        options.json.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    return 1 if any(row.seconds > row.most for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

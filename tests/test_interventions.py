@@ -1,0 +1,459 @@
+"""Interventions: once a step, before anybody acts, and what an agent is told is gone after that call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+
+from arbiter import ArbiterOS
+from arbiter.errors import RegistrationError
+from arbiter.personas import (
+    Event,
+    GateConfig,
+    Intervention,
+    InterventionBatch,
+    Persona,
+    Proposition,
+    Target,
+    anti_convergence,
+    variety,
+)
+from arbiter.personas.interventions import HEADING
+from tests.gate_support import PAM, Chat, Speaker, chat, hello, texts
+from tests.personas_support import JIM, Says, prompt_of, scores
+from tests.support import MODES, Spy, run, thread
+
+DWIGHT = Persona("Dwight", "A volunteer sheriff.", "dwight")
+
+
+def advised(advisor: Any, *bodies: Any, checkpointer: Any = None) -> Any:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(advisor)
+    return arbiter_os.govern(chat(*bodies, checkpointer=checkpointer))
+
+
+def side_by_side(advisor: Any, *bodies: Any) -> Any:
+    """The bodies run in one superstep, after one that says nothing."""
+    builder: Any = StateGraph(Chat)
+    for body in bodies:
+        builder.add_node(body.__name__, body)
+        builder.add_edge(START, body.__name__)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(advisor)
+    return arbiter_os.govern(builder.compile())
+
+
+# Conditions ---------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("functional", "textual", "calls", "fired"),
+    [(False, True, 0, False), (True, True, 1, True), (True, False, 1, False)],
+)
+def test_all_conditions_must_hold(
+    functional: bool, textual: bool, calls: int, fired: bool, mode: str
+) -> None:
+    """39. The function is asked first; what it says no to costs nothing."""
+    judge = Says({"result": textual})
+    one = (
+        Intervention(JIM, judge=judge)
+        .set_functional_precondition(lambda targets: functional)
+        .set_textual_precondition("they are bored")
+        .set_effect("Sing.")
+    )
+    jim = Speaker("Hi")
+    run(advised(one, jim), hello(), mode=mode)
+    assert (judge.calls, "Sing." in jim.told()) == (calls, fired)
+    assert [found.fired for found in one.log] == [fired]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("threshold", "answer", "fired"),
+    [
+        (7, {"score": 7}, False),
+        (7, {"score": 6}, True),
+        (None, {"result": True}, True),
+        (None, {"result": False}, False),
+    ],
+)
+def test_a_proposition_holds_below_its_threshold(
+    threshold: float | None, answer: Any, fired: bool, mode: str
+) -> None:
+    """40. Without a threshold it is checked."""
+    one = (
+        Intervention(JIM, judge=Says(answer))
+        .set_propositional_precondition(Proposition("fun", "{{agent_name}} is funny"), threshold)
+        .set_effect("Joke.")
+    )
+    jim = Speaker("Hi")
+    run(advised(one, jim), hello("Own."), mode=mode)
+    assert ("Joke." in jim.told()) is fired
+
+
+@MODES
+@pytest.mark.parametrize("failing", ["judge", "function", "effect", "answer"])
+def test_what_fails_does_not_fire(failing: str, mode: str) -> None:
+    """43. The run goes on, and the log says why."""
+
+    def boom(*_: Any) -> Any:
+        raise ZeroDivisionError("boom")
+
+    answer: Any = {"result": True}
+    if failing in ("judge", "answer"):
+        answer = ZeroDivisionError("boom") if failing == "judge" else {"nonsense": 1}
+    one = Intervention(JIM, judge=Says(answer)).set_textual_precondition("x").set_effect("Sing.")
+    if failing == "function":
+        one.set_functional_precondition(boom)
+    if failing == "effect":
+        one.set_effect(boom)
+    jim = Speaker("Hi")
+    assert texts(run(advised(one, jim), hello("Own."), mode=mode))[-1] == "Hi"
+    assert "Sing." not in jim.told()
+    assert one.log[0].problem
+
+
+@MODES
+def test_nothing_said_is_nothing_found(mode: str) -> None:
+    judge = Says({"result": True})
+    one = Intervention(JIM, judge=judge).set_textual_precondition("they agree").set_effect("Sing.")
+    jim = Speaker("Hi")
+    run(advised(one, jim), {"messages": []}, mode=mode)
+    assert judge.calls == 0
+    assert not one.log[0].fired
+
+
+def test_the_window_is_the_interventions() -> None:
+    judge = Says({"result": False})
+    one = Intervention(JIM, judge=judge, first_n=1, last_n=1).set_textual_precondition("x").set_effect("y")
+    advised(one, Speaker("Hi")).invoke(hello("a", "b", "c"))
+    assert "(2 events omitted)" in judge.prompt()
+
+
+def test_functions_get_targets_as_a_list() -> None:
+    seen: list[list[Target]] = []
+
+    def look(targets: list[Target]) -> bool:
+        seen.append(targets)
+        return False
+
+    one = Intervention(JIM).set_functional_precondition(look).set_effect("x")
+    advised(one, Speaker("Hi")).invoke(hello("Own."))
+    ((target,),) = seen
+    assert (target.agent, target.personas, len(target.trajectory)) == ("Jim", (JIM,), 2)
+
+
+# Setting up ---------------------------------------------------------------------------------------
+
+
+def test_setters_return_the_same_object() -> None:
+    """43. Of one and of a batch."""
+    for made in (
+        Intervention(JIM, judge=Says(None)),
+        InterventionBatch.create_for_each([JIM, PAM, DWIGHT], judge=Says(None)),
+    ):
+        assert made.set_textual_precondition("x") is made
+        assert made.set_functional_precondition(lambda targets: True) is made
+        assert made.set_propositional_precondition(Proposition("p", "x"), 3) is made
+        assert made.set_effect("x") is made
+
+
+def test_one_for_each_agent() -> None:
+    """43."""
+    batch = InterventionBatch.create_for_each([JIM, PAM, DWIGHT], judge=Says(None), name="each")
+    assert [one.agents for one in batch] == [["Jim"], ["Pam"], ["Dwight"]]
+    assert [one.name for one in batch] == ["each:Jim", "each:Pam", "each:Dwight"]
+
+
+def test_without_effect_or_judge_it_cannot_be_registered() -> None:
+    arbiter_os = ArbiterOS()
+    with pytest.raises(RegistrationError, match="no effect"):
+        arbiter_os.add_advisor(Intervention(JIM).set_functional_precondition(lambda targets: True))
+    with pytest.raises(RegistrationError, match="Pass judge="):
+        arbiter_os.add_advisor(Intervention(JIM).set_textual_precondition("x").set_effect("x"))
+    with pytest.warns(UserWarning, match="fires at every step"):
+        arbiter_os.add_advisor(Intervention(JIM).set_effect("x"))
+
+
+# Nudges -------------------------------------------------------------------------------------------
+
+
+def talking(*speakers: Speaker, rounds: int = 2, checkpointer: Any = None) -> Any:
+    """The speakers take turns, round after round."""
+    builder: Any = StateGraph(Chat)
+    before = START
+    for body in speakers:
+        builder.add_node(body.__name__, body)
+        builder.add_edge(before, body.__name__)
+        before = body.__name__
+
+    def more(state: Any) -> str:
+        return END if speakers[-1].calls >= rounds else speakers[0].__name__
+
+    builder.add_conditional_edges(before, more)
+    return builder.compile(checkpointer=checkpointer)
+
+
+@MODES
+def test_a_nudge_is_for_one_call(mode: str) -> None:
+    """42. It is in the prompt of step s, not of step s+1, and never in messages, state or checkpoints."""
+    steps = iter([True, False, False])
+    one = Intervention(JIM).set_functional_precondition(lambda t: next(steps)).set_effect("Sing.")
+    jim = Speaker("a", "b", "c")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    app = arbiter_os.govern(talking(jim, rounds=3, checkpointer=InMemorySaver()))
+    output = run(app, hello(), thread("1"), mode=mode)
+    assert ["Sing." in jim.told(call) for call in range(3)] == [True, False, False]
+    assert HEADING in jim.told(0)
+    assert "Sing." not in str(output)
+    for snapshot in app.get_state_history(thread("1")):
+        assert "Sing." not in str(snapshot)
+
+
+@MODES
+def test_a_nudge_waits_for_its_agent(mode: str) -> None:
+    """It is meant for Pam's next call, whoever acts in this step; said once, however often it fires."""
+    one = (
+        Intervention(PAM, agents=[JIM])
+        .set_functional_precondition(lambda targets: True)
+        .set_effect(lambda targets: {"pam": "Paint."})
+    )
+    jim, pam = Speaker("a"), Speaker("b", name="pam")
+    run(advised(one, jim, pam), hello(), mode=mode)
+    assert "Paint." not in jim.told()
+    assert pam.told().count("Paint.") == 1
+
+
+@MODES
+def test_a_lasting_nudge_stays_for_the_run(mode: str) -> None:
+    """`persist=True`: the agent keeps the thought, the judge is shown it, and no message has it."""
+    steps = iter([True, False, False])
+    seen: list[list[Event]] = []
+
+    def once(targets: list[Target]) -> bool:
+        seen.append([event for event in targets[0].trajectory if event.type == "THINK"])
+        return next(steps)
+
+    one = Intervention(JIM, persist=True).set_functional_precondition(once).set_effect("Sing.")
+    jim = Speaker("a", "b", "c")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    output = run(arbiter_os.govern(talking(jim, rounds=3)), hello(), mode=mode)
+    assert ["Sing." in jim.told(call) for call in range(3)] == [True, True, True]
+    assert [[event.text for event in thoughts] for thoughts in seen] == [[], ["Sing."], ["Sing."]]
+    assert "Sing." not in str(output)
+
+
+@MODES
+def test_an_attempt_that_is_repeated_gets_the_same_nudge(mode: str) -> None:
+    steps = iter([True])
+    one = Intervention(JIM).set_functional_precondition(lambda t: next(steps)).set_effect("Sing.")
+    jim = Speaker(ValueError("down"), "a")
+    app = advised(one, jim, checkpointer=InMemorySaver())
+    with pytest.raises(ValueError, match="down"):
+        run(app, hello(), thread("1"), mode=mode)
+    run(app, None, thread("1"), mode=mode)
+    assert ["Sing." in jim.told(call) for call in range(2)] == [True, True]
+
+
+def test_a_node_without_messages_gets_the_nudge_as_a_key() -> None:
+    from tests.support import chain
+
+    node = Spy("jim")
+    one = Intervention(JIM, key="log").set_functional_precondition(lambda t: True).set_effect("Sing.")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    arbiter_os.govern(chain(node)).invoke({"log": ["Hello."]})
+    assert node.calls[0]["advice"].endswith("Sing.")
+
+
+# When ---------------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("inside", ["graph", "subgraph"])
+def test_once_a_superstep_in_order_and_before_anybody_acts(inside: str, mode: str) -> None:
+    """44. Also when several agents act at the same time: whoever comes first, the order is the batch's."""
+    order: list[str] = []
+    lock = threading.Lock()
+
+    def note(what: str) -> None:
+        with lock:
+            order.append(what)
+
+    def asked(name: str) -> Any:
+        def condition(targets: list[Target]) -> bool:
+            note(f"evaluate {name}")
+            return True
+
+        return condition
+
+    agents = [JIM, PAM, DWIGHT]
+    batch = InterventionBatch(
+        [
+            Intervention(agent, name=agent.id, agents=agents)
+            .set_functional_precondition(asked(agent.id))
+            .set_effect(f"for {agent.id}")
+            for agent in agents
+        ]
+    )
+
+    class Acts(Speaker):
+        def __call__(self, state: Any) -> Any:
+            note(f"act {self.__name__}")
+            return super().__call__(state)
+
+    bodies = [Acts("x", name=agent.id) for agent in agents]
+    builder: Any = StateGraph(Chat)
+    for body in bodies:
+        builder.add_node(body.__name__, body)
+        builder.add_edge(START, body.__name__)
+    arbiter_os = ArbiterOS()
+    batch.target_nodes = ("jim", "pam", "dwight")
+    arbiter_os.add_advisor(batch)
+    if inside == "subgraph":
+        outer: Any = StateGraph(Chat)
+        outer.add_node("office", builder.compile())
+        outer.add_edge(START, "office")
+        builder = outer
+    run(arbiter_os.govern(builder.compile()), hello(), mode=mode)
+    assert order[:3] == ["evaluate jim", "evaluate pam", "evaluate dwight"]
+    assert sorted(order[3:]) == ["act dwight", "act jim", "act pam"]
+    for body in bodies:
+        assert f"for {body.__name__}" in body.told()
+        assert body.told().count("for ") == 1
+
+
+@MODES
+def test_what_was_whispered_is_known_to_the_next_intervention_of_the_step(mode: str) -> None:
+    seen: list[list[str]] = []
+
+    def look(targets: list[Target]) -> bool:
+        seen.append([event.text for event in targets[0].trajectory])
+        return True
+
+    first = Intervention(JIM).set_functional_precondition(lambda t: True).set_effect("Sing.")
+    second = Intervention(JIM).set_functional_precondition(look).set_effect("Dance.")
+    jim = Speaker("x")
+    run(advised(InterventionBatch([first, second]), jim), hello(), mode=mode)
+    assert seen == [["Hello.", "Sing."]]
+    assert jim.told().index("Sing.") < jim.told().index("Dance.")
+
+
+@MODES
+def test_each_step_and_each_run_is_evaluated(mode: str) -> None:
+    one = Intervention(JIM, agents=[PAM]).set_functional_precondition(lambda t: True).set_effect("Sing.")
+    jim, pam = Speaker("a"), Speaker("b", name="pam")
+    app = advised(one, jim, pam)
+    run(app, hello(), mode=mode)
+    run(app, hello(), mode=mode)
+    assert len(one.log) == 4
+
+
+def test_many_steps_keep_nothing_but_the_last() -> None:
+    one = Intervention(JIM).set_functional_precondition(lambda t: False).set_effect("Sing.")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    app = arbiter_os.govern(chat(Speaker("a")))
+    for _ in range(30):
+        app.invoke(hello())
+    assert len(one.log) == 30
+
+
+# What ships ---------------------------------------------------------------------------------------
+
+
+def conversation(*said: tuple[str, str]) -> Any:
+    return {"messages": [AIMessage(text, name=name) for name, text in said]}
+
+
+ALIKE = conversation(("Jim", "I love this great plan"), ("Pam", "I love this great plan"))
+APART = conversation(("Jim", "The tide is wrong"), ("Pam", "My brush needs water"))
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("given", "settings", "calls", "fired"),
+    [
+        (ALIKE, None, 1, True),
+        (APART, None, 0, False),
+        (APART, {"convergence_threshold": 0.0}, 1, True),
+        (conversation(("Jim", "alone")), None, 0, False),
+        (ALIKE, {"anti_convergence_enabled": False}, 0, False),
+    ],
+)
+def test_anti_convergence(given: Any, settings: Any, calls: int, fired: bool, mode: str) -> None:
+    """The vocabulary is compared first; then one question, and a nudge for each in its own character."""
+    config = None
+    if settings is not None:
+        config = GateConfig(**{"anti_convergence_enabled": True, **settings})
+    judge = Says({"result": True})
+    batch = anti_convergence([JIM, PAM], judge, config, nudges={"pam": "personal_story"})
+    jim, pam = Speaker("a"), Speaker("b", name="pam")
+    run(side_by_side(batch, jim, pam), given, mode=mode)
+    assert judge.calls == calls
+    assert ("weakest point" in jim.told()) is fired
+    assert ("A calm salesman" in jim.told()) is fired
+    assert ("happened to Pam" in pam.told()) is fired
+    assert ("A shy painter" in pam.told()) is fired
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("own", "settings", "calls"),
+    [
+        (6, None, 0),
+        (7, None, 1),
+        (3, {"variety_message_threshold": 3}, 1),
+        (7, {"variety_intervention_enabled": False}, 0),
+    ],
+)
+def test_variety(own: int, settings: Any, calls: int, mode: str) -> None:
+    """It counts the agent's own messages, not those of the channel."""
+    config = None
+    if settings is not None:
+        config = GateConfig(**{"variety_intervention_enabled": True, **settings})
+    judge = Says(scores(textual=True))
+    batch = variety([JIM, PAM], judge, config)
+    others = [HumanMessage("Well?", name="Pam")] * 3
+    jim = Speaker("a")
+    run(advised(batch, jim), {"messages": [*others, *hello(*["again"] * own)["messages"]]}, mode=mode)
+    assert judge.calls == calls
+    assert ("completely new one" in jim.told()) is bool(calls)
+    if calls:
+        assert "Jim has brought up no entirely new idea in more than its last 5" in prompt_of(judge.asked[0])
+
+
+def test_a_run_can_be_cancelled_while_a_judge_is_asked() -> None:
+    """Nobody acts any more, and the next run is evaluated anew."""
+    entered = asyncio.Event()
+
+    class Waits(Says):
+        async def ajudge(self, request: Any) -> Any:
+            entered.set()
+            await asyncio.sleep(0.05)
+            return self.judge(request)
+
+    one = Intervention(JIM, judge=Waits({"result": True})).set_textual_precondition("x").set_effect("Sing.")
+    jim = Speaker("a")
+    app = advised(one, jim)
+
+    async def story() -> None:
+        first = asyncio.create_task(app.ainvoke(hello()))
+        await entered.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert jim.calls == 0
+        await app.ainvoke(hello())
+
+    asyncio.run(story())
+    assert "Sing." in jim.told()
