@@ -13,6 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 
 from arbiter import (
@@ -295,3 +296,165 @@ def test_two_gates_on_one_node_are_refused() -> None:
     arbiter_os.add_correction_gate(Review("two", lambda h, d, a: Correction.commit()))
     with pytest.raises(RegistrationError, match="'one', 'two'"):
         arbiter_os.govern(chain(Spy("node")))
+
+
+@MODES
+def test_a_gate_takes_an_earlier_attempt_with_its_command(mode: str) -> None:
+    """What that draft said about where to go, and what it streamed, comes with it."""
+    calls: list[int] = []
+
+    def speak(state: Any) -> Any:
+        calls.append(1)
+        number = len(calls)
+        get_stream_writer()(f"draft {number}")
+        goto = "first" if number == 1 else "last"
+        return Command(update={"messages": [AIMessage(f"draft {number}")]}, goto=goto)
+
+    def first(state: Any) -> Any:
+        return {"topic": "first"}
+
+    def last(state: Any) -> Any:
+        return {"topic": "last"}
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        return Correction.retry("again") if attempt < 3 else Correction.commit_attempt(1, details={"took": 1})
+
+    builder: Any = StateGraph(Chat)
+    for body in (speak, first, last):
+        builder.add_node(body.__name__, body)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer, target_nodes=["speak"]))
+    app: Any = arbiter_os.govern(builder.compile())
+
+    async def collect() -> list[Any]:
+        return [part async for part in app.astream({}, stream_mode=["custom", "values"])]
+
+    if mode == "sync":
+        parts = list(app.stream({}, stream_mode=["custom", "values"]))
+    else:
+        parts = asyncio.run(collect())
+    assert [part for kind, part in parts if kind == "custom"] == ["draft 1"]
+    assert parts[-1][1]["topic"] == "first"
+    assert [str(message.text) for message in parts[-1][1]["messages"]] == ["draft 1"]
+    assert next(item for item in arbiter_os.history.items() if item.node == "speak").gating == {"took": 1}
+
+
+@MODES
+@pytest.mark.parametrize("attempt", [0, -1, 7])
+def test_an_attempt_that_never_was_is_not_taken(attempt: int, mode: str) -> None:
+    def answer(history: Any, draft: Any, number: int) -> Correction:
+        return Correction.retry("again") if number == 1 else Correction.commit_attempt(attempt)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer))
+    assert run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode=mode) == {"log": ["a"]}
+    assert "is not at hand" in arbiter_os.history.entries[-1][-1].errors["gate gate"]
+
+
+@MODES
+def test_a_replaced_update_keeps_where_the_node_goes(mode: str) -> None:
+    def speak(state: Any) -> Any:
+        return Command(update={"topic": "draft"}, goto="then")
+
+    def then(state: Any) -> Any:
+        return {"messages": [AIMessage("then")]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("speak", speak)
+    builder.add_node("then", then)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(
+        Review("gate", lambda h, d, a: Correction.commit({"topic": "better"}), target_nodes=["speak"])
+    )
+    app: Any = arbiter_os.govern(builder.compile())
+    output = run(app, {}, mode=mode)
+    assert (output["topic"], len(output["messages"])) == ("better", 1)
+
+
+@MODES
+def test_contracts_with_an_async_twin_are_asked_by_it_in_async_runs(mode: str) -> None:
+    asked: list[str] = []
+
+    class TwoTells(Tell):
+        def advise(self, history: History, state: Mapping[str, Any]) -> Any:
+            asked.append("advise")
+
+        async def aadvise(self, history: History, state: Mapping[str, Any]) -> Any:
+            asked.append("aadvise")
+
+    class TwoReviews(Review):
+        def review(self, history: History, draft: Mapping[str, Any], attempt: int) -> Any:
+            asked.append("review")
+            return Correction.commit()
+
+        async def areview(self, history: History, draft: Mapping[str, Any], attempt: int) -> Any:
+            asked.append("areview")
+            return Correction.commit()
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(TwoTells("tell", None))
+    arbiter_os.add_correction_gate(TwoReviews("gate", lambda h, d, a: None))
+    run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode=mode)
+    assert asked == (["advise", "review"] if mode == "sync" else ["aadvise", "areview"])
+
+
+@MODES
+def test_a_gate_is_handed_what_it_wanted_kept(mode: str) -> None:
+    """After a pause an ArbiterOS that knows nothing of the drafts goes on with the next attempt."""
+    saver = InMemorySaver()
+    resumed: list[Any] = []
+    attempts: list[int] = []
+
+    class Keeps(Review):
+        def resume(self, history: History, kept: Any) -> str:
+            resumed.append(list(kept))
+            return super().resume(history, kept)
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        attempts.append(attempt)
+        return Correction.retry("secret", keep={"n": attempt}) if attempt < 3 else Correction.commit()
+
+    def speak(state: Any) -> Any:
+        if len(attempts) == 2:
+            interrupt("go on?")
+        return {"messages": [AIMessage(str(state["messages"][-1].text))]}
+
+    def app() -> Any:
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_correction_gate(Keeps("gate", answer))
+        return arbiter_os.govern(chat(speak, checkpointer=saver))
+
+    run(app(), {"messages": [HumanMessage("hi")]}, thread("1"), mode=mode)
+    output = run(app(), Command(resume="yes"), thread("1"), mode=mode)
+    assert attempts == [1, 2, 3]
+    assert resumed == [[{"n": 1}, {"n": 2}]]
+    assert str(output["messages"][-1].text) == "2 of your drafts were sent back already."
+
+
+@MODES
+def test_a_retry_policy_goes_on_with_the_next_attempt(mode: str) -> None:
+    attempts: list[int] = []
+    calls: list[str] = []
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        attempts.append(attempt)
+        return Correction.retry("again") if attempt < 2 else Correction.commit()
+
+    def speak(state: Any) -> Any:
+        calls.append(str(state["messages"][-1].text))
+        if len(calls) == 2:
+            raise ConnectionError("down")
+        return {"messages": [AIMessage("x")]}
+
+    builder: Any = StateGraph(Chat)
+    policy = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=3)
+    builder.add_node("speak", speak, retry_policy=policy)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer))
+    app: Any = arbiter_os.govern(builder.compile())
+    run(app, {"messages": [HumanMessage("hi")]}, mode=mode)
+    assert attempts == [1, 2]
+    assert calls == ["hi", "again", "again"]

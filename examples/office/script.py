@@ -96,7 +96,9 @@ class Critic:
         lines = [text for name, text in lines if name != "Host"]
         alike = len(lines) >= 3 and all("lovely" in text for text in lines[-3:])
         if request.purpose == "check":
-            reasoning = "three in a row find it lovely" if alike else "they differ"
+            if request.propositions == ("textual",):  # of one agent: whether it has run dry
+                alike = bool(lines) and "lovely" in lines[-1]
+            reasoning = "all of it is lovely" if alike else "they differ"
             value: dict[str, Any] = {"result": alike, "reasoning": reasoning}
         elif request.purpose == "batch":
             scores = {"told-apart": 2, "echo": 8, "own-views": 2} if alike else {"echo": 1}
