@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def _noted(mode: str, chunk: Any, output: Any, show: Any) -> Any:
 
 
 @contextmanager
-def _progress() -> Iterator[Any]:
+def _progress() -> Generator[Any]:
     if not err.is_terminal:
         yield lambda name: None  # pyright: ignore[reportUnknownLambdaType]
         return
@@ -131,7 +131,8 @@ def _progress() -> Iterator[Any]:
 
 
 def _questions(output: Any) -> list[Any]:
-    found: Any = output.get("__interrupt__", ()) if isinstance(output, dict) else ()
+    given: Any = output
+    found: Any = given.get("__interrupt__", ()) if isinstance(output, dict) else ()
     return [interrupt.value for interrupt in found]
 
 
