@@ -44,11 +44,12 @@ def match(state: Any) -> State:
 def memo(state: Any) -> State:
     """Writes the text of the payment. Stands for a model that gets better, and then worse, when it is asked again."""
     attempt = state.get("attempt", 0)
-    text: str = (
+    texts: list[str] = [
         f"Payment to {state['vendor']}",
         f"Payment to {state['vendor']} for invoice {state['invoice']}",
         "Payment as discussed",
-    )[min(attempt, 2)]
+    ]
+    text = texts[min(attempt, 2)]
     named = [state["vendor"] in text, state["invoice"] in text, f"{state['amount']:.2f}" in text]
     return {"memo": text, "completeness": sum(named) / len(named)}
 
