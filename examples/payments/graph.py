@@ -44,13 +44,10 @@ def match(state: Any) -> State:
 def memo(state: Any) -> State:
     """Writes the text of the payment. Stands for a model that gets better, and then worse, when it is asked again."""
     attempt = state.get("attempt", 0)
-    texts: list[str] = [
-        f"Payment to {state['vendor']}",
-        f"Payment to {state['vendor']} for invoice {state['invoice']}",
-        "Payment as discussed",
-    ]
-    text = texts[min(attempt, 2)]
-    named = [state["vendor"] in text, state["invoice"] in text, f"{state['amount']:.2f}" in text]
+    vendor, invoice = str(state["vendor"]), str(state["invoice"])
+    texts = [f"Payment to {vendor}", f"Payment to {vendor} for invoice {invoice}", "Payment as discussed"]
+    text = texts[min(int(attempt), 2)]
+    named = [vendor in text, invoice in text, f"{state['amount']:.2f}" in text]
     return {"memo": text, "completeness": sum(named) / len(named)}
 
 
