@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,11 @@ def packs_in(text: str) -> list[str]:
 
 @pytest.mark.parametrize(("section", "use"), ALL)
 def test_a_kind_is_a_class_that_yaml_can_describe(section: Any, use: str) -> None:
-    """Also one that the folder's package exports, for those who write code."""
+    """Also one that its package exports, for those who write code."""
     kind = class_at(KINDS[section][use])
     assert issubclass(kind, CONTRACTS[section])
     assert parameters_of(kind)
-    package = __import__(f"arbiter.{section}", fromlist=["x"])
+    package = import_module(".".join(KINDS[section][use].split(".")[:2]))
     assert getattr(package, kind.__name__) is kind
     assert kind.__name__ in package.__all__
 

@@ -31,6 +31,7 @@ LAYERS = (
     {"history", "recorder", "rendering", "shadow"},
     {"contracts", "policy", "evaluation", "advice", "values", "conditions"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
+    {"personas"},
     {"evaluations", "registry"},
     {"lifecycle"},
     {"drivers", "core"},

@@ -1,24 +1,48 @@
-"""`arbiter schema`: the JSON Schema of packs."""
+"""`arbiter schema`: the JSON Schemas of packs, of propositions and of personas."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
 
 from arbiter.constitution import FOLDERS, json_schema
+from arbiter.personas.characters import PersonaFile
+from arbiter.personas.propositions import PropositionFile
 
 NAME = "pack.schema.json"
 HEADER = f"# yaml-language-server: $schema={NAME}\n"
 """The first line of a pack, which tells an editor where its schema is."""
 
 
+PERSONAS: dict[str, tuple[str, type[BaseModel]]] = {
+    "evaluators/propositions/propositions.schema.json": ("Propositions of one dimension", PropositionFile),
+    "evaluators/personas/persona.schema.json": ("A persona", PersonaFile),
+}
+"""The schemas of the other files, by where they are written, if a project has that folder."""
+
+
 def schema_text() -> str:
-    """The schema as it is written to a file."""
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    """The schema of packs as it is written to a file."""
+    return _text(json_schema())
+
+
+def persona_schema_text(place: str) -> str:
+    """The schema in `PERSONAS` that belongs there, as it is written to a file."""
+    title, model = PERSONAS[place]
+    schema = model.model_json_schema()
+    return _text({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title})
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_schemas(project: Path) -> list[Path]:
-    """Write it into those of the three folders that the project has, or else all three. Returns what was written."""
+    """Write that of packs into those of the three folders that the project has, or else all three, and those of
+    `PERSONAS` where the project has the folder. Returns what was written."""
     folders = [project / folder for folder in FOLDERS if (project / folder).is_dir()]
     text = schema_text()
     written: list[Path] = []
@@ -26,4 +50,9 @@ def write_schemas(project: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / NAME).write_text(text, encoding="utf-8")
         written.append(folder / NAME)
+    for place in PERSONAS:
+        file = project / place
+        if file.parent.is_dir():
+            file.write_text(persona_schema_text(place), encoding="utf-8")
+            written.append(file)
     return written

@@ -1,0 +1,109 @@
+"""Personas: how far an agent is from its character, measured while it runs.
+
+    texts ─▶ trajectories ─▶ propositions ─▶ engine (judges) ─▶ scorers ─▶ evaluators
+
+A `Proposition` is a claim about behaviour. The `PropositionEngine` has a `Judge` score it from 0 to 9; five scorers
+put the scores of a dimension together; and each dimension is also a `NodeEvaluator` of a governed graph. See
+docs/personas.md.
+"""
+
+from arbiter.personas.answers import round_half_up
+from arbiter.personas.characters import Persona
+from arbiter.personas.engine import Judgements, JudgeResult, PropositionEngine, Target
+from arbiter.personas.evaluators import (
+    AdherenceEvaluator,
+    ConvergenceEvaluator,
+    FluencyEvaluator,
+    IdeasQuantityEvaluator,
+    SelfConsistencyEvaluator,
+)
+from arbiter.personas.judges import (
+    Judge,
+    JudgeReply,
+    JudgeRequest,
+    MockJudge,
+    ModelJudge,
+    RecordingError,
+    RecordingJudge,
+)
+from arbiter.personas.propositions import (
+    Proposition,
+    PropositionSet,
+    PropositionWarning,
+    fill,
+    load_propositions,
+    requires_action_type,
+)
+from arbiter.personas.scorers import (
+    AdherenceScorer,
+    ConsistencyScorer,
+    ConvergenceScorer,
+    FluencyScorer,
+    IdeasQuantityScorer,
+    PropositionScore,
+    ScorerResult,
+    overall_score,
+    weighted_mean,
+)
+from arbiter.personas.texts import (
+    average_sentence_length,
+    jaccard,
+    ngrams,
+    punctuation_density,
+    repeated_ngrams,
+    repetition,
+    text_statistics,
+    tokens,
+    unique_ratio,
+    vocabulary_similarity,
+)
+from arbiter.personas.trajectories import Event, Trajectory, window
+
+__all__ = [
+    "AdherenceEvaluator",
+    "AdherenceScorer",
+    "ConsistencyScorer",
+    "ConvergenceEvaluator",
+    "ConvergenceScorer",
+    "Event",
+    "FluencyEvaluator",
+    "FluencyScorer",
+    "IdeasQuantityEvaluator",
+    "IdeasQuantityScorer",
+    "Judge",
+    "JudgeReply",
+    "JudgeRequest",
+    "JudgeResult",
+    "Judgements",
+    "MockJudge",
+    "ModelJudge",
+    "Persona",
+    "Proposition",
+    "PropositionEngine",
+    "PropositionScore",
+    "PropositionSet",
+    "PropositionWarning",
+    "RecordingError",
+    "RecordingJudge",
+    "ScorerResult",
+    "SelfConsistencyEvaluator",
+    "Target",
+    "Trajectory",
+    "average_sentence_length",
+    "fill",
+    "jaccard",
+    "load_propositions",
+    "ngrams",
+    "overall_score",
+    "punctuation_density",
+    "repeated_ngrams",
+    "repetition",
+    "requires_action_type",
+    "round_half_up",
+    "text_statistics",
+    "tokens",
+    "unique_ratio",
+    "vocabulary_similarity",
+    "weighted_mean",
+    "window",
+]

@@ -1,0 +1,99 @@
+"""What a judge may answer: the schemas, and how a number that a model gives becomes a score."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, WithJsonSchema
+
+from arbiter.models import WHOLE
+
+HIGHEST = 9
+"""The best score; the worst is 0."""
+MAX_BATCH = 10
+"""How many claims a judge is asked about at once, at most."""
+
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+
+
+def finite(value: Any) -> float:
+    """A number, or a text of digits, as a finite number. Raises `ValueError` for all else, true and NaN included."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, got {value!r:.40}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value!r}")
+    return value
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number; of two the higher one (Python's `round(4.5)` is 4)."""
+    return value if isinstance(value, int) else math.floor(value + 0.5)
+
+
+def as_score(value: float) -> tuple[int, bool]:
+    """A finite number as a score from 0 to 9, and whether it had to be moved there."""
+    whole = round_half_up(value)
+    score = min(max(whole, 0), HIGHEST)
+    return score, score != whole
+
+
+def _confidence(value: Any) -> float:
+    return 0.5 if value is None else float(min(max(finite(value), 0), 1))
+
+
+def _text(value: Any) -> Any:
+    return "" if value is None else value
+
+
+Number = Annotated[
+    int | float,
+    PlainValidator(finite),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": HIGHEST}),
+]
+Confidence = Annotated[
+    float, PlainValidator(_confidence), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})
+]
+Reasoning = Annotated[str, BeforeValidator(_text)]
+
+
+class ScoreAnswer(BaseModel):
+    """How true one claim is."""
+
+    reasoning: Reasoning = Field("", description="What in the quoted text speaks for and against the claim.")
+    evidence_present: bool = Field(
+        True, description="False if the quoted text has nothing by which the claim could be judged."
+    )
+    score: Number = Field(description="0 (certainly false everywhere) to 9 (certainly true everywhere).")
+    confidence: Confidence = Field(0.5, description="How sure you are of the score, 0 to 1.")
+
+
+class BatchItem(ScoreAnswer):
+    """How true one of the claims is."""
+
+    id: str = Field(description="The id of the claim.")
+
+
+class BatchAnswer(BaseModel):
+    """How true each of the claims is."""
+
+    judgements: list[BatchItem] = Field(description="One for each claim, with its id.")
+
+
+class CheckAnswer(BaseModel):
+    """Whether one claim is true."""
+
+    reasoning: Reasoning = Field("", description="What in the quoted text speaks for and against the claim.")
+    result: bool = Field(description="Whether the claim is true.")
+    confidence: Confidence = Field(0.5, description="How sure you are, 0 to 1.")
+
+
+class IdeasAnswer(BaseModel):
+    """The distinct ideas in a conversation."""
+
+    reasoning: Reasoning = Field("", description="What was counted as one idea, and why.")
+    ideas: list[str] = Field(description="Each distinct idea once, in a few words.")
+    count: Annotated[int, Field(ge=0), WHOLE] | None = Field(None, description="How many there are.")

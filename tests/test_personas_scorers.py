@@ -1,0 +1,372 @@
+"""The five scorers: what they sample, what they show, what they count, and when they have no score."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arbiter.errors import ConfigurationError
+from arbiter.personas import (
+    AdherenceScorer,
+    ConsistencyScorer,
+    ConvergenceScorer,
+    Event,
+    FluencyScorer,
+    IdeasQuantityScorer,
+    JudgeRequest,
+    PropositionSet,
+    ScorerResult,
+    Trajectory,
+    load_propositions,
+    overall_score,
+    repetition,
+    unique_ratio,
+    weighted_mean,
+)
+from tests.personas_support import JIM, Says, claim, drive, prompt_of, scores, talk
+from tests.scripted import usage
+from tests.support import MODES
+
+
+def sets(dimension: str, *propositions: Any) -> PropositionSet:
+    return PropositionSet(dimension, propositions or [claim("a", include_personas=False)])
+
+
+def room(*said: tuple[str, str]) -> Trajectory:
+    return Trajectory.of(Event.action(who, text) for who, text in said)
+
+
+# Aggregation --------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_dimension_is_the_weighted_mean_of_its_propositions(mode: str, batch: bool) -> None:
+    propositions = sets(
+        "adherence",
+        claim("a", weight=1),
+        claim("b", weight=0.9),
+        claim("c", weight=0.8, inverted=True),
+        claim("d", weight=0.7),
+    )
+    judge = Says(scores(a=8, b=6, c=2, d=7))
+    found = drive(mode, AdherenceScorer(judge, JIM, propositions, batch=batch), "score", talk("Hi"))
+    assert found.overall == pytest.approx(23.9 / 3.4)
+    assert round(found.overall, 4) == 7.0294
+    assert judge.calls == found.calls == (1 if batch else 4)
+    assert found.token_usage == usage(10 * found.calls, 2 * found.calls)
+
+
+def test_an_inverted_mean_is_turned_around_once() -> None:
+    judge = Says(lambda request: {"score": 2 if "[one]" in prompt_of(request) else 3})
+    scorer = AdherenceScorer(judge, JIM, sets("adherence", claim("a", inverted=True)), batch=False)
+    [score] = scorer.score(talk("one", "two")).propositions
+    assert (score.raw, score.score) == (2.5, 6.5)
+
+
+def result(dimension: str, overall: float | None) -> ScorerResult:
+    return ScorerResult(dimension=dimension, overall=overall)
+
+
+def test_the_overall_score_leaves_out_what_has_none_and_the_ideas() -> None:
+    found = [
+        result("adherence", 7.5),
+        result("consistency", None),
+        result("fluency", 6.8),
+        result("convergence", 7.5),
+        result("ideas_quantity", 12),
+    ]
+    assert overall_score(found) == pytest.approx(7.2667, abs=1e-4)
+    assert overall_score([result("ideas_quantity", 3), result("fluency", None)]) is None
+    assert overall_score([]) is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 9))))
+def test_a_weighted_mean_lies_between_its_scores(pairs: list[tuple[float, float | None]]) -> None:
+    known = [score for weight, score in pairs if score is not None and weight > 0]
+    mean = weighted_mean(pairs)
+    if mean is not None:
+        assert min(known) - 1e-6 <= mean <= max(known) + 1e-6
+
+
+@MODES
+def test_a_proposition_without_a_score_is_left_out_of_both_sums(mode: str) -> None:
+    def answer(request: JudgeRequest) -> Any:
+        return None if request.propositions == ("b",) else {"score": 4}
+
+    scorer = AdherenceScorer(Says(answer), JIM, sets("adherence", claim("a"), claim("b")), batch=False)
+    found = drive(mode, scorer, "score", talk("Hi"))
+    assert found.overall == 4
+    assert [score.score for score in found.propositions] == [4, None]
+
+
+@MODES
+def test_without_any_answer_there_is_no_score_and_no_default(mode: str) -> None:
+    found = drive(mode, AdherenceScorer(Says(OSError("down")), JIM), "score", talk("Hi"))
+    assert found.overall is None
+    assert "down" in found.reason
+    assert found.token_usage is None
+
+
+def test_what_does_not_apply_to_a_message_says_nothing_about_the_others() -> None:
+    """And counts as 9 where it applies to none of them."""
+
+    def only_first(target: Any, *_: Any) -> bool:
+        return bool(target.trajectory.events[0].text == "one")
+
+    def never(*_: Any) -> bool:
+        return False
+
+    propositions = sets(
+        "adherence",
+        claim("some", precondition=only_first),
+        claim("none", precondition=never, inverted=True),
+    )
+    found = AdherenceScorer(Says(scores(some=3)), JIM, propositions).score(talk("one", "two"))
+    assert [(score.score, score.judged) for score in found.propositions] == [(3, 1), (9, 0)]
+
+
+def test_the_worst_element_is_the_one_that_is_told() -> None:
+    def answer(request: JudgeRequest) -> Any:
+        number = int(re.findall(r"acts: \[m(\d)", prompt_of(request))[0])
+        return {"score": number, "reasoning": f"because of {number}"}
+
+    plain = AdherenceScorer(Says(answer), JIM, sets("adherence", claim("a")), batch=False)
+    inverted = AdherenceScorer(Says(answer), JIM, sets("adherence", claim("a", inverted=True)), batch=False)
+    said = talk("m5", "m2", "m8")
+    [score] = plain.score(said).propositions
+    assert (score.reasoning, score.snippet) == ("because of 2", "m2")
+    [score] = inverted.score(said).propositions
+    assert (score.reasoning, score.snippet) == ("because of 8", "m8")
+
+
+# Adherence ----------------------------------------------------------------------------------------
+
+
+@MODES
+def test_twenty_of_fifty_messages_are_judged_and_the_same_for_the_same_seed(mode: str) -> None:
+    said = talk(*(f"message {number}." for number in range(50)))
+
+    def sampled(seed: int) -> list[str]:
+        judge = Says(scores())
+        found = drive(mode, AdherenceScorer(judge, JIM, seed=seed), "score", said)
+        assert (found.sample_size, judge.calls) == (20, 20)
+        return sorted(re.findall(r"message \d+\.", "".join(map(prompt_of, judge.asked))))
+
+    assert sampled(1) == sampled(1)
+    assert sampled(1) != sampled(2)
+    assert len(set(sampled(1))) == 20
+
+
+def test_adherence_shows_the_persona_and_one_message_at_a_time() -> None:
+    judge = Says(scores())
+    both = room(("Jim", "one"), ("Pam", "two"), ("Jim", "three"))
+    AdherenceScorer(judge, JIM).score(both)
+    assert judge.calls == 2
+    for request in judge.asked:
+        assert prompt_of(request).count(JIM.description) == 1
+        assert prompt_of(request).count("acts: [") - prompt_of(request).count("Ann acts: [") == 1
+    assert "two" not in "".join(re.findall(r"acts: \[(.*)\]", "".join(map(prompt_of, judge.asked))))
+
+
+@MODES
+def test_a_persona_that_said_nothing_is_not_judged(mode: str) -> None:
+    judge = Says(scores())
+    for said in (Trajectory(), talk("Hi", by="Pam")):
+        found = drive(mode, AdherenceScorer(judge, JIM), "score", said)
+        assert (found.overall, found.sample_size, judge.calls) == (9, 0, 0)
+        assert "no message of 'Jim'" in found.reason
+
+
+def test_a_personas_own_propositions_are_used() -> None:
+    from arbiter.personas import Persona
+
+    scorer = AdherenceScorer(Says(scores()), Persona.of("arbiter:ilka"))
+    assert "ilka-gushing" in [proposition.id for proposition in scorer.propositions]
+
+
+# Consistency --------------------------------------------------------------------------------------
+
+
+def channels(**counts: int) -> Trajectory:
+    return Trajectory.of(
+        Event.action("Jim", f"{name}{number}", channel=name)
+        for name, count in counts.items()
+        for number in range(count)
+    )
+
+
+@MODES
+def test_pairs_are_of_one_channel(mode: str) -> None:
+    judge = Says(scores())
+    scorer = ConsistencyScorer(judge)
+    found = drive(mode, scorer, "score", channels(A=2, B=1), channels(A=3, C=4))
+    assert (found.sample_size, judge.calls) == (6, 6)
+    said = [re.findall(r"^> Jim acts: \[(.*)\]$", prompt_of(one), re.MULTILINE) for one in judge.asked]
+    assert sorted(map(tuple, said)) == sorted((f"A{h}", f"A{c}") for h in range(3) for c in range(2))
+
+
+@MODES
+def test_ten_pairs_are_sampled_and_the_same_for_the_same_seed(mode: str) -> None:
+    def sampled(seed: int) -> list[str]:
+        judge = Says(scores())
+        found = drive(mode, ConsistencyScorer(judge, seed=seed), "score", channels(A=4), channels(A=5))
+        assert (found.sample_size, judge.calls) == (10, 10)
+        return sorted(request.key for request in judge.asked)
+
+    assert sampled(0) == sampled(0)
+    assert sampled(0) != sampled(3)
+    assert len(set(sampled(0))) == 10
+
+
+@MODES
+def test_nothing_to_compare_with_is_no_score(mode: str) -> None:
+    judge = Says(scores())
+    scorer = ConsistencyScorer(judge)
+    nothing = Trajectory()
+    assert drive(mode, scorer, "score", talk("Hi"), nothing).overall is None
+    assert drive(mode, scorer, "score", nothing, nothing).overall is None
+    assert drive(mode, scorer, "score", channels(A=1), channels(B=1)).overall is None
+    assert drive(mode, scorer, "score", nothing, talk("Hi")).overall == 9
+    assert judge.calls == 0
+
+
+def test_a_huge_cross_product_is_sampled_without_being_made() -> None:
+    found = ConsistencyScorer(Says(scores()), pairs=3).score(channels(A=20_000), channels(A=20_000))
+    assert found.sample_size == 3
+
+
+# Fluency ------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_fluency_shows_the_numbers_and_no_persona(mode: str) -> None:
+    said = ["I think we should go to the beach", "I think we should go to the park"]
+    judge = Says(scores())
+    found = drive(mode, FluencyScorer(judge, personas=[JIM]), "score", talk(*said))
+    assert judge.calls == 1
+    prompt = judge.prompt()
+    assert f"{repetition(said, 3):.4f}" in prompt
+    assert f"{repetition(said, 5):.4f}" in prompt
+    assert JIM.description not in prompt
+    assert found.evidence["repetition_3"] == repetition(said, 3)
+    assert found.evidence["unique_ratio"] == unique_ratio(said)
+    assert prompt.index("acts: [I think we should go to the park]") < prompt.index("0.7143")
+    assert found.sample_size == 2
+
+
+def test_evidence_is_no_event_and_no_score() -> None:
+    judge = Says(scores())
+    repeated = FluencyScorer(judge).score(talk(*["the very same words"] * 5))
+    assert repeated.evidence["repetition_3"] == 1.0
+    assert repeated.overall == pytest.approx(weighted_mean([(1, 7), (0.9, 7), (0.8, 7), (0.7, 2)]))
+    assert judge.prompt().count("\n> Jim acts:") == 5
+
+
+@MODES
+def test_empty_fluency_and_convergence_are_nine_without_a_call(mode: str) -> None:
+    judge = Says(scores())
+    for scorer in (FluencyScorer(judge), ConvergenceScorer(judge)):
+        assert drive(mode, scorer, "score", Trajectory()).overall == 9
+    assert judge.calls == 0
+
+
+def test_several_speakers_need_to_be_told_apart() -> None:
+    with pytest.raises(ConfigurationError, match="got those of Jim, Pam"):
+        FluencyScorer(Says(scores())).score(room(("Jim", "a"), ("Pam", "b")))
+    judge = Says(scores())
+    FluencyScorer(judge, agent="Pam").score(room(("Jim", "secret"), ("Pam", "b")))
+    assert "secret" not in judge.prompt()
+
+
+# Convergence --------------------------------------------------------------------------------------
+
+
+@MODES
+def test_convergence_shows_the_whole_conversation_and_the_vocabularies(mode: str) -> None:
+    judge = Says(scores(**{"told-apart": 8, "echo": 2, "own-views": 8}))
+    said = room(("Jim", "we sell paper"), ("Pam", "we sell boats"), ("Jim", "paper"))
+    found = drive(mode, ConvergenceScorer(judge, personas=[JIM]), "score", said)
+    assert judge.calls == 1
+    assert found.evidence == {"Jim / Pam": 0.5}
+    assert "Jim / Pam: 0.5000" in judge.prompt()
+    assert "> Jim acts: [we sell paper]\n> Pam acts: [we sell boats]\n> Jim acts: [paper]" in judge.prompt()
+    assert JIM.description not in judge.prompt()
+    assert found.overall == pytest.approx((8 + 0.8 * 7 + 0.9 * 8) / 2.7)
+
+
+@MODES
+def test_a_single_speaker_has_nobody_to_diverge_from(mode: str) -> None:
+    judge = Says(scores())
+    found = drive(mode, ConvergenceScorer(judge), "score", talk("Hi", "Ho"))
+    assert (found.overall, judge.calls) == (None, 0)
+    assert "only 'Jim' speaks" in found.reason
+
+
+def test_a_flag_in_the_file_is_obeyed() -> None:
+    judge = Says(scores())
+    propositions = load_propositions(None, "convergence").changed(include_personas=True)
+    ConvergenceScorer(judge, propositions, personas=[JIM]).score(room(("Jim", "a"), ("Pam", "b")))
+    assert JIM.description in judge.prompt()
+
+
+# Ideas --------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_ideas_are_counted_by_the_list(mode: str) -> None:
+    judge = Says({"ideas": [f"idea {number}" for number in range(14)], "count": 3})
+    found = drive(mode, IdeasQuantityScorer(judge), "score", talk(*map(str, range(300))))
+    assert (found.overall, found.method, judge.calls) == (14, "enumerate", 1)
+    assert len(found.ideas) == 14
+    assert judge.prompt().count("Jim acts:") == 300
+    assert overall_score([found]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [({"ideas": [], "count": 4}, 4), ({"ideas": []}, 0), ({"ideas": [], "count": True}, None), (None, None)],
+)
+def test_the_count_is_used_where_the_list_is_empty(value: Any, count: int | None) -> None:
+    assert IdeasQuantityScorer(Says(value)).score(talk("Hi")).overall == count
+
+
+@MODES
+def test_no_conversation_has_no_ideas(mode: str) -> None:
+    judge = Says({"ideas": ["x"]})
+    assert drive(mode, IdeasQuantityScorer(judge), "score", Trajectory()).overall == 0
+    assert judge.calls == 0
+
+
+@MODES
+def test_a_rapporteurs_report_is_what_its_method_counts_in(mode: str) -> None:
+    judge = Says({"ideas": ["a boat", "a bakery"]})
+    scorer = IdeasQuantityScorer(judge, method="rapporteur")
+    found = drive(mode, scorer, "score", talk("Hi"), report="We want a boat and a bakery.")
+    assert (found.overall, found.method) == (2, "rapporteur")
+    assert "We want a boat" in judge.prompt()
+    assert "acts: [Hi]" not in judge.prompt()
+    with pytest.raises(ConfigurationError, match="rapporteur"):
+        scorer.score(talk("Hi"))
+    with pytest.raises(ConfigurationError, match="rapporteur"):
+        IdeasQuantityScorer(judge).score(talk("Hi"), report="x")
+    lost = drive(mode, IdeasQuantityScorer(Says(None), method="rapporteur"), "score", talk("Hi"), report="x")
+    assert lost.overall is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AdherenceScorer(Says(1), JIM, sample=0),
+        lambda: ConsistencyScorer(Says(1), pairs=True),
+        lambda: FluencyScorer(Says(1), sets("adherence")),
+        lambda: IdeasQuantityScorer(Says(1), method="guess"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_scorer_says_what_is_wrong_with_it(make: Any) -> None:
+    with pytest.raises(ConfigurationError, match="expected"):
+        make()

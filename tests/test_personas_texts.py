@@ -1,0 +1,109 @@
+"""The text statistics are the formulas, on any language, and quick on many messages."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arbiter.personas import (
+    average_sentence_length,
+    jaccard,
+    ngrams,
+    punctuation_density,
+    repeated_ngrams,
+    repetition,
+    text_statistics,
+    tokens,
+    unique_ratio,
+    vocabulary_similarity,
+)
+from arbiter.personas import texts as module
+
+BEACH = "I think we should go to the beach"
+PARK = "I think we should go to the park"
+
+
+def test_tokens_are_lower_case_words_with_marks_deleted() -> None:
+    assert tokens("Hello, World! It's 5pm.") == ["hello", "world", "its", "5pm"]
+    assert tokens("") == tokens(" ?! ") == []
+
+
+def test_words_of_every_language_are_words() -> None:
+    assert tokens("Café 你好!") == ["café", "你好"]
+    assert jaccard({*tokens("你好 世界")}, {*tokens("你好")}) == 0.5
+
+
+def test_overlaps_of_two_sentences() -> None:
+    assert jaccard({*tokens(BEACH)}, {*tokens(PARK)}) == 7 / 9
+    assert jaccard(ngrams(BEACH, 3), ngrams(PARK, 3)) == 5 / 7
+    assert jaccard(ngrams(BEACH, 5), ngrams(PARK, 5)) == 3 / 5
+    assert jaccard(set(), set()) == 0.0
+
+
+def test_ngrams_need_as_many_words() -> None:
+    assert ngrams("a b", 3) == set()
+    assert ngrams("a b c d", 3) == {"a b c", "b c d"}
+    with pytest.raises(ValueError, match="at least 1"):
+        ngrams("a", 0)
+
+
+def test_repetition_of_few_messages() -> None:
+    assert repetition(["a b c d", "a b c e", "x y z w"], 3) == pytest.approx(1 / 9)
+    assert repetition(["a b c", "a b c"], 3) == 1.0
+    assert repetition(["a b", "a b"], 3) == 0.0
+    assert repetition(["a b c"], 3) == repetition([], 3) == 0.0
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "Ä", "you?"]), max_size=7).map(" ".join)
+
+
+@pytest.mark.parametrize("put_together", [False, True])
+@given(messages=st.lists(WORDS, max_size=8), n=st.integers(1, 5))
+def test_repetition_is_its_definition(put_together: bool, messages: list[str], n: int) -> None:
+    """However it is counted: by shared n-grams, or by the frequent ones first."""
+    with pytest.MonkeyPatch.context() as patch:
+        if put_together:
+            patch.setattr(module, "_FREQUENT", 1)
+            patch.setattr(module, "_TOO_MANY", 0)
+        overlaps = [jaccard(ngrams(one, n), ngrams(two, n)) for one, two in combinations(messages, 2)]
+        mean = math.fsum(overlaps) / len(overlaps) if overlaps else 0.0
+        assert repetition(messages, n) == pytest.approx(mean, rel=1e-14)
+
+
+def test_numbers_about_one_speaker() -> None:
+    said = ["Hello there! How are you? I am fine."]
+    assert unique_ratio(said) == 1.0
+    assert average_sentence_length(said) == pytest.approx(8 / 3)
+    assert punctuation_density(said) == 3 / 36
+    assert unique_ratio(["a a", "b a"]) == 0.5
+
+
+@pytest.mark.parametrize("said", [[], [""], ["!!! ...", "?"]])
+def test_without_words_every_number_is_zero(said: list[str]) -> None:
+    assert set(text_statistics(said).values()) == {0.0}
+
+
+def test_vocabularies_are_compared_pair_by_pair() -> None:
+    alike = vocabulary_similarity({"pam": ["we sell paper"], "jim": ["we", "sell boats"], "al": []})
+    assert alike == {("al", "jim"): 0.0, ("al", "pam"): 0.0, ("jim", "pam"): 0.5}
+
+
+def test_repeated_phrases_are_told_with_their_count() -> None:
+    assert repeated_ngrams(["a b c d", "x a b c", "b c d", "q"], 3) == {"a b c": 2, "b c d": 2}
+
+
+def test_ten_thousand_formulaic_messages_take_less_than_three_seconds() -> None:
+    """Everybody opens alike, so that nearly all pairs share a phrase."""
+    openings = ("i think we should really go", "well yes my dear friend", "to be honest with you all")
+    said = [
+        f"{openings[at % 3]} {' '.join(f'w{at * k % 997}' for k in range(1, 12))}" for at in range(10_000)
+    ]
+    begun = time.process_time()
+    text_statistics(said)
+    vocabulary_similarity({str(number): said[number::4] for number in range(4)})
+    assert time.process_time() - begun < 3
