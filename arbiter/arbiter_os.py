@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from arbiter.packs import BindingPack
 
 Graph = Pregel[Any, Any, Any, Any]
+_Source = tuple[Any, Iterable[str], Mapping[str, Any] | None]
 Builder = StateGraph[Any, Any, Any, Any]
 _REMEMBERED = 128
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class ArbiterOS:
         self._background = Background()
         self._core = Core(Registry(), Recorder(keep), Settings(snapshot, self._background, facts, clock))
         self._constitution: Constitution | None = None
-        self._source: tuple[Any, Iterable[str], Mapping[str, Any] | None] | None = None
+        self._source: _Source | None = None
         self._lock = threading.RLock()
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = weakref.WeakKeyDictionary()
@@ -138,11 +139,13 @@ class ArbiterOS:
         """
         from arbiter.constitution import load_constitution  # YAML is read by those who have some
 
+        given: _Source = (source, tuple(allow), models)
         if source is None:
             if self._source is None:
                 raise ConfigurationError("no constitution was loaded before; say which one.")
-            source, allow, models = self._source
-        loaded = load_constitution(source, allow=tuple(allow), models=models)
+            given = self._source
+        origin: Any = given[0]
+        loaded = load_constitution(origin, allow=given[1], models=given[2])
         with self._lock:
             before = self._constitution
             loaded = loaded if before is None else loaded.keeping(before)
@@ -150,7 +153,7 @@ class ArbiterOS:
                 for original, rules in list(self._governed.values()):
                     check_contract(contract, self._core.registry, original, rules)
             self._core.registry.replace(() if before is None else before.contracts, loaded.contracts)
-            self._constitution, self._source = loaded, (source, tuple(allow), models)
+            self._constitution, self._source = loaded, given
         return loaded
 
     def load_shadow(

@@ -182,7 +182,7 @@ def load_constitution(
     `models` are chat models by the names that packs give them. Raises `PackError` with every mistake in every file,
     or `ConfigurationError` if there is nothing to read.
     """
-    loader = _Loader(_prefixes(allow), dict(models or {}))
+    loader = _Loader(_prefixes(allow), {} if models is None else models)
     return loader.load(source)
 
 
@@ -286,7 +286,8 @@ class _Loader:
             if self._shipped(source) is None:
                 names = ", ".join(SHIPPED + name for name in shipped_names())
                 raise ConfigurationError(
-                    f"no pack {source!r} ships with Arbiter. There are: {names}.{nearest(source, shipped_names())}"
+                    f"no pack {source!r} ships with Arbiter. There are: {names}."
+                    f"{nearest(source.removeprefix(SHIPPED), shipped_names())}"
                 )
             return
         root: Any = Path(source) if isinstance(source, str) else source

@@ -252,6 +252,12 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
         self.read[key] = found
         return found
 
+    def apart(self) -> ReadEvaluations:
+        """The same for a policy whose decisions do not hold: what it reads in addition leaves no trace."""
+        own = ReadEvaluations(self.evaluations)
+        own.read, own._failed = dict(self.read), set(self._failed)
+        return own
+
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """What was read so far; None for an evaluator that failed."""

@@ -54,7 +54,7 @@ def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     return new.value(keep)
 
 
-_SPECIAL = frozenset({"start", "inner", "status", "why", "by", "tallies"})
+_SPECIAL = frozenset({"start", "inner", "status", "why", "by"})
 
 
 def _with_one(value: Value, fact: Fact, keep: int) -> Value:
@@ -77,9 +77,38 @@ def _with_one(value: Value, fact: Fact, keep: int) -> Value:
         if instruction not in value.get("first", _EMPTY):
             new["first"] = {**value.get("first", _EMPTY), instruction: number}
         new["latest"] = {**value.get("latest", _EMPTY), instruction: number}
+    if (grown := fact.get("tallies")) is not None:
+        tallies = new["tallies"] = {**value.get("tallies", _EMPTY)}
+        for policy, amounts in grown.items():
+            changes = [(key, amount, number, new["steps"]) for key, amount in amounts.items()]
+            tallies[policy] = _tallied(tallies.get(policy, _EMPTY), value["run"], changes)
     facts = new["facts"] = value["facts"] + [fact]
     del facts[: -keep or None]
     return new
+
+
+def _tallied(
+    before: Mapping[str, list[Any]], run: int, changes: Iterable[tuple[str, float, int, int]]
+) -> dict[str, list[Any]]:
+    """A policy's tallies after changes, all of them of this run: (key, amount, number of the fact, superstep)."""
+    kept = {**before}
+    for key, amount, number, step in changes:
+        total, _, in_run, of_run, known = kept.pop(key, _NO_TALLY_YET)
+        in_run = (in_run if of_run == run else 0) + amount
+        # Taken out and put back at the end: the order of the keys is that in which they changed. What a
+        # subgraph did early in this superstep may be added after what a sibling of it did at its end.
+        kept[key] = [total + amount, number, in_run, run, known if known > step else step]
+    if (spare := len(kept) - KEEP_TALLIES) > 0:
+        # What is below zero was taken from what a graph around this one has counted: forgotten, it would be
+        # there again. So it stays, and there is no more of it than was counted there.
+        for key in list(islice((key for key, tally in kept.items() if tally[0] >= 0), spare)):
+            del kept[key]
+        while len(kept) > _MOST_TALLIES:
+            del kept[next(iter(kept))]
+    return kept
+
+
+_NO_TALLY_YET = [0, 0, 0, -1, 0]
 
 
 class _Fold:
@@ -152,22 +181,7 @@ class _Fold:
     def _tally(self, policy: str, changes: Iterable[tuple[str, float, int, int]]) -> None:
         """Add to a policy's tallies: (key, amount, number of the fact, superstep), all of it of this run."""
         tallies = self._part("tallies")
-        kept: dict[str, list[Any]] = {**tallies.get(policy, _EMPTY)}
-        run = self._new["run"]
-        for key, amount, number, step in changes:
-            before, _, in_run, of_run, known = kept.pop(key, (0, 0, 0, run, 0))
-            in_run = (in_run if of_run == run else 0) + amount
-            # Taken out and put back at the end: the order of the keys is that in which they changed. What a
-            # subgraph did early in this superstep may be added after what a sibling of it did at its end.
-            kept[key] = [before + amount, number, in_run, run, max(known, step)]
-        if (spare := len(kept) - KEEP_TALLIES) > 0:
-            # What is below zero was taken from what a graph around this one has counted: forgotten, it would be
-            # there again. So it stays, and there is no more of it than was counted there.
-            for key in list(islice((key for key, tally in kept.items() if tally[0] >= 0), spare)):
-                del kept[key]
-            while len(kept) > _MOST_TALLIES:
-                del kept[next(iter(kept))]
-        tallies[policy] = kept
+        tallies[policy] = _tallied(tallies.get(policy, _EMPTY), self._new["run"], changes)
 
     def absorb(self, inner: Value) -> None:
         """What a subgraph did becomes part of the past of the graph that called it."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.runnables import RunnableSequence
+from langchain_core.runnables.base import RunnableBinding
 from langgraph.constants import END
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import PregelNode
@@ -303,12 +305,14 @@ def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What a graph tells of one node. `instruction` is its qualified name or "", `code` where its body is defined."""
+    """What a graph tells of one node. `instruction` is its qualified name or "", `code` where its body is defined, and
+    `chat_model` whether it is a chat model, alone or at the end of a sequence."""
 
     name: str
     instruction: str
     docstring: str
     code: str
+    chat_model: bool
 
 
 def describe_nodes(graph: Any) -> list[NodeFacts]:
@@ -327,9 +331,25 @@ def describe_nodes(graph: Any) -> list[NodeFacts]:
                     instruction=instruction.qualified if instruction else "",
                     docstring=_docstring_of(node.bound),
                     code=code_of(node.bound),
+                    chat_model=_is_chat_model(node.bound),
                 )
             )
     return described
+
+
+def _is_chat_model(bound: Any) -> bool:
+    from langchain_core.language_models import BaseChatModel  # importing LangGraph has not brought it
+
+    while inner := _called_last(bound):
+        bound = inner
+    return isinstance(bound, BaseChatModel)
+
+
+def _called_last(bound: Any) -> Any:
+    runnable = bound
+    if isinstance(bound, RunnableBinding):
+        return runnable.bound
+    return runnable.last if isinstance(bound, RunnableSequence) else None
 
 
 def _docstring_of(bound: Any) -> str:

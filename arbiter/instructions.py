@@ -58,7 +58,12 @@ class _CoreType(EnumType):
                     )
                 # Past Enum's own dict, which refuses to see a name a second time.
                 dict.__setitem__(members, member, replace(declared, name=member))
+        _found.clear()  # a plain name that was clear may have become ambiguous
         return super().__new__(metacls, name, bases, members, **options)
+
+
+_found: dict[str, Any] = {}
+"""What texts named, as far as it was one of ours: facts name instructions by text, at every step."""
 
 
 _BUILT_IN_CORES = frozenset(
@@ -248,9 +253,13 @@ def find_instruction(text_or_instruction: object) -> Instruction:
             name=repr(text_or_instruction),
         )
     text = text_or_instruction
+    if (remembered := _found.get(text)) is not None:
+        return remembered  # type: ignore[no-any-return]
     known = known_instructions()
     found = [member for member in known if text in (member.value, member.qualified)]
     if len(found) == 1:
+        if type(found[0]).__module__ == __name__:  # of others nothing is kept: their cores may go
+            _found[text] = found[0]
         return found[0]
     raise UnknownInstructionError(_ambiguity(text, found) or _absence(text, known), name=text)
 

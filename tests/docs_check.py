@@ -4,6 +4,7 @@ Run by `make docs`, or with the pages to run: `python tests/docs_check.py docs/p
 
 The blocks of a page run in order, as one program in an empty working folder; `await` may stand at
 the top level, as in a notebook. A block right after `<!-- not run: the reason -->` is left out.
+A block right after `<!-- file: policies/team.yaml -->` is that file, and is there before they run.
 What a line says that it prints, `print(x)  # 3`, it has to print.
 """
 
@@ -27,6 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)")
 NOT_RUN = re.compile(r"^\s*<!--\s*not run:\s*(?P<reason>\S.*?)\s*-->\s*$")
+FILE = re.compile(
+    r"^<!-- file: (?P<path>\S+) -->\n(?P<fence>`{3,})\w*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
+)
 SAID = re.compile(r"^\s*print\(.*\)  # (?P<said>\S.*?)\s*$")
 
 
@@ -109,6 +113,7 @@ def run(page: Path) -> list[Block]:
         redirect_stderr(printed),
         asyncio.Runner() as runner,
     ):
+        write_files(text)
         vars(module)["print"] = held_print(text.splitlines())
         for block in found:
             if block.not_run is None:
@@ -117,6 +122,14 @@ def run(page: Path) -> list[Block]:
                 except (Exception, SystemExit) as error:
                     raise page_error(page, block, error, printed.getvalue()) from error
     return found
+
+
+def write_files(text: str) -> None:
+    """The files that a page shows, in the working folder."""
+    for shown_file in FILE.finditer(text):
+        path = Path(shown_file["path"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(shown_file["text"], encoding="utf-8")
 
 
 def run_block(code: CodeType, module: ModuleType, runner: asyncio.Runner) -> None:

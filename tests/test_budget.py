@@ -32,8 +32,9 @@ from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, PolicyViolationError, Verdict
 from arbiter.checkers import BudgetChecker
-from arbiter.checkers.budget import Price, Usage
+from arbiter.checkers.budget import Usage
 from arbiter.errors import ParameterError
+from arbiter.prices import Price
 from tests.support import MODES, Check, Spy, State, chain, run, statuses, thread
 
 FULL = os.environ.get("ARBITER_STRESS") == "full"
@@ -602,7 +603,7 @@ def test_without_the_price_list_a_cost_budget_needs_prices(monkeypatch: pytest.M
     def missing(_: str) -> None:
         return None
 
-    monkeypatch.setattr("arbiter.checkers.budget.find_spec", missing)
+    monkeypatch.setattr("arbiter.prices.find_spec", missing)
     with pytest.raises(ParameterError, match=r"pip install 'arbiteros\[prices\]'"):
         BudgetChecker("budget", cost=1)
     assert BudgetChecker("budget", cost=1, prices={"tiny": Price(1, 1)}).limits == {"cost": 1}

@@ -35,12 +35,12 @@ from arbiter.evaluators import (
     CostEvaluator,
     LatencyEvaluator,
     LengthEvaluator,
-    Price,
     WeightedEvaluator,
 )
 from arbiter.evaluators.consistency import similarity
 from arbiter.history import Record
 from arbiter.instructions import GENERATE, VERIFY
+from arbiter.prices import Price
 from tests.scripted import tool_call, usage
 from tests.support import MODES, Judge, Spy, bad, chain, good, run, thread
 
@@ -252,7 +252,7 @@ def test_dollars_are_by_genai_prices_otherwise() -> None:
 @pytest.mark.parametrize("prices", [None, {"other": Price(1, 1)}])
 @pytest.mark.parametrize(
     ("said", "says"),
-    [({"model_name": "no-such-model"}, "has no price for the model 'no-such-model'"), ({}, "which model")],
+    [({"model_name": "no-such-model"}, "the model 'no-such-model' has no price"), ({}, "which model")],
 )
 def test_model_without_a_price_is_an_error(prices: Any, said: Any, says: str) -> None:
     message = AIMessage("x", usage_metadata=usage(1, 1), response_metadata=said)
@@ -264,7 +264,7 @@ def test_dollars_need_prices_from_somewhere(monkeypatch: pytest.MonkeyPatch) -> 
     def find_spec(name: str) -> None:
         assert name == "genai_prices"
 
-    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    monkeypatch.setattr("arbiter.prices.find_spec", find_spec)
     with pytest.raises(ParameterError, match=r"arbiteros\[prices\]"):
         CostEvaluator("e", 1, unit="usd")
     CostEvaluator("e", 1, unit="usd", prices={"m": Price(1, 1)})

@@ -561,3 +561,25 @@ def test_a_constitution_is_data(tmp_path: Path) -> None:
     first, second = load_constitution(tmp_path), load_constitution(tmp_path)
     assert isinstance(first, Constitution)
     assert first.declared == second.declared
+
+
+@MODES
+def test_a_shadow_looks_at_outputs_too(tmp_path: Path, mode: str) -> None:
+    """A schema that the next constitution will demand refuses nothing yet."""
+    project(
+        tmp_path,
+        policies__a="""
+            checkers:
+              - name: scored
+                use: schema
+                output: {required: [score]}
+                target_nodes: [write, pay]
+        """,
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.load_shadow(tmp_path)
+    app = arbiter_os.govern(chain(Spy("write", score=0.5), Spy("pay")))
+    assert run(app, {"log": []}, mode=mode)["log"] == ["write", "pay"]
+    assert [(d.node, d.enforced.kind, d.shadow.kind) for d in arbiter_os.shadow_report()] == [
+        ("pay", "allow", "deny")
+    ]

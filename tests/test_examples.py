@@ -18,6 +18,8 @@ from langgraph.graph import START, StateGraph
 from arbiter import ArbiterOS, PolicyViolationError
 from arbiter.instructions import REFLECT, RESPOND
 from examples import create_agent_one_line, stdlib_assistant
+from examples.payments import graph as payments_graph
+from examples.payments import main as payments
 from examples.stdlib_assistant import (
     INSTRUCTIONS,
     MAX_REWRITES,
@@ -320,3 +322,53 @@ def test_the_nodes_of_the_agent_are_recognised_by_the_shipped_pack(
     instructions = r"\[\d+\.1\] (\w+)"
     assert re.findall(instructions, allowed) == ["GENERATE", "TOOL_CALL", "GENERATE"]
     assert re.findall(instructions, denied) == ["GENERATE", "TOOL_CALL"]
+
+
+# --- Paying invoices: a constitution in files ---
+
+PAYMENTS = "payments/main.py"
+
+
+@pytest.fixture
+def story(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the payments example tells, by its numbered parts, in single lines."""
+    payments_graph.BANK.clear()
+    payments.main()
+    parts = re.split(r"^\d\. ", capsys.readouterr().out, flags=re.M)
+    return [" ".join(part.split()) for part in parts]
+
+
+def test_payments_keep_what_their_story_promises(story: list[str]) -> None:
+    _, memo, vendor, unmatched, approval, budget, linted = story
+    assert "took the best attempt" in memo
+    assert "paid 310.00 to Acme: Payment to Acme for invoice A-1" in memo
+    assert memo.count("GENERATE · memo") == 3
+    assert "refused by known_vendors: the auditors have stopped payments to this vendor" in vendor
+    assert "refused by matched_first: VERIFY has not passed in this run" in unmatched
+    assert approval.count("asked: payments above 1,000 are approved by a person") == 2
+    assert re.search(r"'amount': 9000.0}} refused by limits.*'amount': 900.0}} paid 900.00", approval)
+    assert re.search(r"refused by payments_a_day: 4 of 4 calls .* paid 250.00 to Globex", budget)
+    assert "error node 'pay' can be reached without VERIFY" in linted
+    assert "START → load → memo → pay" in linted
+    assert "policies/payments.yaml:" in linted
+
+
+def test_the_bank_sees_only_what_was_allowed(story: list[str]) -> None:
+    sent = [("A-1", 310.0), ("A-2", 900.0), ("A-3", 95.5), ("A-4", 120.0), ("G-1", 250.0)]
+    assert sent == payments_graph.BANK
+
+
+def test_payments_run_from_any_folder(tmp_path: Path) -> None:
+    printed = run(PAYMENTS, folder=tmp_path)
+    assert "1 error" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_the_payments_graph_itself_has_no_findings_of_weight() -> None:
+    """The graph that is paid with is clean; its shortcut is not."""
+    arbiter_os = ArbiterOS.from_constitution(EXAMPLES / "payments")
+    assert not arbiter_os.lint(payments_graph.graph).errors
+    assert not arbiter_os.lint(payments_graph.graph).warnings
+    assert [finding.code for finding in arbiter_os.lint(payments_graph.express()).errors] == [
+        "unverified-path"
+    ]

@@ -159,6 +159,13 @@ def test_the_page_of_the_constitution_lists_kinds_and_packs() -> None:
     assert all(f"`{use}`" in text for _, use in ALL)
 
 
+@pytest.mark.parametrize(("page_name", "section"), [("policies", "checkers"), ("evaluators", "evaluators")])
+def test_the_pages_of_contracts_list_what_is_built_in(page_name: str, section: Any) -> None:
+    text = (ROOT / "docs" / f"{page_name}.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| \[`(\w+)`\]\([^)]*\) \| `(\w+)` \|", text, re.MULTILINE))
+    assert told == {use: path.rpartition(".")[2] for use, path in KINDS[section].items()}
+
+
 def test_every_pack_that_ships_can_be_in_force_at_once() -> None:
     """None takes another's names."""
     names = [SHIPPED + name for name in shipped_names()]

@@ -27,7 +27,7 @@ MODULES = {_name(path): path for path in PACKAGE.rglob("*.py") if path != PACKAG
 LAYERS = (
     # Lowest first. Modules of one layer stand side by side; a module imports from its own layer and below.
     {"errors", "states", "facts", "calls"},
-    {"instructions", "verdicts", "models"},
+    {"instructions", "verdicts", "models", "prices"},
     {"history", "recorder", "rendering", "shadow"},
     {"contracts", "policy", "evaluation", "advice", "values", "conditions"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
@@ -65,7 +65,7 @@ PRIVATE = {
 """Who may touch which of LangGraph's private modules. Keep it small."""
 
 BUILT_INS = {"checkers", "routers", "evaluators", "advisors"}
-HELPERS = {"conditions", "models", "values"}
+HELPERS = {"conditions", "models", "prices", "values"}
 """What several built-ins share, and a user can use too."""
 CONTRACTS = {"contracts", "policy", "evaluation", "advice"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,7 @@ from arbiter.packs import (
     binding_for,
     code_of,
     load_bindings,
+    pack_files,
     pack_folder,
     shipped_bindings,
 )
@@ -360,10 +362,11 @@ def test_shipped_packs_are_read_once() -> None:
     ]
 
 
-def test_the_readme_of_the_folder_lists_the_shipped_packs() -> None:
-    readme = (pack_folder("instructions") / "README.md").read_text(encoding="utf-8")
-    for pack in shipped_bindings():
-        assert f"`{pack.name}.yaml`" in readme
+@pytest.mark.parametrize("folder", ["instructions", "policies", "evaluators"])
+def test_the_readme_of_the_folder_lists_the_shipped_packs(folder: Any) -> None:
+    readme = (pack_folder(folder) / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([a-z-]+\.yaml)` \|", readme, re.MULTILINE)
+    assert sorted(listed) == sorted(file.name for file in pack_files(pack_folder(folder)))
 
 
 def test_the_example_in_the_readme_of_the_folder_is_a_pack(tmp_path: Path) -> None:

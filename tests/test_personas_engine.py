@@ -17,11 +17,11 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 
 from arbiter.errors import ConfigurationError
 from arbiter.personas import (
+    ChatJudge,
     Event,
     JudgeReply,
     JudgeRequest,
     MockJudge,
-    ModelJudge,
     Persona,
     PropositionEngine,
     RecordingError,
@@ -675,7 +675,7 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, text: str) -> No
 
 
 def test_a_failed_judgement_is_replayed_as_one() -> None:
-    recorder = RecordingJudge(ModelJudge(Scripted(answers=["no"])))
+    recorder = RecordingJudge(ChatJudge(Scripted(answers=["no"])))
     first = engine(recorder).score(claim(), target())
     assert first.status == "error"
     assert engine(MockJudge(json.loads(json.dumps(recorder.recording)))).score(claim(), target()) == first

@@ -20,11 +20,11 @@ from arbiter.instructions import REFLECT, RESPOND
 from arbiter.kinds import KINDS, parameters_of, takes_model
 from arbiter.personas import (
     AdherenceEvaluator,
+    ChatJudge,
     ConvergenceEvaluator,
     FluencyEvaluator,
     IdeasQuantityEvaluator,
     MockJudge,
-    ModelJudge,
     Persona,
     RecordingJudge,
     SelfConsistencyEvaluator,
@@ -288,7 +288,7 @@ def test_nothing_of_a_judgement_shows_in_the_streams(mode: str) -> None:
     answer = '{"judgements": []}'
     model = Scripted(answers=[answer, '{"score": 8}'])
     arbiter_os = ArbiterOS()
-    evaluator = AdherenceEvaluator(persona=JIM, judge=ModelJudge(model), durable=True)
+    evaluator = AdherenceEvaluator(persona=JIM, judge=ChatJudge(model), durable=True)
     arbiter_os.add_evaluator(evaluator)
     app = arbiter_os.govern(speaking(says("Hi", "Jim")), instructions={"speak": RESPOND})
 

@@ -16,7 +16,7 @@ from arbiter.personas import (
     ConvergenceScorer,
     Event,
     FluencyScorer,
-    IdeasQuantityScorer,
+    IdeasScorer,
     JudgeRequest,
     PropositionSet,
     ScorerResult,
@@ -320,7 +320,7 @@ def test_a_flag_in_the_file_is_obeyed() -> None:
 @MODES
 def test_ideas_are_counted_by_the_list(mode: str) -> None:
     judge = Says({"ideas": [f"idea {number}" for number in range(14)], "count": 3})
-    found = drive(mode, IdeasQuantityScorer(judge), "score", talk(*map(str, range(300))))
+    found = drive(mode, IdeasScorer(judge), "score", talk(*map(str, range(300))))
     assert (found.overall, found.method, judge.calls) == (14, "enumerate", 1)
     assert len(found.ideas) == 14
     assert judge.prompt().count("Jim acts:") == 300
@@ -332,20 +332,20 @@ def test_ideas_are_counted_by_the_list(mode: str) -> None:
     [({"ideas": [], "count": 4}, 4), ({"ideas": []}, 0), ({"ideas": [], "count": True}, None), (None, None)],
 )
 def test_the_count_is_used_where_the_list_is_empty(value: Any, count: int | None) -> None:
-    assert IdeasQuantityScorer(Says(value)).score(talk("Hi")).overall == count
+    assert IdeasScorer(Says(value)).score(talk("Hi")).overall == count
 
 
 @MODES
 def test_no_conversation_has_no_ideas(mode: str) -> None:
     judge = Says({"ideas": ["x"]})
-    assert drive(mode, IdeasQuantityScorer(judge), "score", Trajectory()).overall == 0
+    assert drive(mode, IdeasScorer(judge), "score", Trajectory()).overall == 0
     assert judge.calls == 0
 
 
 @MODES
 def test_a_rapporteurs_report_is_what_its_method_counts_in(mode: str) -> None:
     judge = Says({"ideas": ["a boat", "a bakery"]})
-    scorer = IdeasQuantityScorer(judge, method="rapporteur")
+    scorer = IdeasScorer(judge, method="rapporteur")
     found = drive(mode, scorer, "score", talk("Hi"), report="We want a boat and a bakery.")
     assert (found.overall, found.method) == (2, "rapporteur")
     assert "We want a boat" in judge.prompt()
@@ -353,8 +353,8 @@ def test_a_rapporteurs_report_is_what_its_method_counts_in(mode: str) -> None:
     with pytest.raises(ConfigurationError, match="rapporteur"):
         scorer.score(talk("Hi"))
     with pytest.raises(ConfigurationError, match="rapporteur"):
-        IdeasQuantityScorer(judge).score(talk("Hi"), report="x")
-    lost = drive(mode, IdeasQuantityScorer(Says(None), method="rapporteur"), "score", talk("Hi"), report="x")
+        IdeasScorer(judge).score(talk("Hi"), report="x")
+    lost = drive(mode, IdeasScorer(Says(None), method="rapporteur"), "score", talk("Hi"), report="x")
     assert lost.overall is None
 
 
@@ -364,7 +364,7 @@ def test_a_rapporteurs_report_is_what_its_method_counts_in(mode: str) -> None:
         lambda: AdherenceScorer(Says(1), JIM, sample=0),
         lambda: ConsistencyScorer(Says(1), pairs=True),
         lambda: FluencyScorer(Says(1), sets("adherence")),
-        lambda: IdeasQuantityScorer(Says(1), method="guess"),  # type: ignore[arg-type]
+        lambda: IdeasScorer(Says(1), method="guess"),  # type: ignore[arg-type]
     ],
 )
 def test_a_scorer_says_what_is_wrong_with_it(make: Any) -> None:

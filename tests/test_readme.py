@@ -45,6 +45,7 @@ from arbiter import (
     UnknownNodeError,
     Verdict,
 )
+from arbiter.errors import PackError
 from arbiter.instructions import (
     FILTER,
     GENERATE,
@@ -54,6 +55,7 @@ from arbiter.instructions import (
     Instruction,
     known_instructions,
 )
+from arbiter.kinds import KINDS
 from tests import docs_check
 from tests.support import (
     MODES,
@@ -908,6 +910,133 @@ def test_a_redirect_needs_a_node() -> None:
     arbiter_os.add_policy_checker(Check("no", allow, on_deny="redirect:hodl"))
     with pytest.raises(UnknownNodeError, match="hold"):
         arbiter_os.govern(chain(Spy("pay"), Spy("hold")))
+
+
+# Rules as files -----------------------------------------------------------------------------------
+
+PACK = """
+version: 1
+name: payments
+description: What may be paid.
+instructions: [{node: pay, instruction: TOOL_CALL}]
+checkers:
+  - {name: limit, use: condition, deny_when: input.amount > 5, target_nodes: [pay]}
+"""
+
+
+def constitution(folder: Path, pack: str = PACK, name: str = "payments") -> Path:
+    (folder / "policies").mkdir(parents=True, exist_ok=True)
+    (folder / "policies" / f"{name}.yaml").write_text(pack, encoding="utf-8")
+    return folder
+
+
+@MODES
+def test_rules_are_files(mode: str, tmp_path: Path) -> None:
+    """The same rules, and more, can be files that somebody who does not program can review."""
+    pay = Spy("pay")
+    app = ArbiterOS.from_constitution(constitution(tmp_path)).govern(chain(pay))
+    run(app, {"amount": 5}, mode=mode)
+    with pytest.raises(PolicyViolationError, match="limit"):
+        run(app, {"amount": 6}, mode=mode)
+    assert len(pay.calls) == 1
+
+
+def test_classes_are_allowed_by_prefix(tmp_path: Path) -> None:
+    """A class of yours can be named only under a prefix that you allow."""
+    pack = PACK.replace("use: condition, deny_when: input.amount > 5", "use: tests.test_readme.NeverPays")
+    constitution(tmp_path, pack)
+    with pytest.raises(PackError, match=r"policies/payments.yaml:7: checkers\[0\].use"):
+        ArbiterOS.from_constitution(tmp_path)
+    (checker,) = ArbiterOS.from_constitution(tmp_path, allow=["tests."]).constitution.checkers  # type: ignore[union-attr]
+    assert isinstance(checker, NeverPays)
+
+
+class NeverPays(PolicyChecker):
+    def check_before(self, history: History) -> bool:
+        return False
+
+
+def test_all_mistakes_are_told(tmp_path: Path) -> None:
+    """All files are read before anything is in force, and every mistake is told with its file and line."""
+    constitution(tmp_path, PACK.replace("use: condition", "use: conditions"))
+    constitution(tmp_path, PACK.replace("name: payments", "nam: other"), "other")
+    with pytest.raises(PackError) as raised:
+        ArbiterOS.from_constitution(tmp_path)
+    told = str(raised.value)
+    assert "policies/payments.yaml:7: checkers[0].use" in told
+    assert "policies/other.yaml:3: nam" in told
+
+
+def test_a_failed_reload_changes_nothing(tmp_path: Path) -> None:
+    """If rules are loaded again and cannot be, the old ones stay."""
+    arbiter_os = ArbiterOS.from_constitution(constitution(tmp_path))
+    app = arbiter_os.govern(chain(Spy("pay")))
+    constitution(tmp_path, PACK.replace("> 5", "> > 5"))
+    with pytest.raises(PackError):
+        arbiter_os.load_constitution()
+    with pytest.raises(PolicyViolationError, match="limit"):
+        run(app, {"amount": 6})
+
+
+def test_loosening_is_said(tmp_path: Path) -> None:
+    """A rule that you extend can be made tighter; to loosen it, it has to say override: true."""
+    pack = "version: 1\nname: ours\ndescription: Ours.\nextends: [arbiter:kernel]\ncheckers:\n"
+    ArbiterOS.from_constitution(constitution(tmp_path, pack + "  - {name: model_calls, times: 10}\n"))
+    looser = pack + "  - {name: model_calls, times: 1000}\n"
+    with pytest.raises(PackError, match="override: true"):
+        ArbiterOS.from_constitution(constitution(tmp_path, looser))
+    said = looser.replace("times: 1000", "times: 1000, override: true")
+    ArbiterOS.from_constitution(constitution(tmp_path, said))
+
+
+def test_the_linter_calls_nothing(tmp_path: Path) -> None:
+    """The linter finds what is wrong with a graph and its rules before anything runs; it calls neither a node nor
+    a rule."""
+    pay = Spy("pay")
+    arbiter_os = ArbiterOS.from_constitution(
+        constitution(tmp_path, PACK.replace("target_nodes: [pay]", "target_nodes: [pai]"))
+    )
+    (finding,) = arbiter_os.lint(chain(pay)).warnings
+    assert (finding.code, finding.source) == ("unknown-node", "policies/payments.yaml:7")
+    assert len(pay.calls) == 0
+
+
+@MODES
+def test_audit_records_and_does_nothing(mode: str, tmp_path: Path) -> None:
+    """Under mode: audit, for a pack or a rule, what a rule would have done is recorded, and the graph behaves as
+    if it were not there."""
+    for pack in (PACK.replace("name: limit,", "name: limit, mode: audit,"), PACK + "mode: audit\n"):
+        arbiter_os = ArbiterOS.from_constitution(constitution(tmp_path, pack))
+        pay = Spy("pay")
+        run(arbiter_os.govern(chain(pay)), {"amount": 6}, mode=mode)
+        assert len(pay.calls) == 1
+        (item,) = arbiter_os.history.items()
+        assert item.check_policy_results["limit"].kind == "deny"
+
+
+@MODES
+def test_a_shadow_watches(mode: str, tmp_path: Path) -> None:
+    """A shadow constitution is a whole set of rules that decides beside the one in force, without effect; the
+    report lists each decision in which they differ."""
+    arbiter_os = ArbiterOS.from_constitution("arbiter:kernel", shadow=constitution(tmp_path))
+    pay = Spy("pay")
+    app = arbiter_os.govern(chain(pay))
+    run(app, {"amount": 5}, mode=mode)
+    run(app, {"amount": 6}, mode=mode)
+    assert len(pay.calls) == 2
+    (difference,) = arbiter_os.shadow_report()
+    assert (difference.node, difference.enforced.kind, difference.shadow.policy) == ("pay", "allow", "limit")
+
+
+def test_the_kinds_are_counted() -> None:
+    """There are 12 kinds of checkers"""
+    text = README.read_text(encoding="utf-8")
+    assert {section: len(kinds) for section, kinds in KINDS.items()} == {
+        "checkers": 12,
+        "routers": 4,
+        "evaluators": 14,
+    }
+    assert "4 of routers and 14 of evaluators" in plain(text)
 
 
 # And each of them is there ----------------------------------------------------------------------

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKS = ("evaluators", "instructions", "policies")
 DEMO = ROOT / "examples" / "stdlib_assistant.py"
 DEMO_SECONDS = 300
+RULE = "run_steps"
 
 # Says where `arbiter` was imported from, after touching every public name: some may be imported
 # only when they are asked for.
@@ -25,6 +26,13 @@ import arbiter
 for name in arbiter.__all__:
     getattr(arbiter, name)
 print(next(iter(arbiter.__path__)))
+"""
+
+# The rules that ship are in the wheel, and hold.
+KERNEL = """
+from arbiter import ArbiterOS
+arbiter_os = ArbiterOS.from_constitution("arbiter:kernel")
+print(*(rule.name for rule in arbiter_os.constitution.checkers))
 """
 
 
@@ -99,8 +107,28 @@ def run_demo(interpreter: Path, workdir: Path) -> str:
     return printed
 
 
+def check_command(interpreter: Path, workdir: Path) -> None:
+    """The script `arbiter` is installed and finds the rules that ship."""
+    command = str(interpreter.with_name("arbiter"))
+    for arguments, said in (("--help",), "explain"), (("explain", RULE), "arbiter:policies/kernel.yaml"):
+        if said not in execute(command, *arguments, cwd=workdir):
+            raise WheelError(f"arbiter {' '.join(arguments)} does not say {said!r}")
+
+
+def check_kernel(interpreter: Path, workdir: Path) -> int:
+    """Load the kernel away from the checkout; how many rules it has."""
+    rules = python(interpreter, "-c", KERNEL, cwd=workdir).split()
+    if RULE not in rules:
+        raise WheelError(f"arbiter:kernel has the rules {rules!r}, and not {RULE!r}")
+    return len(rules)
+
+
 def python(interpreter: Path, *arguments: str, cwd: Path | None = None, timeout: float | None = None) -> str:
-    """Run Python and return what it printed; failing or taking too long is a `WheelError`."""
+    return execute(str(interpreter), *arguments, cwd=cwd, timeout=timeout)
+
+
+def execute(command: str, *arguments: str, cwd: Path | None = None, timeout: float | None = None) -> str:
+    """Run a command and return what it printed; failing or taking too long is a `WheelError`."""
     # PYTHONPATH and a caller's environment would let the checkout in by the back door.
     environment = {
         name: value
@@ -109,7 +137,7 @@ def python(interpreter: Path, *arguments: str, cwd: Path | None = None, timeout:
     }
     try:
         done = subprocess.run(
-            [interpreter, *arguments],
+            [command, *arguments],
             cwd=cwd,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -143,6 +171,9 @@ def main() -> int:
                 print(line, flush=True)
             check_typed(package)
             print("py.typed: there", flush=True)
+            check_command(interpreter, workdir)
+            print("arbiter --help and arbiter explain: ran", flush=True)
+            print(f"arbiter:kernel: {check_kernel(interpreter, workdir)} rules loaded", flush=True)
             printed = run_demo(interpreter, workdir)
             print(f"{DEMO.name}: ran, and printed {len(printed.splitlines())} lines", flush=True)
         except WheelError as error:

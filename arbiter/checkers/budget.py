@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any, Literal
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from arbiter.errors import ParameterError, PolicyViolationError
 from arbiter.history import CausalHistory, History
 from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker
+from arbiter.prices import Price, dollars, need_price_list, prices_of
 from arbiter.verdicts import Verdict
 
 _PER = ("run", "thread", "user", "process")
@@ -33,15 +33,6 @@ _KEEP_ITEMS = 4096
 
 _Amounts = dict[str, float]
 """By metric. `cost` is in millionths of a millionth of a US dollar, a whole number: sums of those are exact."""
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """US dollars for a million tokens. `cached` is for input that the provider had in its cache; None: as `input`."""
-
-    input: float
-    output: float
-    cached: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +199,9 @@ class BudgetChecker(PolicyChecker):
         self.per = per
         self.user_key = user_key
         self.unreported = unreported
-        self.prices = {model: _price(owner, model, price) for model, price in (prices or {}).items()}
-        if cost is not None and not self.prices and find_spec("genai_prices") is None:
-            raise ParameterError(
-                owner, "cost", "prices are not known. pip install 'arbiteros[prices]', or give prices=."
-            )
+        self.prices = {} if prices is None else prices_of(owner, prices)
+        if cost is not None and not self.prices:
+            need_price_list(owner, "cost")
         self._limits = {metric: _counted(metric, limit) for metric, limit in self.limits.items()}
         self._reserves: _Amounts = {"calls": 1}
         if reserve_tokens is not None:
@@ -379,15 +368,8 @@ class BudgetChecker(PolicyChecker):
     def _cost(self, model: str | None, usage: Mapping[str, Any]) -> int | None:
         if model is None:
             return None
-        details: Mapping[str, int] = usage.get("input_token_details") or {}
-        read, written = details.get("cache_read") or 0, details.get("cache_creation") or 0
-        price = self.prices.get(model)
-        if price is None:
-            return _listed_cost(model, usage["input_tokens"], usage["output_tokens"], read, written)
-        rate = price.input if price.cached is None else price.cached
-        fresh: int = usage["input_tokens"] - read
-        made: int = usage["output_tokens"]
-        return round((fresh * price.input + read * rate + made * price.output) / 10**6 * _PICO)
+        cost = dollars(model, usage, self.prices)
+        return None if cost is None else round(cost * _PICO)
 
     # After
 
@@ -486,42 +468,6 @@ def _model(message: AIMessage, result: LLMResult) -> str | None:
     told: Mapping[str, Any] = message.response_metadata
     name: Any = told.get("model_name") or told.get("model") or (result.llm_output or {}).get("model_name")
     return name if isinstance(name, str) else None
-
-
-def _listed_cost(model: str, input: int, output: int, read: int, written: int) -> int | None:
-    """By the price list that `genai-prices` brings with it."""
-    try:
-        from genai_prices import Usage as Used
-        from genai_prices import calc_price
-    except ImportError:
-        return None
-    used = Used(input_tokens=input, output_tokens=output, cache_read_tokens=read, cache_write_tokens=written)
-    try:
-        dollars = calc_price(used, model).total_price
-    except (LookupError, ValueError):
-        return None
-    picos: int = round(dollars * _PICO)
-    return picos
-
-
-def _price(owner: str, model: str, given: Price | Mapping[str, Any]) -> Price:
-    where = f"prices[{model!r}]"
-    if not isinstance(given, Price):
-        try:
-            given = Price(**given)
-        except TypeError:
-            raise ParameterError(
-                owner, where, f"expected input and output, and perhaps cached, got {given!r}."
-            ) from None
-    for part in ("input", "output", "cached"):
-        value: Any = getattr(given, part)
-        if part == "cached" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise ParameterError(
-                owner, f"{where}.{part}", f"expected US dollars for a million tokens, got {value!r}."
-            )
-    return given
 
 
 def _counted(metric: str, amount: float) -> float:

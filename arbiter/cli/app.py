@@ -1,12 +1,13 @@
 """The commands and their options. What each one does is in the module named after it.
 
-Exit codes: 0 all is well, 1 the linter found errors, 2 something given was wrong, 3 a policy denied,
-4 the run waits for a human.
+Exit codes: 0 all is well, 1 the linter found errors or the graph itself failed, 2 something given was wrong,
+3 a policy denied, 4 the run waits for a human.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated
 
@@ -41,13 +42,28 @@ AllowOption = Annotated[
 ]
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"arbiter {version_of('arbiteros')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which one this is.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def lint(
     graph: Graph,
     constitution: ConstitutionOption = None,
     allow: AllowOption = None,
     format: Annotated[str, typer.Option(help="table, json, sarif or mermaid.")] = "table",
-    strict: Annotated[bool, typer.Option(help="Warnings count as errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
 ) -> None:
     """Find what is wrong in a graph and its constitution before anything runs."""
     from arbiter.cli.lint import lint_graph

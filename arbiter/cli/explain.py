@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from arbiter.cli.models import StandIns
 from arbiter.constitution import SECTIONS, SHIPPED, load_constitution, shipped_names
 from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError, nearest
@@ -40,7 +42,7 @@ def _rules(source: str | None, allow: tuple[str, ...]) -> dict[str, list[Contrac
     sources = [source] if source is not None else [SHIPPED + name for name in shipped_names()]
     rules: dict[str, list[Contract]] = {}
     for each in sources:
-        for contract in load_constitution(each, allow=allow).contracts:
+        for contract in load_constitution(each, allow=allow, models=StandIns()).contracts:
             known = rules.setdefault(contract.name, [])
             if contract.source not in [other.source for other in known]:
                 known.append(contract)
@@ -48,14 +50,27 @@ def _rules(source: str | None, allow: tuple[str, ...]) -> dict[str, list[Contrac
 
 
 def _explain(contract: Contract, console: Console) -> None:
-    console.print(Text(f"{contract.kind} {contract.name}", style="bold"), Text(contract.source, style="dim"))
+    use = next(
+        (use for kinds in KINDS.values() for use, path in kinds.items() if path == _path(contract)), ""
+    )
+    title = f"{contract.kind} {contract.name} ({use or _path(contract)})"
+    console.print(Text(title, style="bold"), Text(contract.source, style="dim"))
     if contract.description:
         console.print(Text(contract.description))
-    console.print(Text(inspect.getdoc(type(contract)) or ""))
+    console.print(Text(_told(type(contract))))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for key, value in _parameters(contract).items():
         table.add_row(Text(key, style="cyan"), Text(value))
     console.print(table)
+
+
+def _path(contract: Contract) -> str:
+    return f"{type(contract).__module__}.{type(contract).__qualname__}"
+
+
+def _told(kind: type[Any]) -> str:
+    """Its docstring, with paragraphs as long lines: the terminal breaks them."""
+    return re.sub(r"(?<!\n)\n(?![\s-])", " ", inspect.getdoc(kind) or "")
 
 
 def _parameters(contract: Contract) -> dict[str, str]:
@@ -74,7 +89,7 @@ def _parameters(contract: Contract) -> dict[str, str]:
 
 def _describe(kind: type[Any], use: str, console: Console) -> None:
     console.print(Text(f"{use}", style="bold"), Text(f"{kind.__module__}.{kind.__qualname__}", style="dim"))
-    console.print(Text(inspect.getdoc(kind) or ""))
+    console.print(Text(_told(kind)))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for key, info in parameters_of(kind).model_fields.items():
         table.add_row(

@@ -38,8 +38,8 @@ def load_graph(where: str) -> Any:
         target = _called(target, where)
     if not isinstance(target, StateGraph | Pregel):
         raise ConfigurationError(
-            f"{where} is a {type(target).__name__}; expected a compiled graph, a StateGraph, or a function without "
-            "arguments that returns one."
+            f"{where} is of type {type(target).__name__}; expected a compiled graph, a StateGraph, or a function "
+            "without arguments that returns one."
         )
     return target  # pyright: ignore[reportUnknownVariableType] - LangGraph leaves its generics open
 
@@ -57,7 +57,7 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ConfigurationError:
         raise
-    except Exception as error:  # a module of the user's may raise anything
+    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
         raise ConfigurationError(f"{name} could not be imported: {type(error).__name__}: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """`arbiter init`: the three folders for a graph, with a proposed instruction for each node.
 
-A proposal comes from what a node is, in this order: its label or binding pack, a `ToolNode`, a chat model, words in
-its name, words in its docstring. What nothing speaks for is asked for, or left open.
+A proposal comes from what a node is, in this order: its label or binding pack, a `ToolNode`, a chat model, its name,
+the first words of its docstring. What nothing speaks for is asked for, or left open.
 """
 
 from __future__ import annotations
@@ -16,13 +16,33 @@ from arbiter.cli.graphs import load_graph
 from arbiter.cli.schema import HEADER, write_schemas
 from arbiter.constitution import FOLDERS
 from arbiter.errors import ConfigurationError, UnknownInstructionError
-from arbiter.govern import describe_nodes
-from arbiter.instructions import find_instruction
+from arbiter.govern import NodeFacts, describe_nodes
+from arbiter.instructions import (
+    COMPRESS,
+    CONSTRAIN,
+    DECOMPOSE,
+    DELEGATE,
+    FALLBACK,
+    FILTER,
+    GENERATE,
+    INFER_INTENT,
+    INTERRUPT,
+    LOAD,
+    REFLECT,
+    RENDER,
+    RESPOND,
+    STORE,
+    STRUCTURE,
+    TOOL_BUILD,
+    TOOL_CALL,
+    VERIFY,
+    Instruction,
+    find_instruction,
+)
 
-WORDS: Mapping[str, tuple[str, ...]] = {
-    # The first instruction with a word that fits holds, so the narrow ones come first.
-    "TOOL_BUILD": ("build_tool", "make_tool"),
-    "TOOL_CALL": (
+WORDS: Mapping[Instruction, tuple[str, ...]] = {
+    TOOL_BUILD: ("build_tool", "make_tool"),
+    TOOL_CALL: (
         "tool",
         "tools",
         "call_api",
@@ -34,22 +54,22 @@ WORDS: Mapping[str, tuple[str, ...]] = {
         "delete",
         "publish",
     ),
-    "INTERRUPT": ("human", "approval", "approve", "ask_user"),
-    "FALLBACK": ("fallback", "recover", "handle_error"),
-    "REFLECT": ("reflect", "reflection", "critique", "criticise", "revise", "improve"),
-    "VERIFY": ("verify", "verification", "validate", "check", "grade", "test"),
-    "DECOMPOSE": ("plan", "planner", "decompose", "split", "break_down"),
-    "RESPOND": ("respond", "reply", "answer_user", "final", "finish"),
-    "COMPRESS": ("summarise", "summarize", "compress", "shorten"),
-    "FILTER": ("filter", "rerank", "select", "prune"),
-    "LOAD": ("retrieve", "retriever", "search", "fetch", "load", "lookup", "recall"),
-    "STORE": ("store", "save", "remember", "persist"),
-    "STRUCTURE": ("extract", "parse", "structure"),
-    "RENDER": ("render", "format"),
-    "DELEGATE": ("delegate", "handoff", "hand_off", "supervisor", "subagent"),
-    "CONSTRAIN": ("guard", "guardrail", "redact", "moderate"),
-    "INFER_INTENT": ("intent", "classify", "route", "router"),
-    "GENERATE": (
+    INTERRUPT: ("human", "approval", "approve", "ask_user"),
+    FALLBACK: ("fallback", "recover", "handle_error"),
+    REFLECT: ("reflect", "reflection", "critique", "criticise", "revise", "improve"),
+    VERIFY: ("verify", "verification", "validate", "check", "grade", "test"),
+    DECOMPOSE: ("plan", "planner", "decompose", "split", "break_down"),
+    RESPOND: ("respond", "reply", "answer_user", "final", "finish"),
+    COMPRESS: ("summarise", "summarize", "compress", "shorten"),
+    FILTER: ("filter", "rerank", "select", "prune"),
+    LOAD: ("retrieve", "retriever", "search", "fetch", "load", "lookup", "recall"),
+    STORE: ("store", "save", "remember", "persist"),
+    STRUCTURE: ("extract", "parse", "structure"),
+    RENDER: ("render", "format"),
+    DELEGATE: ("delegate", "handoff", "hand_off", "supervisor", "subagent"),
+    CONSTRAIN: ("guard", "guardrail", "redact", "moderate"),
+    INFER_INTENT: ("intent", "classify", "route", "router"),
+    GENERATE: (
         "generate",
         "model",
         "agent",
@@ -62,23 +82,38 @@ WORDS: Mapping[str, tuple[str, ...]] = {
         "call_model",
     ),
 }
+_INSTRUCTION_OF = {word: instruction.qualified for instruction, words in WORDS.items() for word in words}
+_SAYS_WHAT_IT_DOES = 3
+"""How many words of a docstring are looked at: "Calls the model", "Looks for the order" (which orders nothing)."""
 Ask = Callable[[str, str], str]
 
 
-def propose(name: str, docstring: str, code: str) -> str:
-    """An instruction for a node, or "". `code` is where its code is defined."""
-    if code.rsplit(".", 1)[-1] == "ToolNode" or "tool_node.ToolNode" in code:
-        return "TOOL_CALL"
-    if ".chat_models." in code or code.rsplit(".", 1)[-1].startswith("Chat"):
-        return "GENERATE"
-    return _by_words(name) or _by_words(docstring)
+def propose(node: NodeFacts) -> str:
+    """An instruction for a node, or ""."""
+    if node.instruction:
+        return node.instruction
+    if node.code.rsplit(".", 1)[-1] == "ToolNode" or "tool_node.ToolNode" in node.code:
+        return TOOL_CALL.qualified
+    if node.chat_model:
+        return GENERATE.qualified
+    return _by_words(_words(node.name.rpartition(":")[2])) or _by_words(
+        _words(node.docstring)[:_SAYS_WHAT_IT_DOES]
+    )
 
 
-def _by_words(text: str) -> str:
-    plain = "_" + re.sub(r"[^a-z0-9]+", "_", re.sub(r"([a-z])([A-Z])", r"\1_\2", text).lower()) + "_"
-    for instruction, words in WORDS.items():
-        if any(f"_{word}_" in plain for word in words):
-            return instruction
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", text).lower())
+
+
+def _by_words(words: list[str]) -> str:
+    """The instruction of the first word, or words, that speak for one: names and docstrings begin with the verb."""
+    for at in range(len(words)):
+        for length in (2, 1):
+            phrase = "_".join(words[at : at + length])
+            bases = (phrase, phrase.removesuffix("s"), phrase.removesuffix("es"), re.sub("ies$", "y", phrase))
+            for base in bases:
+                if base in _INSTRUCTION_OF:
+                    return _INSTRUCTION_OF[base]
     return ""
 
 
@@ -121,7 +156,7 @@ def _pack_name(where: str) -> str:
 def _chosen(graph: Any, ask: Ask | None) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for node in describe_nodes(graph):
-        proposal = node.instruction or propose(node.name, node.docstring, node.code)
+        proposal = propose(node)
         if ask is not None:
             proposal = _asked(node.name, proposal, ask)
         chosen[node.name] = proposal

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli.graphs import load_graph
+from arbiter.cli.models import StandIns
 from arbiter.errors import ConfigurationError
 from arbiter.linting import to_json, to_mermaid, to_sarif
 from arbiter.linting.table import table
@@ -24,7 +25,7 @@ def lint_graph(
     graph = load_graph(where)
     arbiter_os = ArbiterOS()
     if constitution is not None:
-        arbiter_os.load_constitution(constitution, allow=allow)
+        arbiter_os.load_constitution(constitution, allow=allow, models=StandIns())
     report = arbiter_os.lint(graph)
     match format:
         case "table":

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+import traceback
+import uuid
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import typer
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli.graphs import load_graph
-from arbiter.errors import ConfigurationError, PolicyViolationError
+from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 from arbiter.govern import has_async_nodes
 
 out = Console(highlight=False)
@@ -35,7 +37,10 @@ def run_graph(
     thread: str | None,
     resume: str | None,
 ) -> int:
-    """Run the graph and print output and history: 0, 3 when a policy denied, 4 when it waits for a human."""
+    """Run the graph and print history and output.
+
+    0, or 1 when the graph failed, 3 when a policy denied, 4 when it waits for a human.
+    """
     graph: Any = load_graph(where)
     given: Any = _json(input, "--input") if resume is None else Command(resume=_answer(resume))
     arbiter_os = ArbiterOS()
@@ -48,7 +53,8 @@ def run_graph(
                 f"{where} has no checkpointer, so no thread is kept; compile it with one for --thread and --resume."
             )
         governed.checkpointer = InMemorySaver()  # so that it can pause and ask, here and now
-    config: RunnableConfig = {"configurable": {"thread_id": thread or "arbiter-run"}}
+    thread = thread or f"run-{uuid.uuid4().hex[:8]}"
+    config: RunnableConfig = {"configurable": {"thread_id": thread}}
     code, output = 0, None
     try:
         output = _run(governed, given, config)
@@ -56,19 +62,36 @@ def run_graph(
             if not sys.stdin.isatty():
                 code = 4
                 break
-            output = _run(governed, Command(resume=_ask(questions[0])), config)
+            output = _run(governed, Command(resume=_answers(questions)), config)
     except PolicyViolationError as error:
-        err.print(Text(str(error), style="bold red"))
+        err.print(Text(str(error), style="bold red"), soft_wrap=True)
         code = 3
+    except Exception as error:  # a node of the user's may raise anything
+        err.print(Text(_failure(error, arbiter_os), style="bold red"), soft_wrap=True)
+        code = 1
     arbiter_os.drain(60)
     arbiter_os.history.pprint(out)
     if code == 4:
-        err.print(
-            Text(f"waits for a human: {json.dumps(_questions(output), default=str)}", style="bold yellow")
+        asked = json.dumps([question.value for question in _questions(output)], default=str)
+        how = (
+            ""
+            if isinstance(governed.checkpointer, InMemorySaver)
+            else f" Go on with --thread {thread} --resume."
         )
+        err.print(Text(f"waits for a human: {asked}.{how}", style="bold yellow"), soft_wrap=True)
     if code == 0 and output is not None:
         out.print_json(json.dumps(output, default=str))
     return code
+
+
+def _failure(error: Exception, arbiter_os: ArbiterOS) -> str:
+    if isinstance(error, ArbiterError):
+        return str(error)
+    failed = [item for item in arbiter_os.history.items() if item.status == "failed"]
+    who = f"node {failed[-1].node!r}" if failed else "the graph"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    said = (str(error).splitlines() or [""])[0]  # LangGraph adds lines with links
+    return f"{who} raised {type(error).__name__}: {said} ({place.filename}:{place.lineno})"
 
 
 def _json(text: str, option: str) -> Any:
@@ -115,7 +138,7 @@ def _noted(mode: str, chunk: Any, output: Any, show: Any) -> Any:
 
 
 @contextmanager
-def _progress() -> Iterator[Any]:
+def _progress() -> Generator[Any]:
     if not err.is_terminal:
         yield lambda name: None  # pyright: ignore[reportUnknownLambdaType]
         return
@@ -130,14 +153,24 @@ def _progress() -> Iterator[Any]:
         yield show
 
 
-def _questions(output: Any) -> list[Any]:
-    found: Any = output.get("__interrupt__", ()) if isinstance(output, dict) else ()
-    return [interrupt.value for interrupt in found]
+def _questions(output: Any) -> list[Interrupt]:
+    return list(cast(Any, output).get("__interrupt__", ())) if isinstance(output, dict) else []
+
+
+def _answers(questions: list[Interrupt]) -> Any:
+    """What goes back: the answer, or if several nodes ask at once, each one's."""
+    if len(questions) == 1:
+        return _ask(questions[0].value)
+    return {question.id: _ask(question.value) for question in questions}
 
 
 def _ask(question: Any) -> Any:
     if not isinstance(question, dict):
         return _answer(typer.prompt(str(question)))
-    reason: Any = question.get("reason", "")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     out.print_json(json.dumps(question, default=str))
-    return _answer(typer.prompt(f"{reason} approve, reject, or JSON such as {{'type': 'edit', ...}}"))
+    while True:
+        said = typer.prompt('approve, reject, or JSON such as {"type": "edit", "input": {...}}')
+        try:
+            return _answer(said)
+        except ConfigurationError as error:
+            err.print(Text(str(error)), soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from arbiter.evaluators.condition import ConditionEvaluator
 from arbiter.evaluators.consistency import ConsistencyEvaluator
-from arbiter.evaluators.cost import CostEvaluator, Price
+from arbiter.evaluators.cost import CostEvaluator
 from arbiter.evaluators.judge import JudgeEvaluator
 from arbiter.evaluators.latency import LatencyEvaluator
 from arbiter.evaluators.length import LengthEvaluator
@@ -17,7 +17,6 @@ __all__ = [
     "JudgeEvaluator",
     "LatencyEvaluator",
     "LengthEvaluator",
-    "Price",
     "SchemaEvaluator",
     "ThresholdEvaluator",
     "WeightedEvaluator",

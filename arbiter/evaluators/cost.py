@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
@@ -15,17 +14,10 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.evaluators.outputs import checked_number, messages_in, own_item
 from arbiter.history import History, HistoryItem
 from arbiter.instructions import Instruction
+from arbiter.prices import Price, dollars, need_price_list, prices_of
 from arbiter.verdicts import EvaluationResult
 
 Currency = Literal["tokens", "usd"]
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a model costs, in US dollars per million tokens. Cached and reasoning tokens cost what the others do."""
-
-    input: float
-    output: float
 
 
 class CostEvaluator(NodeEvaluator):
@@ -58,9 +50,9 @@ class CostEvaluator(NodeEvaluator):
         if prices is not None and unit == "tokens":
             raise ParameterError(owner, "prices", "expected none with unit 'tokens'. Set unit to 'usd'.")
         self.unit = unit
-        self.prices = None if prices is None else _prices(owner, prices)
-        if unit == "usd" and prices is None:
-            _need_genai_prices(owner)
+        self.prices = {} if prices is None else prices_of(owner, prices)
+        if unit == "usd" and not self.prices:
+            need_price_list(owner, "unit")
 
     def evaluate(self, history: History) -> EvaluationResult:
         item = own_item(history)
@@ -97,16 +89,12 @@ class CostEvaluator(NodeEvaluator):
         model = _model(answer)
         if model is None:
             raise self._error(item, "an answer does not say which model gave it, so it has no price")
-        if self.prices is None:
-            dollars = _listed_price(answer, model, usage)
-        elif (price := self.prices.get(model)) is not None:
-            dollars = (price.input * usage["input_tokens"] + price.output * usage["output_tokens"]) / 1e6
-        else:
-            dollars = None
-        if dollars is None:
-            where = "genai-prices" if self.prices is None else "prices"
-            raise self._error(item, f"{where} has no price for the model {model!r}")
-        return dollars
+        cost = dollars(model, usage, self.prices, answer.response_metadata.get("model_provider"))
+        if cost is None:
+            raise self._error(
+                item, f"the model {model!r} has no price, neither in prices nor in genai-prices"
+            )
+        return cost
 
     def _error(self, item: HistoryItem, problem: str) -> EvaluationError:
         return EvaluationError(problem, evaluator=self.name, node=item.node)
@@ -138,60 +126,3 @@ def _new_answers(item: HistoryItem) -> list[AIMessage]:
 def _model(answer: AIMessage) -> str | None:
     said: Any = answer.response_metadata.get("model_name") or answer.response_metadata.get("model")
     return said if isinstance(said, str) else None
-
-
-def _listed_price(answer: AIMessage, model: str, usage: UsageMetadata) -> float | None:
-    """The price by genai-prices in US dollars, None if it does not know the model."""
-    from genai_prices import Usage, calc_price
-
-    into: Any = usage.get("input_token_details") or {}
-    written: int = sum(
-        tokens or 0
-        for key, tokens in into.items()
-        if key == "cache_creation" or key.startswith("ephemeral_")  # Anthropic's, by how long they are kept
-    )
-    used = Usage(
-        input_tokens=usage["input_tokens"],
-        cache_read_tokens=into.get("cache_read"),
-        cache_write_tokens=written or None,
-        output_tokens=usage["output_tokens"],
-    )
-    for provider in (answer.response_metadata.get("model_provider"), None):
-        try:
-            return float(calc_price(used, model, provider_id=provider).total_price)
-        except LookupError:
-            continue  # LangChain's name of the provider is not always theirs
-    return None
-
-
-def _prices(owner: str, given: Any) -> dict[str, Price]:
-    entries: Any = given
-    if not isinstance(given, Mapping) or not entries:
-        raise ParameterError(owner, "prices", f"expected models with their prices, got {entries!r:.80}.")
-    return {model: _price(owner, f"prices[{model!r}]", entry) for model, entry in entries.items()}
-
-
-def _price(owner: str, where: str, entry: Any) -> Price:
-    fields = entry
-    if isinstance(entry, Mapping):
-        if set(fields) != {"input", "output"}:
-            raise ParameterError(
-                owner, where, f"expected the keys input and output, got {list(fields)!r:.80}."
-            )
-        entry = Price(fields["input"], fields["output"])
-    if not isinstance(entry, Price):
-        raise ParameterError(owner, where, f"expected a price for input and output, got {entry!r:.80}.")
-    checked_number(owner, f"{where}.input", entry.input, low=0)
-    checked_number(owner, f"{where}.output", entry.output, low=0)
-    return entry
-
-
-def _need_genai_prices(owner: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("genai_prices") is None:
-        raise ParameterError(
-            owner,
-            "unit",
-            "'usd' without prices needs the package genai-prices. Install arbiteros[prices], or set prices.",
-        )

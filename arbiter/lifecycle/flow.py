@@ -22,7 +22,7 @@ from arbiter.lifecycle.outcomes import denied, describe, end, note_output, outpu
 from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps
 from arbiter.lifecycle.routing import best_attempt, route
 from arbiter.lifecycle.runs import SHADOW, NodeRun
-from arbiter.lifecycle.shadowing import compare_checks, shadow_check, shadow_route
+from arbiter.lifecycle.shadowing import compare_checks, shadow_check, shadow_output, shadow_route
 from arbiter.verdicts import EvaluationResult
 
 
@@ -36,6 +36,7 @@ def lifecycle(run: NodeRun) -> Steps:
         yield from shadow_check(run, plan.shadow)
     answer = yield from _govern(run)
     if plan.shadow is not None:
+        yield from shadow_output(run, plan.shadow)
         compare_checks(run)
         if run.record.status == "completed":
             yield from shadow_route(run, plan.shadow, answer)

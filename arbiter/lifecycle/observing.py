@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arbiter.contracts import Contract
-from arbiter.evaluations import Evaluations, ReadEvaluations
+from arbiter.evaluations import Evaluations
 from arbiter.history import CausalHistory
 from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Resolve, Steps
@@ -46,7 +46,7 @@ def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
     """Let a policy see the evaluations. What it reads is committed, and then later policies find it, so one whose
     decisions do not hold reads without a trace, and only for it are there evaluators whose results do not count."""
     if (reads := run.reads) is not None:
-        view.give_results(reads if policy.enforced else ReadEvaluations(reads.evaluations))
+        view.give_results(reads if policy.enforced else reads.apart())
 
 
 def _amount(amount: object) -> float:

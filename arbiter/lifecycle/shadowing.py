@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from langgraph.errors import GraphBubbleUp
@@ -11,7 +12,7 @@ from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, CallAll, Raised, Resolve, Steps
 from arbiter.lifecycle.runs import NO_RESULTS, NodeRun
 from arbiter.policy import PolicyChecker
-from arbiter.registry import Plan
+from arbiter.registry import Plan, Seat
 from arbiter.shadow import ShadowDecision, ShadowDifference
 from arbiter.states import freeze
 from arbiter.verdicts import Verdict, as_verdict
@@ -19,19 +20,30 @@ from arbiter.verdicts import Verdict, as_verdict
 
 def shadow_check(run: NodeRun, shadow: Plan) -> Steps:
     """What a shadow constitution would decide about this node. Changes nothing."""
-    decision = ShadowDecision(kind="allow")
-    answers: Any = yield CallAll(shadow.checkers, (run.shadow_view,))
-    if type(answers) is Raised:
+    run.shadow = ShadowDecision(kind="allow")
+    yield from _decide(run, shadow.checkers, (run.shadow_view,))
+
+
+def shadow_output(run: NodeRun, shadow: Plan) -> Steps:
+    """What it would decide about the output."""
+    record = run.record
+    if shadow.output_checkers and (record.status == "completed" or record.output):
+        yield from _decide(run, shadow.output_checkers, (freeze(record.output), run.shadow_view))
+
+
+def _decide(run: NodeRun, seats: Sequence[Seat[PolicyChecker]], args: tuple[Any, ...]) -> Steps:
+    """Ask these; the strongest verdict so far is the decision."""
+    answers: Any = yield CallAll(seats, args)
+    if type(answers) is Raised or run.shadow is None:
         return
-    for seat, answer in zip(shadow.checkers, answers, strict=False):
+    for seat, answer in zip(seats, answers, strict=False):
         if type(answer) is Raised:
             kind = "ask" if isinstance(answer.error, GraphBubbleUp) else "deny"
             verdict = Verdict(cast(Any, kind), f"the checker failed: {describe(answer.error)}")
         else:
             verdict = as_verdict(answer)
-        if _STRENGTH[verdict.kind] > _STRENGTH[decision.kind]:
-            decision = _decision(verdict, seat.contract)
-    run.shadow = decision
+        if _STRENGTH[verdict.kind] > _STRENGTH[run.shadow.kind]:
+            run.shadow = _decision(verdict, seat.contract)
 
 
 _STRENGTH = {"allow": 0, "ask": 1, "deny": 2}

@@ -138,6 +138,10 @@ def _named(code: CodeType, function: FunctionType) -> Iterator[tuple[str, Any]]:
             continue
 
 
+def _inside(mapping: Any) -> list[Any]:
+    return [*mapping, *mapping.values()]
+
+
 def _texts(values: Iterable[Any], depth: int = 0) -> Iterator[str]:
     for value in itertools.islice(values, _MANY):
         if isinstance(value, str):
@@ -145,8 +149,7 @@ def _texts(values: Iterable[Any], depth: int = 0) -> Iterator[str]:
         elif depth < _DEPTH and isinstance(value, tuple | list | frozenset | set):
             yield from _texts(cast(Iterable[Any], value), depth + 1)
         elif depth < _DEPTH and isinstance(value, dict):
-            inside: Any = value
-            yield from _texts([*inside, *inside.values()], depth + 1)
+            yield from _texts(_inside(value), depth + 1)
 
 
 def _is_framework(function: FunctionType) -> bool:

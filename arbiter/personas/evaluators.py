@@ -22,7 +22,7 @@ from arbiter.personas.scorers import (
     ConsistencyScorer,
     ConvergenceScorer,
     FluencyScorer,
-    IdeasQuantityScorer,
+    IdeasScorer,
     ScorerResult,
 )
 from arbiter.personas.trajectories import SOMEBODY, Event, Trajectory
@@ -339,7 +339,7 @@ class IdeasQuantityEvaluator(DimensionEvaluator):
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
         asked = self._made("judge", lambda: judge_of(judge))
-        self.scorer = IdeasQuantityScorer(asked)
+        self.scorer = IdeasScorer(asked)
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said(history)

@@ -83,7 +83,7 @@ class Judge(Protocol):
         ...
 
 
-class ModelJudge:
+class ChatJudge:
     """A chat model as a judge, or a text for LangChain's `init_chat_model`, like "openai:gpt-5-mini".
 
     Structured output if the model has it, else JSON in its text, else one repair (`arbiter.models.ask`). Give the
@@ -114,8 +114,8 @@ def _reply(answer: Answer[Any]) -> JudgeReply:
 
 
 def judge_of(value: Judge | ChatModel | str) -> Judge:
-    """`value` itself if it is a judge, else a `ModelJudge`. Raises `ConfigurationError`."""
-    return value if isinstance(value, Judge) else ModelJudge(value)
+    """`value` itself if it is a judge, else a `ChatJudge`. Raises `ConfigurationError`."""
+    return value if isinstance(value, Judge) else ChatJudge(value)
 
 
 # Recordings ---------------------------------------------------------------------------------------

@@ -441,7 +441,7 @@ REPORT_QUESTION = (
 """What a rapporteur is asked at the end of a conversation; its answer is the `report`."""
 
 
-class IdeasQuantityScorer:
+class IdeasScorer:
     """How many distinct ideas a conversation has: a count, which is neither cut off at 9 nor part of a mean.
 
     "enumerate" has the judge list the ideas of the whole conversation; "rapporteur" those of a report that the first

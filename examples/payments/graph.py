@@ -30,42 +30,44 @@ def books() -> Any:
     return json.loads((HERE / "invoices.json").read_text(encoding="utf-8"))
 
 
-def load(state: State) -> State:
+def load(state: Any) -> State:
     """Reads the invoice."""
     found = books()["invoices"][state["invoice"]]
     return {"vendor": found["vendor"], "amount": found["amount"]}
 
 
-def match(state: State) -> State:
+def match(state: Any) -> State:
     """Looks for the order that the invoice belongs to."""
     return {"matched": state["amount"] in books()["orders"].get(state["vendor"], [])}
 
 
-def memo(state: State) -> State:
+def memo(state: Any) -> State:
     """Writes the text of the payment. Stands for a model that gets better, and then worse, when it is asked again."""
     attempt = state.get("attempt", 0)
-    text = (
-        f"Payment to {state['vendor']}",
-        f"Payment to {state['vendor']} for invoice {state['invoice']}",
-        "Payment as discussed",
-    )[min(attempt, 2)]
-    named = [state["vendor"] in text, state["invoice"] in text, f"{state['amount']:.2f}" in text]
+    vendor, invoice = str(state["vendor"]), str(state["invoice"])
+    texts = [f"Payment to {vendor}", f"Payment to {vendor} for invoice {invoice}", "Payment as discussed"]
+    text = texts[min(int(attempt), 2)]
+    named = [vendor in text, invoice in text, f"{state['amount']:.2f}" in text]
     return {"memo": text, "completeness": sum(named) / len(named)}
 
 
-def reflect(state: State) -> State:
+def reflect(state: Any) -> State:
     """Notes that the memo has to be better."""
     return {"attempt": state.get("attempt", 0) + 1}
 
 
-def pay(state: State) -> State:
+def pay(state: Any) -> State:
     """Sends the money."""
     BANK.append((state["invoice"], state["amount"]))
     return {"amount": state["amount"]}  # which a human may have changed
 
 
-def receipt(state: State) -> State:
+def receipt(state: Any) -> State:
     return {"receipt": f"paid {state['amount']:.2f} to {state['vendor']}: {state['memo']}"}
+
+
+def size(state: Any) -> str:
+    return "match" if state["amount"] > 200 else "memo"
 
 
 def build(*, express: bool = False) -> Any:
@@ -75,9 +77,7 @@ def build(*, express: bool = False) -> Any:
         builder.add_node(node.__name__, node)
     builder.add_edge(START, "load")
     if express:
-        builder.add_conditional_edges(
-            "load", lambda s: "match" if s["amount"] > 200 else "memo", ["match", "memo"]
-        )
+        builder.add_conditional_edges("load", size, ["match", "memo"])
     else:
         builder.add_edge("load", "match")
     builder.add_edge("match", "memo")
