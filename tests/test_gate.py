@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -965,3 +967,50 @@ def test_parallel_agents_are_gated_each_for_itself(mode: str) -> None:
         ("Jim", "passed_after_retry"),
         ("Pam", "passed_after_retry"),
     ]
+
+
+# Always -------------------------------------------------------------------------------------------
+
+SCORE = st.one_of(st.integers(0, 9), st.none())  # None: the judge fails
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(SCORE, SCORE), min_size=4, max_size=4),
+    st.integers(0, 3),
+    st.booleans(),
+    st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+def test_the_outcome_is_that_of_the_definition(
+    drafts: list[tuple[int | None, int | None]], retries: int, goes_on: bool, limits: tuple[int, int]
+) -> None:
+    """For all scores, failing judges, thresholds and numbers of attempts."""
+    names = ("adherence", "fluency")
+    judge = scored({f"draft {at}": dict(zip(names, found, strict=True)) for at, found in enumerate(drafts)})
+    config = enabled(
+        *names,
+        gate_adherence_threshold=limits[0],
+        gate_fluency_threshold=limits[1],
+        max_correction_attempts=retries,
+        continue_on_failure=goes_on,
+    )
+    app, gate, _ = gated(judge, config, Speaker(*(f"draft {at}" for at in range(4))))
+    try:
+        said: list[str] = texts(app.invoke(hello()))[1:]
+    except CorrectionError:
+        said = []
+
+    tried = drafts[: retries + 1]
+    passes = [all(s is None or s >= t for s, t in zip(d, limits, strict=True)) for d in tried]
+    totals = [sum(t if s is None else s for s, t in zip(d, limits, strict=True)) for d in tried]
+    if any(passes):
+        taken = passes.index(True)
+        outcome = "passed" if taken == 0 else "passed_after_retry"
+        outcome = "timeout_pass_through" if None in tried[taken] else outcome
+    else:
+        outcome = "forced_through" if goes_on else "rejected"
+        taken = totals.index(max(totals)) if goes_on else retries
+    (action,) = gate.actions
+    assert said == ([] if outcome == "rejected" else [f"draft {taken}"])
+    assert (action.outcome, action.attempt_number) == (outcome, taken + 1)
+    assert action.total_score == totals[taken]

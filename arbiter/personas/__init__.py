@@ -22,13 +22,7 @@ from arbiter.personas.evaluators import (
 )
 from arbiter.personas.gate import PersonaGate
 from arbiter.personas.gated import Attempt, DimensionCheck, DimensionStatistics, GatedAction, GateStatistics
-from arbiter.personas.interventions import (
-    Intervened,
-    Intervention,
-    InterventionBatch,
-    anti_convergence,
-    variety,
-)
+from arbiter.personas.interventions import Intervened, Intervention, InterventionBatch
 from arbiter.personas.judges import (
     ChatJudge,
     Judge,
@@ -38,6 +32,7 @@ from arbiter.personas.judges import (
     RecordingError,
     RecordingJudge,
 )
+from arbiter.personas.nudges import anti_convergence, variety
 from arbiter.personas.propositions import (
     Proposition,
     PropositionSet,

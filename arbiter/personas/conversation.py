@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
+from langchain_core.messages import BaseMessage, convert_to_messages
 
 from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
@@ -95,33 +95,6 @@ def messages_in(value: Any) -> list[Any]:
         return [value]
     parts = list(value)
     return parts if all(isinstance(part, str) for part in parts) else list(convert_to_messages(parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What an agent is about to say, and what was said before. `own` are the texts of its messages so far."""
-
-    agent: str | None
-    text: str
-    before: Trajectory
-    own: tuple[str, ...]
-
-
-def draft_of(cast: Cast, item: HistoryItem, output: Mapping[str, Any]) -> Draft:
-    """The draft in a node's output. A node may return the whole conversation: only what is new of it counts."""
-    given = messages_in(item.input_state.get(cast.key))
-    now = messages_in(output.get(cast.key))
-    if now[: len(given)] == given:
-        now = now[len(given) :]
-    said = [one for one in now if isinstance(one, str | AIMessage)]
-    named = (cast.name(one.name) for one in said if isinstance(one, AIMessage) and one.name)
-    agent = next(named, None) or cast.acting(item)
-    before = cast.trajectory(given, agent)
-    text = "\n".join(
-        filter(None, (one.strip() if isinstance(one, str) else str(one.text).strip() for one in said))
-    )
-    own = tuple(event.text for event in before.actions_of(agent or SOMEBODY))
-    return Draft(agent, text, before, own)
 
 
 def config_for(configs: GateConfig | Mapping[str, GateConfig], cast: Cast, agent: str | None) -> GateConfig:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import BaseMessage
 
 from arbiter.advice import CorrectionGate
 from arbiter.calls import start, within
@@ -39,13 +39,11 @@ from arbiter.personas.config import Dimension, GateConfig
 from arbiter.personas.conversation import (
     AgentOf,
     Cast,
-    Draft,
     all_configs,
     checked_configs,
     config_for,
-    draft_of,
-    messages_in,
 )
+from arbiter.personas.drafts import Draft, commit_nothing, draft_of, similarity_to, with_text
 from arbiter.personas.engine import (
     NO_TOKENS,
     Judgements,
@@ -60,7 +58,6 @@ from arbiter.personas.gated import Attempt, DimensionCheck, GatedAction, GateSta
 from arbiter.personas.judges import Judge
 from arbiter.personas.propositions import PropositionSet, load_propositions
 from arbiter.personas.scorers import weighted_mean
-from arbiter.personas.texts import jaccard, tokens
 from arbiter.verdicts import Correction
 
 T = TypeVar("T")
@@ -416,43 +413,6 @@ class _Case:
 def best_of(attempts: Sequence[Attempt]) -> Attempt:
     """The attempt with the highest total, of equals the earliest, among those whose text is at hand."""
     return max((attempt for attempt in attempts if attempt.text is not None), key=lambda found: found.total)
-
-
-def similarity_to(text: str, messages: Sequence[str]) -> tuple[float, str]:
-    """The highest Jaccard overlap of the words of `text` with those of a message, and that message; 0.0 with none."""
-    words = set(tokens(text))
-    found = [(jaccard(words, set(tokens(message))), message) for message in messages]
-    return max(found, key=lambda pair: pair[0], default=(0.0, ""))
-
-
-def commit_nothing(key: str, output: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's update without what it says."""
-    return {name: output[name] for name in output if name != key}
-
-
-def with_text(key: str, item: HistoryItem, output: Mapping[str, Any], text: str | None) -> dict[str, Any]:
-    """A node's update that says `text` instead."""
-    value = output.get(key)
-    said = text or ""
-    given = messages_in(item.input_state.get(key))
-    messages = messages_in(value)
-    if isinstance(value, str):
-        return {**output, key: said}
-    begin = len(given) if messages[: len(given)] == given else 0
-    new = range(begin, len(messages))
-    spoken = [at for at in new if isinstance(messages[at], str) or _speaks(messages[at])]
-    kept: list[Any] = []
-    for at, one in enumerate(messages):
-        if at == spoken[-1]:
-            one = said if isinstance(one, str) else one.model_copy(update={"content": said})
-        elif at in spoken:
-            continue  # the new text stands for all that was said
-        kept.append(one)
-    return {**output, key: kept[0] if isinstance(value, BaseMessage) else kept}
-
-
-def _speaks(message: Any) -> bool:
-    return isinstance(message, AIMessage) and bool(str(message.text).strip())
 
 
 def _text_of(answer: Any) -> str:

@@ -1,0 +1,169 @@
+"""The interventions that ship: against voices that converge, and against ideas that run dry; and what they whisper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from arbiter.models import ChatModel
+from arbiter.personas.characters import Persona
+from arbiter.personas.config import GateConfig
+from arbiter.personas.conversation import Cast, config_for
+from arbiter.personas.engine import PropositionEngine, Target
+from arbiter.personas.interventions import Condition, Effect, Intervention, InterventionBatch
+from arbiter.personas.judges import Judge
+from arbiter.personas.propositions import Proposition
+from arbiter.personas.texts import vocabulary_similarity
+
+NudgeKind = Literal[
+    "devils_advocate", "change_subject", "personal_story", "challenging_question", "new_ideas"
+]
+
+NUDGES: Mapping[NudgeKind, str] = {
+    "devils_advocate": "Everybody agrees a little too quickly. Name the weakest point of what was said last, and hold "
+    "to it as {name} would.",
+    "change_subject": "This has been talked through. Bring up something else that matters to {name}.",
+    "personal_story": "Tell something that happened to {name} and that puts all of this in another light.",
+    "challenging_question": "Ask the one question that nobody here wants to answer, in the words of {name}.",
+    "new_ideas": "Think of all ideas so far. Now come up with a completely new one, no variation of any of them, that "
+    "only {name} could have.",
+}
+
+
+def nudge_for(kind: NudgeKind, target: Target) -> str:
+    """A nudge in the name of the target's character, with a reminder of what it is like."""
+    persona = target.own_personas[0] if target.own_personas else None
+    text = NUDGES[kind].replace("{name}", target.agent or "yourself")
+    if persona is None or not persona.description.strip():
+        return text
+    return f"{text} You are {persona.name}: {' '.join(persona.description.split())}"
+
+
+AGREEING = (
+    "The participants agree with one another too readily: they take up what was said before, in much the same words, "
+    "without objection, doubt or a view of their own."
+)
+STAGNATING = (
+    "{{agent_name}} has brought up no entirely new idea in more than its last %d messages: what it says are "
+    "repetitions and refinements of ideas that were there before."
+)
+
+
+def anti_convergence(
+    agents: Iterable[Persona | str],
+    judge: PropositionEngine | Judge | ChatModel | str,
+    config: GateConfig | Mapping[str, GateConfig] | None = None,
+    *,
+    nudges: Mapping[str, NudgeKind] | NudgeKind = "devils_advocate",
+    persist: bool = False,
+    name: str = "anti_convergence",
+    **settings: Any,
+) -> InterventionBatch:
+    """Keeps voices apart: fires when the speakers share at least `convergence_threshold` of their vocabulary (mean over
+    all pairs; 0 asks the judge alone) and a judge finds that they agree too readily. Each agent then gets a nudge.
+
+    `nudges` says of what kind each agent's nudge is, by name. With a `config` only those agents are nudged for which
+    `anti_convergence_enabled` is set. Agents with different thresholds have an intervention each.
+    """
+    known = list(agents)
+    cast = Cast(known)
+    thresholds: dict[float, list[Persona | str]] = {}
+    for agent in known:
+        limits = _limits(config, cast, agent.name if isinstance(agent, Persona) else agent)
+        if limits is None or limits.anti_convergence_enabled:
+            thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
+    targets = {key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings}
+    made: dict[str, Any] = {"first_n": 5, "last_n": 15, **settings}
+    each = [
+        Intervention(group, judge=judge, agents=known, name=name, persist=persist, **made)
+        .set_functional_precondition(_converged(threshold))
+        .set_propositional_precondition(
+            Proposition("agreeing", AGREEING, target_type="environment", include_personas=False)
+        )
+        .set_effect(_nudging(cast, nudges, "devils_advocate"))
+        for threshold, group in thresholds.items()
+    ]
+    return InterventionBatch(each, name=name, cast=Cast(known, **_of_cast(settings)), **targets)
+
+
+def variety(
+    agents: Iterable[Persona | str],
+    judge: PropositionEngine | Judge | ChatModel | str,
+    config: GateConfig | Mapping[str, GateConfig] | None = None,
+    *,
+    stale_after: int = 5,
+    nudges: Mapping[str, NudgeKind] | NudgeKind = "new_ideas",
+    persist: bool = False,
+    name: str = "variety",
+    **settings: Any,
+) -> InterventionBatch:
+    """Keeps ideas coming: one intervention for each agent, that fires when the agent has at least
+    `variety_message_threshold` messages and a judge finds no entirely new idea in its last `stale_after`.
+
+    With a `config` only those agents take part for which `variety_intervention_enabled` is set.
+    """
+    batch = InterventionBatch.create_for_each(
+        agents, name=name, judge=judge, persist=persist, **{"first_n": 5, "last_n": 20, **settings}
+    )
+    for one in batch:
+        limits = _limits(config, one.cast, one.agents[0])
+        on = limits is None or limits.variety_intervention_enabled
+        threshold = (limits or GateConfig()).variety_message_threshold
+        one.set_functional_precondition(_many(threshold) if on else _never)
+        one.set_textual_precondition(STAGNATING % stale_after)
+        one.set_effect(_nudging(one.cast, nudges, "new_ideas"))
+    return batch
+
+
+def _limits(
+    config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, agent: str
+) -> GateConfig | None:
+    return None if config is None else config_for(config, cast, agent)
+
+
+def _of_cast(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: settings[key] for key in ("key", "agent_of", "channel") if key in settings}
+
+
+def _never(targets: list[Target]) -> bool:
+    return False
+
+
+def _converged(threshold: float) -> Condition:
+    def converged(targets: list[Target]) -> bool:
+        said: dict[str, list[str]] = {}
+        for event in targets[0].trajectory:
+            if event.kind == "action" and event.type == "TALK":
+                said.setdefault(event.actor, []).append(event.text)
+        pairs = vocabulary_similarity(said)
+        return bool(pairs) and math.fsum(pairs.values()) / len(pairs) >= threshold
+
+    return converged
+
+
+def _many(threshold: int) -> Condition:
+    def many(targets: list[Target]) -> bool:
+        target = targets[0]
+        said = target.trajectory.actions_of(target.agent or "")
+        return sum(event.type == "TALK" for event in said) >= threshold
+
+    return many
+
+
+def _nudging(cast: Cast, nudges: Mapping[str, NudgeKind] | NudgeKind, fallback: NudgeKind) -> Effect:
+    kinds: dict[str | None, NudgeKind] = {}
+    otherwise = fallback
+    if isinstance(nudges, str):
+        otherwise = nudges
+    else:
+        kinds = {cast.name(agent): kind for agent, kind in nudges.items()}
+
+    def effect(targets: list[Target]) -> dict[str, str]:
+        return {
+            target.agent: nudge_for(kinds.get(target.agent, otherwise), target)
+            for target in targets
+            if target.agent is not None
+        }
+
+    return effect
