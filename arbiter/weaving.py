@@ -529,7 +529,10 @@ class Visit(NodeRun):
     def _read_saved(self, found: Sequence[Any]) -> Saved:
         writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
         facts = [value for _, channel, value in writes if channel == LEDGER]
-        notes = [v for _, channel, v in writes if channel == _NOTE and v["task"] == self.record.id]
+        own = self.record.id
+        notes = [v for _, channel, v in writes if channel == _NOTE and v["task"] == own]
+        if any(of_task == own and channel == LEDGER for of_task, channel, _ in writes):
+            notes = []  # it was done: this is a replay
         return Saved(facts, _questions(writes, self.record.id), notes)
 
     def output_of(self, task: str) -> tuple[Any] | None:

@@ -815,6 +815,30 @@ def test_an_error_between_attempts_keeps_the_count(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_replay_begins_with_a_first_draft(fresh: bool, mode: str) -> None:
+    """What was noted of an action that is done is nothing to go on with."""
+    saver = InMemorySaver()
+    judge = scored({"one": 3})
+
+    def build() -> tuple[Any, PersonaGate, Speaker]:
+        speaker = Speaker("one", "two", "one", "two")
+        app, gate, _ = gated(judge, enabled("adherence"), speaker, checkpointer=saver)
+        return app, gate, speaker
+
+    app, gate, speaker = build()
+    run(app, hello(), thread("1"), mode=mode)
+    before = next(found for found in app.get_state_history(thread("1")) if found.next == ("jim",))
+    if fresh:
+        app, gate, speaker = build()
+    run(app, None, before.config, mode=mode)
+    action = gate.actions[-1]
+    assert len(gate.actions) == (1 if fresh else 2)
+    assert (action.outcome, len(action.attempts), action.original_text) == ("passed_after_retry", 2, "one")
+    assert speaker.told(-2) == "Hello."
+
+
+@MODES
 def test_a_rejected_action_begins_anew(mode: str) -> None:
     judge = scored({"one": 3, "two": 3})
     config = enabled("adherence", max_correction_attempts=1, continue_on_failure=False)
