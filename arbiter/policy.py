@@ -38,6 +38,9 @@ class PolicyChecker(Contract):
     on_deny: str = "raise"
     reads_history: bool = False
     needs: tuple[str, ...] = ()
+    spends: bool = False
+    """Whether what `observe` counts is used up, as money is: then it also counts when the node was in a subgraph of
+    which nothing is committed, because the node around it failed or was denied."""
     recovers: bool = False
     """Whether it reads `CausalHistory.recovered`, which costs a look at the checkpointer when a run is resumed."""
 

@@ -78,6 +78,8 @@ class Plan:
     """Checkers that look into the body."""
     output_checkers: tuple[Seat[PolicyChecker], ...] = ()
     """Checkers that look at the output before it is committed."""
+    spends: frozenset[str] = frozenset()
+    """All checkers, of this node or not, that count what is used up."""
     recovers: bool = False
     keeps_output: bool = False
     """Whether a router may come back to an earlier output."""
@@ -227,6 +229,7 @@ class Registry:
                 observers=observers,
                 watchers=tuple(s.contract for s in checkers if _defines(s.contract, "handlers")),
                 output_checkers=output_checkers,
+                spends=frozenset(seat.name for seat in self.checkers if seat.contract.spends),
                 recovers=any(c.recovers for c in (*observers, *(shadow.observers if shadow else ()))),
                 keeps_output=bool(compared),
                 escalates=any(s.contract.escalates and s.contract.enforced for s in routers),

@@ -11,7 +11,9 @@ See docs/design/weaving.md.
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,9 +31,12 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyrig
 from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._constants import (
     CONF,
+    CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
     CONFIG_KEY_READ,
+    CONFIG_KEY_RESUME_MAP,
     CONFIG_KEY_RESUMING,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
@@ -41,13 +46,14 @@ from langgraph._internal._constants import (
     CONFIG_KEY_THREAD_ID,
     INTERRUPT,
     NS_SEP,
+    NULL_TASK_ID,
     RESUME,
 )
 from langgraph._internal._runnable import RunnableSeq
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
 from langgraph.constants import END, START
-from langgraph.errors import ParentCommand
+from langgraph.errors import GraphInterrupt, ParentCommand
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
@@ -794,9 +800,14 @@ def ask_human(op: Ask, config: RunnableConfig | None) -> Any:
 
     LangGraph hands a resume value to whatever asks first. Between question and answer the state may have
     been changed (`update_state`, `Command(resume=..., update=...)`): then nobody was shown this input. So a fresh
-    answer is held against the questions in the checkpoint, and the outcome is noted beside it.
+    answer is held against the questions in the checkpoint, and the outcome is noted beside it. And it would hand out
+    the value again, to a question that is asked later: so what was given before this one is spent when it pauses.
     """
-    answer = _answer(op, config)
+    try:
+        answer = _answer(op, config)
+    except GraphInterrupt:
+        _spend(_conf(config))
+        raise
     if answer is not _FRESH:
         return answer
     conf = _conf(config)
@@ -809,7 +820,11 @@ def ask_human(op: Ask, config: RunnableConfig | None) -> Any:
 
 async def aask_human(op: Ask, config: RunnableConfig | None) -> Any:
     """As `ask_human`, in an event loop."""
-    answer = _answer(op, config)
+    try:
+        answer = _answer(op, config)
+    except GraphInterrupt:
+        await _aspend(_conf(config))
+        raise
     if answer is not _FRESH:
         return answer
     conf = _conf(config)
@@ -890,6 +905,94 @@ def _settle(op: Ask, conf: Mapping[str, Any], saved: Any) -> Any:
     pad.resume[index] = stamp
     conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume[: index + 1]))])
     return NO_ANSWER if question is None else Answered(answer, stamp["asked_at"], op.at)
+
+
+def _spend(conf: Mapping[str, Any]) -> None:
+    """Take out of the checkpoint the resume value that this run was given, now that a question has had it.
+
+    LangGraph keeps it for as long as the superstep is unfinished, and gives it to whatever asks next.
+    """
+    saver = _saver_of(conf)
+    for pause in _PAUSES:
+        found = [saver.get_tuple(level) for level in _levels(conf)]
+        for place, task, resume in _spent(conf, found):
+            saver.put_writes(place, [(RESUME, resume)], task)
+        if _is_spent(conf, found):
+            return
+        time.sleep(pause)
+    raise RuntimeError(_NOT_SPENT)
+
+
+async def _aspend(conf: Mapping[str, Any]) -> None:
+    """As `_spend`, in an event loop."""
+    saver = _saver_of(conf)
+    for pause in _PAUSES:
+        found = [await saver.aget_tuple(level) for level in _levels(conf)]
+        for place, task, resume in _spent(conf, found):
+            await saver.aput_writes(place, [(RESUME, resume)], task)
+        if _is_spent(conf, found):
+            return
+        await asyncio.sleep(pause)
+    raise RuntimeError(_NOT_SPENT)
+
+
+_PAUSES = (0.001, 0.01, 0.1, 0.4, 1.0, 2.0)
+"""Seconds between looks: LangGraph saves the resume value in the background."""
+_NOT_SPENT = (
+    "the answer to an earlier question is not in the checkpointer of this graph, so that it might be taken for the "
+    "answer to this one too. Give a subgraph no checkpointer of its own"
+)
+
+
+def _levels(conf: Mapping[str, Any]) -> list[RunnableConfig]:
+    """The checkpoints of this task's graph, and of those around it, from the inside out."""
+    thread = str(conf.get(CONFIG_KEY_THREAD_ID))
+    known: Mapping[str, str] = conf[CONFIG_KEY_CHECKPOINT_MAP]
+    return [
+        {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: thread,
+                CONFIG_KEY_CHECKPOINT_NS: namespace,
+                "checkpoint_id": known[namespace],
+            }
+        }
+        for namespace in sorted(known, key=len, reverse=True)
+    ]
+
+
+def _spent(conf: Mapping[str, Any], found: Sequence[Any]) -> list[tuple[RunnableConfig, str, Any]]:
+    """What is to be saved, in this order: the answers that this task has had, as its own, and in the place of the
+    resume value nothing. A crash between the two loses no answer."""
+    given = [saved for saved in found if saved is not None and _given(saved)]
+    if not given:
+        return []
+    spent: list[tuple[RunnableConfig, str, Any]] = []
+    if found[0] is not None and (had := conf[CONFIG_KEY_SCRATCHPAD].resume):
+        spent.append((found[0].config, conf[CONFIG_KEY_TASK_ID], list(had)))
+    return [*spent, *((saved.config, NULL_TASK_ID, None) for saved in given)]
+
+
+def _is_spent(conf: Mapping[str, Any], found: Sequence[Any]) -> bool:
+    """Whether no resume value of this run can be on its way into the checkpoint any more."""
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    # What came by the id of its question is not kept, and with "exit" it is dropped before anything is saved.
+    if conf.get(CONFIG_KEY_RESUME_MAP) or conf.get(CONFIG_KEY_DURABILITY) == "exit":
+        return True
+    if any(saved is not None and _given(saved) for saved in found):
+        return True
+    before = 0
+    if found[0] is not None:
+        before = max((len(had) for had in _resumes(found[0], conf[CONFIG_KEY_TASK_ID])), default=0)
+    return len(pad.resume) <= before
+
+
+def _given(saved: Any) -> bool:
+    return any(value is not None for value in _resumes(saved, NULL_TASK_ID))
+
+
+def _resumes(saved: Any, task: str) -> list[Any]:
+    writes = saved.pending_writes or ()
+    return [value for of_task, channel, value in writes if (of_task, channel) == (task, RESUME)]
 
 
 def _questions(writes: Sequence[Any], task: str) -> list[Mapping[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -20,11 +22,12 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from arbiter import ArbiterOS, EvaluationResult, History, HistoryItem, PolicyChecker, PolicyViolationError
-from arbiter.checkers import AtMost, NeverAfter, RequireBefore, WithinSteps
+from arbiter.checkers import AtMost, NeverAfter, RequireBefore, SchemaChecker, WithinSteps
 from arbiter.checkers.steps import Step
 from arbiter.errors import ParameterError
 from arbiter.instructions import COMMUNICATE, GENERATE, TOOL_CALL, VERIFY
-from tests.support import MODES, Judge, Route, bad, good, run, thread
+from arbiter.routers import ErrorRouter
+from tests.support import MODES, Check, Judge, Route, bad, good, run, thread
 
 KINDS = {
     "check": VERIFY,
@@ -737,3 +740,90 @@ def test_a_condition_and_an_evaluator_must_both_hold() -> None:
     assert decided([rule], [checking(amount=1), paying()]) == ["completed"]
     assert decided([rule], [checking(amount=2), paying()]) == ["denied"]
     assert decided([rule], [checking(amount=1, sound=False), paying()]) == ["denied"]
+
+
+# Subgraphs of which nothing is committed ----------------------------------------------------------
+
+
+class Order(TypedDict, total=False):
+    score: float
+    paid: Annotated[list[str], operator.add]
+
+
+def boom(_: Any) -> dict[str, Any]:
+    raise ValueError("boom")
+
+
+def order(check: Any, last: Any) -> Any:
+    inner = building(Order)
+    inner.add_node("check", check)
+    inner.add_node("last", last)
+    inner.add_edge(START, "check")
+    inner.add_edge("check", "last")
+    outer = building(Order)
+    outer.add_node("team", inner.compile())
+    outer.add_node("pay", lambda _: {"paid": ["pay"]})
+    outer.add_edge(START, "team")
+    outer.add_edge("team", "pay")
+    return outer.compile(checkpointer=InMemorySaver())
+
+
+TEAM: dict[str, Any] = {"target_nodes": ["team"]}
+UNCOMMITTED: dict[str, Any] = {
+    "failed": ErrorRouter("ending", "pay", **TEAM),
+    "denied": SchemaChecker(
+        "ending", output={"properties": {"score": {"minimum": 2}}}, on_deny="redirect:pay", **TEAM
+    ),
+}
+
+
+@MODES
+@pytest.mark.parametrize("ending", [*UNCOMMITTED, "committed"])
+@pytest.mark.parametrize(
+    "verified",
+    [
+        RequireBefore("verified", VERIFY, target_nodes=["pay"]),
+        Check("verified", lambda h: h.last(instruction=VERIFY) is not None, target_nodes=["pay"]),
+    ],
+    ids=["by its tallies", "by the history"],
+)
+def test_what_a_subgraph_did_counts_only_if_it_is_committed(
+    verified: PolicyChecker, ending: str, mode: str
+) -> None:
+    """What a node in it has verified was not kept, and so it does not allow what follows."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(verified)
+    add_ending(arbiter_os, ending)
+    graph = order(nothing, boom if ending == "failed" else nothing)
+    app = arbiter_os.govern(graph, {"team:check": VERIFY})
+    if ending == "committed":
+        assert run(app, {"score": 1.0}, thread("1"), mode=mode)["paid"] == ["pay"]
+    else:
+        with pytest.raises(PolicyViolationError, match="verified"):
+            run(app, {"score": 1.0}, thread("1"), mode=mode)
+
+
+@MODES
+@pytest.mark.parametrize("ending", UNCOMMITTED)
+def test_what_a_subgraph_used_up_stays_used_up(ending: str, mode: str) -> None:
+    checks: list[Any] = []
+
+    def check(state: Any) -> dict[str, Any]:
+        checks.append(state)
+        return {}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("once", 1, per="thread", target_nodes=["check"]))
+    add_ending(arbiter_os, ending)
+    app = arbiter_os.govern(order(check, boom if ending == "failed" else nothing))
+    assert run(app, {"score": 1.0}, thread("1"), mode=mode)["paid"] == ["pay"]
+    with suppress(PolicyViolationError):
+        run(app, {"score": 1.0}, thread("1"), mode=mode)
+    assert len(checks) == 1
+
+
+def add_ending(arbiter_os: ArbiterOS, ending: str) -> None:
+    if ending == "failed":
+        arbiter_os.add_policy_router(UNCOMMITTED[ending])
+    elif ending == "denied":
+        arbiter_os.add_policy_checker(UNCOMMITTED[ending])

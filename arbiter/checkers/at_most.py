@@ -18,6 +18,8 @@ class AtMost(TemporalRule):
     a budget.
     """
 
+    spends = True
+
     def __init__(
         self,
         name: str,

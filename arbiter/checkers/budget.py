@@ -152,6 +152,7 @@ class BudgetChecker(PolicyChecker):
 
     blocking = False
     recovers = True
+    spends = True
 
     def __init__(
         self,

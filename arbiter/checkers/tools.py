@@ -61,6 +61,8 @@ class ToolsChecker(PolicyChecker):
     `history.tally(name, tool)` counts how often a tool was stopped when it started, or would have been.
     """
 
+    spends = True
+
     def __init__(
         self,
         name: str,

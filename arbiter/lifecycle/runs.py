@@ -164,8 +164,22 @@ class NodeRun:
         if self.reads is not None and self.reads.read:
             fact["evals"] = facts_of(self.reads.read)
         if (inner := self.inner()) is not None:
-            fact["inner"] = inner
+            if self.record.status == "completed":
+                fact["inner"] = inner
+            elif used := self._used_up(inner):
+                fact["inner"] = used
         return fact
+
+    def _used_up(self, inner: Value) -> Value | None:
+        """What stays of the graphs inside a body of which nothing is committed: what they used up."""
+        shadow = self.plan.shadow
+        names = {*self.plan.spends, *(SHADOW + name for name in (shadow.spends if shadow else ()))}
+        tallies = {
+            policy: {key: [tally[0], 1, tally[0], 0, 1] for key, tally in of_policy.items()}
+            for policy, of_policy in inner.get("tallies", NOTHING).items()
+            if policy in names
+        }
+        return {"seq": 0, "facts": [], "tallies": tallies} if tallies else None
 
     # What happens inside the body
 
