@@ -35,7 +35,9 @@ from arbiter.kinds import (
     KINDS,
     Section,
     Text,
+    Tighter,
     class_at,
+    in_effect,
     parameters_of,
     takes_model,
     tightening,
@@ -449,18 +451,20 @@ class _Loader:
         cls = self._class_of(rule, report=False)
         if cls is None:
             return  # said where the rule is made
-        defaults = {name: info.default for name, info in parameters_of(cls).model_fields.items()}
-        for parameter in sorted((known.data.keys() | rule.data.keys()) - _HEAD):
-            before = known.data.get(parameter, defaults.get(parameter))
-            after = rule.data.get(parameter, defaults.get(parameter))
-            how = tightening(str(rule.data["use"]), cls, parameter)
-            if before != after and not _is_tighter(how, before, after):
+        use = str(rule.data["use"])
+        try:
+            was, now = (
+                in_effect(use, cls, {key: value for key, value in each.data.items() if key not in _HEAD})
+                for each in (known, rule)
+            )
+        except TypeError:
+            return  # as above
+        for parameter in sorted(was.keys() | now.keys()):
+            before, after = was.get(parameter), now.get(parameter)
+            how = tightening(rule.section, use, cls, parameter)
+            if not _same(before, after) and not _is_tighter(how, before, after):
                 message = f"expected {_wanted(how, before)}, got {after!r}; {remedy}"
                 self.mistakes.append(rule.mistake((parameter,), message))
-        if "on_deny" in rule.data and rule.data["on_deny"] == "audit" != known.data.get("on_deny"):
-            self.mistakes.append(
-                rule.mistake(("on_deny",), f"expected a denial that holds, got 'audit'; {remedy}")
-            )
 
     # Making
 
@@ -661,28 +665,54 @@ def _place_of(parameter: str) -> Place:
     return tuple(steps)
 
 
-def _is_tighter(how: str | None, before: Any, after: Any) -> bool:
-    """Whether a rule that had `before` has become tighter with `after`. What cannot be compared has not."""
-    if how == "any":
-        return True
-    if how == "true":
-        return after is True
-    try:
-        if how == "lower":
-            return before is None or (after is not None and after <= before)
-        if how == "higher":
-            return before is None or (after is not None and after >= before)
-        if how == "fewer":
-            return before is None or (after is not None and all(part in before for part in after))
-        if how == "more":
-            # Targets: none named is all of them.
-            return after is None or (before is not None and all(part in after for part in before))
-    except TypeError:
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of YAML are equal, and of equal types: 1 is not true."""
+    if type(one) is not type(other):
         return False
-    return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))  # pyright: ignore[reportUnknownArgumentType]
+    return bool(one == other)
 
 
-def _wanted(how: str | None, before: Any) -> str:
+def _is_tighter(how: Tighter | None, before: Any, after: Any) -> bool:
+    """Whether a rule that had `before` has become tighter with `after`. What cannot be compared has not."""
+    match how:
+        case "any":
+            return True
+        case "true":
+            return after is True
+        case "denial":
+            return bool(after == "raise" or (before == "audit" and after == "end"))
+        case "lower" | "higher":
+            if before is None or not _is_number(before) or not _is_number(after):
+                return before is None
+            return bool(after <= before if how == "lower" else after >= before)
+        case "fewer":
+            return before is None or _all_in(after, before)
+        case "more":
+            return before is None or _all_in(before, after)
+        case "wider":
+            return after is None or _all_in(before, after)
+        case None:
+            return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _all_in(some: Any, others: Any) -> bool:
+    """Whether both are lists, and each member of the first is in the second as it is."""
+    return (
+        isinstance(some, list)
+        and isinstance(others, list)
+        and all(any(_same(part, other) for other in others) for part in some)  # pyright: ignore[reportUnknownVariableType]
+    )
+
+
+def _wanted(how: Tighter | None, before: Any) -> str:
     match how:
         case "lower":
             return f"at most {before!r}"
@@ -690,8 +720,10 @@ def _wanted(how: str | None, before: Any) -> str:
             return f"at least {before!r}"
         case "fewer":
             return f"nothing beyond {before!r}"
-        case "more":
+        case "more" | "wider":
             return f"all of {before!r}"
+        case "denial":
+            return f"{before!r} or 'raise'" if before != "raise" else "'raise'"
         case _:
             return repr(before)
 

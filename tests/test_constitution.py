@@ -278,7 +278,7 @@ BASE = f"""
         (f"{{name: small, use: {OWN}, limit: 5}}", 5),
         ("{name: small, limit: 50, override: true}", 50),
         ("{name: small, description: Same.}", 10),
-        ("{name: small, on_deny: end}", 10),
+        ("{name: small, on_deny: raise}", 10),
     ],
 )
 def test_a_rule_may_be_tightened_and_with_override_loosened(tmp_path: Path, change: str, limit: int) -> None:
@@ -295,7 +295,9 @@ def test_a_rule_may_be_tightened_and_with_override_loosened(tmp_path: Path, chan
         ("{name: small, limit: 50}", "checkers[0].limit: expected at most 10, got 50"),
         ("{name: small, mode: audit}", "checkers[0].mode: expected 'enforce', got 'audit'"),
         ("{name: small, mode: 'off'}", "checkers[0].mode: expected 'enforce', got 'off'"),
-        ("{name: small, on_deny: audit}", "checkers[0].on_deny: expected a denial that holds"),
+        ("{name: small, on_deny: audit}", "checkers[0].on_deny: expected 'raise', got 'audit'"),
+        ("{name: small, on_deny: end}", "checkers[0].on_deny: expected 'raise', got 'end'"),
+        ("{name: small, on_deny: 'redirect:pay'}", "checkers[0].on_deny: expected 'raise'"),
         ("{name: small, words: [x]}", "checkers[0].words: expected None, got ['x']"),
         ("{name: small, use: forbid_sequence, bad_sequence: [LOAD]}", "checkers[0].use: expected"),
     ],
@@ -308,6 +310,85 @@ def test_loosening_needs_override(tmp_path: Path, change: str, where: str) -> No
     assert where in str(caught.value)
     assert "the rule at policies/base.yaml:5 says otherwise" in str(caught.value)
     assert "override: true" in str(caught.value)
+
+
+TOOLS = "use: tools, allow: ['*'], deny: [rm]"
+BOUND = "use: require_before, required: VERIFY, target_nodes: [pay]"
+PER_MINUTE = "use: rate_limit, calls: 5, per_seconds: 60"
+LOW = "use: metric_below, key: s, threshold: 0.5, target: reflect, on_cap: end"
+DENIED = "use: tools, deny: [{{tool: t, arguments: {{a: {{equals: {0}}}}}}}]"
+QUICK = "use: latency, at_most: 3"
+
+
+@pytest.mark.parametrize(
+    ("section", "base", "change", "parameter"),
+    [
+        ("checkers", TOOLS, "deny: null", "deny"),
+        ("checkers", TOOLS, "use: tools, allow: ['*']", "deny"),
+        ("checkers", f"{BOUND}, bound_to: [amount]", "bound_to: null", "bound_to"),
+        ("checkers", f"{BOUND}, bound_to: [amount]", BOUND, "bound_to"),
+        ("checkers", PER_MINUTE, "burst: 6", "burst"),
+        ("checkers", f"{PER_MINUTE}, burst: 2", PER_MINUTE, "burst"),
+        ("checkers", DENIED.format("1"), DENIED.format("true"), "deny"),
+        (
+            "checkers",
+            DENIED.format("1").replace("deny", "allow"),
+            "allow: [{tool: t, arguments: {a: {one_of: [1, 2]}}}]",
+            "allow",
+        ),
+        ("checkers", "use: at_most, times: 1, on_deny: 'redirect:a'", "on_deny: 'redirect:b'", "on_deny"),
+        ("checkers", "use: at_most, times: 1, on_deny: end", "on_deny: 'redirect:b'", "on_deny"),
+        ("routers", "use: escalate", "max_redirects: 0", "max_redirects"),
+        ("routers", "use: escalate", "on_cap: continue", "on_cap"),
+        ("routers", "use: escalate", "on_reject: end", "on_reject"),
+        ("routers", LOW, "max_redirects: 2", "max_redirects"),
+        ("routers", LOW, LOW.replace("end", "continue"), "on_cap"),
+        ("routers", f"{LOW}, best_by: q", "best_by: r", "best_by"),
+        ("routers", "use: on_error, target: a, target_nodes: [b]", "target_nodes: [b, c]", "target_nodes"),
+        ("evaluators", QUICK, "deadline: 0.001", "deadline"),
+        ("evaluators", f"{QUICK}, durable: true", "durable: false", "durable"),
+    ],
+)
+def test_no_way_of_loosening_goes_unsaid(
+    tmp_path: Path, section: str, base: str, change: str, parameter: str
+) -> None:
+    """Left out, null, a default, another type, another place to go: none is known to be tighter."""
+
+    def mine(entry: str) -> None:
+        project(tmp_path, policies__mine=f"extends: [base]\n{section}:\n  - {{name: r, {entry}}}\n")
+
+    project(tmp_path, policies__base=f"{section}:\n  - {{name: r, {base}}}\n")
+    mine(change)
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    assert f"{section}[0].{parameter}: expected" in str(caught.value)
+    assert "override: true" in str(caught.value)
+    mine(f"{change}, override: true")
+    load_constitution(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [
+        (TOOLS, "deny: [rm, mv]"),
+        (TOOLS, "allow: []"),
+        (BOUND, "bound_to: [amount], once_per_use: true, target_nodes: null"),
+        (PER_MINUTE, "calls: 3"),
+        (PER_MINUTE, "burst: 5"),
+        (PER_MINUTE, "burst: 2, per_seconds: 61.5"),
+        ("use: at_most, times: 1, on_deny: 'redirect:a'", "on_deny: raise"),
+        ("use: at_most, times: 1, on_deny: audit", "on_deny: end"),
+        ("use: approval", "reason: Look., approvers: [anna]"),
+    ],
+)
+def test_what_is_known_to_be_tighter_needs_no_override(tmp_path: Path, base: str, change: str) -> None:
+    project(
+        tmp_path,
+        policies__base=f"checkers:\n  - {{name: r, {base}}}\n",
+        policies__mine=f"extends: [base]\ncheckers:\n  - {{name: r, {change}}}\n",
+    )
+    (checker,) = load_constitution(tmp_path).checkers
+    assert checker.source.startswith("policies/mine")
 
 
 def test_narrower_targets_are_looser(tmp_path: Path) -> None:
