@@ -149,10 +149,11 @@ class ArbiterOS:
         with self._lock:
             before = self._constitution
             loaded = loaded if before is None else loaded.keeping(before)
-            for contract in loaded.contracts:
-                for original, rules in list(self._governed.values()):
-                    check_contract(contract, self._core.registry, original, rules)
-            self._core.registry.replace(() if before is None else before.contracts, loaded.contracts)
+            old = () if before is None else before.contracts
+            draft = self._core.registry.with_replaced(old, loaded.contracts)
+            for original, rules in list(self._governed.values()):
+                check_registered(draft, original, rules)
+            self._core.registry.adopt(draft)
             self._constitution, self._source = loaded, given
         return loaded
 

@@ -115,16 +115,22 @@ class Registry:
             self.shadow = shadow
             self.version += 1
 
-    def replace(self, old: Collection[Contract], new: Sequence[Contract]) -> None:
-        """Put `new`, in front, in the place of `old`: all of them or, where a name is taken, none."""
-        fresh = Registry()
+    def with_replaced(self, old: Collection[Contract], new: Sequence[Contract]) -> Registry:
+        """What this would be with `new`, in front, in the place of `old`. Raises where a name is taken."""
+        draft = Registry()
         with self._lock:
             for contract in (*new, *(c for c in self._contracts() if c not in old)):
-                fresh._add(contract)
+                draft._add(contract)
+            draft.advisors, draft.gates = list(self.advisors), list(self.gates)
+        return draft
+
+    def adopt(self, draft: Registry) -> None:
+        """Be what `draft` is, and go on with the evaluators that stay."""
+        with self._lock:
             kept = {id(lane.evaluator): lane for lane in self.evaluators}
-            self.evaluators = [kept.get(id(lane.evaluator), lane) for lane in fresh.evaluators]
-            self.checkers, self.routers = fresh.checkers, fresh.routers
-            self.output_checkers = fresh.output_checkers
+            self.evaluators = [kept.get(id(lane.evaluator), lane) for lane in draft.evaluators]
+            self.checkers, self.routers = draft.checkers, draft.routers
+            self.output_checkers = draft.output_checkers
             self.version += 1
 
     def _contracts(self) -> list[Contract]:

@@ -27,6 +27,7 @@ from arbiter import (
 from arbiter.constitution import Constitution, load_constitution
 from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE, TOOL_CALL, find_instruction
+from arbiter.routers import EvaluationRouter
 from tests.support import MODES, Check, Spy, chain, good, run, thread
 
 
@@ -501,6 +502,26 @@ def test_a_reload_that_does_not_fit_a_governed_graph_changes_nothing(tmp_path: P
         arbiter_os.load_constitution()
     assert app.invoke({"log": []})["log"] == ["write"]
     assert [c.name for c in arbiter_os.constitution.contracts] == ["no_tools"]  # type: ignore[union-attr]
+
+
+def test_a_reload_may_bring_an_evaluator_with_the_router_that_reads_it(tmp_path: Path) -> None:
+    """What is new is checked together, also on graphs that are governed."""
+    arbiter_os = ArbiterOS.from_constitution(project(tmp_path, policies__a=NO_TOOLS))
+    app = arbiter_os.govern(chain(Spy("write", score=0.1), extra=[Spy("reflect")]))
+    project(tmp_path, policies__a=REFLECTING)
+    arbiter_os.load_constitution()
+    assert app.invoke({"log": []})["log"] == ["write", "reflect"]
+
+
+def test_a_reload_that_takes_away_what_a_router_of_the_code_reads_changes_nothing(tmp_path: Path) -> None:
+    quality = "evaluators:\n  - {name: quality, use: threshold, key: score, threshold: 0.5}\n"
+    arbiter_os = ArbiterOS.from_constitution(project(tmp_path, policies__a=quality))
+    arbiter_os.add_policy_router(EvaluationRouter("low", "quality", "reflect", target_nodes=["write"]))
+    app = arbiter_os.govern(chain(Spy("write", score=0.1), extra=[Spy("reflect")]))
+    project(tmp_path, policies__a=NO_TOOLS)
+    with pytest.raises(ConfigurationError, match="router 'low' reads evaluator 'quality'"):
+        arbiter_os.load_constitution()
+    assert app.invoke({"log": []})["log"] == ["write", "reflect"]
 
 
 def test_a_reload_that_takes_a_name_of_the_code_changes_nothing(tmp_path: Path) -> None:
