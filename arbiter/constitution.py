@@ -9,8 +9,9 @@ a change that is not known to be tighter needs `override: true`. See docs/consti
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -29,7 +30,7 @@ from arbiter.errors import (
     nearest,
 )
 from arbiter.evaluation import NodeEvaluator
-from arbiter.instructions import Instruction, find_instruction, means
+from arbiter.instructions import Instruction, find_instruction, means, withdraw
 from arbiter.kinds import (
     CONTRACTS,
     KINDS,
@@ -144,6 +145,9 @@ class Constitution:
     routers: tuple[PolicyRouter, ...] = ()
     evaluators: tuple[NodeEvaluator, ...] = ()
 
+    core_places: Mapping[str, PackMistake] = field(default_factory=dict[str, PackMistake])
+    """Where each of `cores` was declared, as a mistake without its message."""
+
     declared: Mapping[str, str] = field(default_factory=dict[str, str])
     """What each contract was made of, by section and name."""
 
@@ -152,14 +156,24 @@ class Constitution:
         return (*self.evaluators, *self.checkers, *self.routers)
 
     def keeping(self, before: Constitution) -> Constitution:
-        """This one, with the very objects of `before` where their declaration is the same."""
+        """This one, with the very objects of `before` where their declaration is the same, and names no
+        instruction of a core that is another now."""
+        words = [
+            word
+            for name in self.cores.keys() & before.cores.keys()
+            if self.cores[name] is not before.cores[name]
+            for core in (self.cores[name], before.cores[name])
+            for word in (name, *(member.value for member in core))
+        ]
 
         def kept(section: Section, new: tuple[C, ...], old: tuple[C, ...]) -> tuple[C, ...]:
             known = {contract.name: contract for contract in old}
 
             def same(name: str) -> bool:
-                key = f"{section}.{name}"
-                return self.declared[key] == before.declared.get(key)
+                declared = self.declared[f"{section}.{name}"]
+                return declared == before.declared.get(f"{section}.{name}") and not any(
+                    word in declared for word in words
+                )
 
             return tuple(known[c.name] if same(c.name) else c for c in new)
 
@@ -185,7 +199,8 @@ def load_constitution(
     or `ConfigurationError` if there is nothing to read.
     """
     loader = _Loader(_prefixes(allow), {} if models is None else models)
-    return loader.load(source)
+    with all_or_nothing():
+        return loader.load(source)
 
 
 def _prefixes(allow: Iterable[str]) -> tuple[str, ...]:
@@ -252,25 +267,18 @@ class _Loader:
     def load(self, source: str | Path | Traversable) -> Constitution:
         self._read(source)
         order = self._ordered()
-        cores, made = self._cores(order)
-        try:
-            bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)
-            rules = self._merged(order)
-            contracts = [(rule.section, self._made(rule)) for rule in rules]
-            self._stop()
-        except PackError:
-            for name in made:
-                del _cores[name]
-            del cores
-            if made:
-                gc.collect()  # a class lives until then, and its instructions with it
-            raise
+        cores = self._cores(order)
+        bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)
+        rules = self._merged(order)
+        contracts = [(rule.section, self._made(rule)) for rule in rules]
+        self._stop()
         found = [(section, contract) for section, contract in contracts if contract is not None]
         return Constitution(
             origin=str(source),
             packs=tuple(pack.name for pack in order),
             bindings=tuple(pack for pack in bindings if pack.bindings),
-            cores=cores,
+            cores={name: core for name, (core, _) in cores.items()},
+            core_places={name: place for name, (_, place) in cores.items()},
             declared={f"{rule.section}.{rule.name}": repr((rule.data, rule.mode)) for rule in rules},
             checkers=tuple(cast(PolicyChecker, c) for section, c in found if section == "checkers"),
             routers=tuple(cast(PolicyRouter, c) for section, c in found if section == "routers"),
@@ -570,10 +578,9 @@ class _Loader:
 
     # Instructions
 
-    def _cores(self, order: Sequence[_Pack]) -> tuple[dict[str, type[Instruction]], list[str]]:
-        """The domain cores of these packs, and the names of those that are new."""
-        cores: dict[str, type[Instruction]] = {}
-        made: list[str] = []
+    def _cores(self, order: Sequence[_Pack]) -> dict[str, tuple[type[Instruction], PackMistake]]:
+        """The domain cores of these packs, and for each what to say about it, less the message."""
+        cores: dict[str, tuple[type[Instruction], PackMistake]] = {}
         for pack in order:
             for index, entry in enumerate(pack.file.instructions):
                 if "core" not in entry:
@@ -587,15 +594,14 @@ class _Loader:
                     continue
                 known = _cores.get(declared.core)
                 try:
-                    core = known[1] if known and known[0] == declared else _make_core(declared)
+                    core = known[1] if known and _alike(known[0], declared) else _make_core(declared)
                 except ArbiterError as error:
                     self.mistakes.append(pack.document.mistake((*place, "core"), str(error)))
                     continue
-                if known is None:
-                    made.append(declared.core)
-                cores[declared.core] = core
-                _cores[declared.core] = (declared, core)
-        return cores, made
+                cores[declared.core] = core, pack.document.mistake(place, "")
+                _cores[declared.core] = declared, core
+                _set_meanings(declared, core)
+        return cores
 
     def _bindings(self, pack: _Pack) -> BindingPack:
         bindings: list[tuple[str, Instruction]] = []
@@ -628,6 +634,37 @@ _NO_USE = "expected `use`, the kind of the rule, got nothing"
 _cores: dict[str, tuple[DomainCore, type[Instruction]]] = {}
 """Domain cores that packs have declared. Loading the same declaration again gives the same core, so that graphs
 which were governed before go on to match."""
+_cores_lock = threading.RLock()
+
+
+@contextmanager
+def all_or_nothing() -> Generator[None]:
+    """What raises inside leaves no domain core behind, nor another meaning of one."""
+    with _cores_lock:
+        before = dict(_cores)
+        try:
+            yield
+        except BaseException:
+            for name, (_, core) in _cores.items():
+                if name not in before or before[name][1] is not core:
+                    withdraw(core)
+            _cores.clear()
+            _cores.update(before)
+            for declared, core in before.values():
+                _set_meanings(declared, core)
+            raise
+
+
+def _alike(one: DomainCore, other: DomainCore) -> bool:
+    """Whether two declarations differ in the words of meanings only, by which nothing is decided."""
+    return [(name, m.unverified, m.acts) for name, m in one.members.items()] == [
+        (name, m.unverified, m.acts) for name, m in other.members.items()
+    ]
+
+
+def _set_meanings(declared: DomainCore, core: type[Instruction]) -> None:
+    for member in core:
+        member.meaning = declared.members[member.value].meaning
 
 
 def _make_core(declared: DomainCore) -> type[Instruction]:

@@ -137,6 +137,13 @@ class Registry:
         seats: list[Seat[Any]] = [*self.checkers, *self.routers]
         return [*(lane.evaluator for lane in self.evaluators), *(seat.contract for seat in seats)]
 
+    def contracts(self) -> list[Contract]:
+        """All of them, those of a shadow too."""
+        with self._lock:
+            seats: list[Seat[Any]] = [*self.advisors, *self.gates]
+            shadow = [] if self.shadow is None else self.shadow.contracts()
+            return [*self._contracts(), *(seat.contract for seat in seats), *shadow]
+
     def add(self, contract: Contract) -> None:
         with self._lock:
             self._add(contract)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import textwrap
 from pathlib import Path
@@ -466,9 +465,9 @@ def test_nothing_is_left_of_a_constitution_that_failed(tmp_path: Path) -> None:
         instructions__core="instructions:\n  - {core: LostCore, members: {LOSE_IT: {meaning: Nothing.}}}\n",
         policies__rules="checkers:\n  - {name: x, use: nonsense}\n",
     )
-    with pytest.raises(PackError):
+    with pytest.raises(PackError) as caught:
         load_constitution(tmp_path)
-    gc.collect()
+    assert caught.tb  # which holds all that there was
     with pytest.raises(UnknownInstructionError):
         find_instruction("LOSE_IT")
 
@@ -502,6 +501,89 @@ def test_a_reload_that_does_not_fit_a_governed_graph_changes_nothing(tmp_path: P
         arbiter_os.load_constitution()
     assert app.invoke({"log": []})["log"] == ["write"]
     assert [c.name for c in arbiter_os.constitution.contracts] == ["no_tools"]  # type: ignore[union-attr]
+
+
+CORE = """
+    instructions:
+      - {{core: {0}, members: {{{1}: {{meaning: {2}, acts: {3}}}}}}}
+      - {{node: pay, instruction: {1}}}
+    checkers:
+      - {{name: never, use: at_most, times: 0, target_instructions: [{1}]}}
+"""
+
+
+def test_a_reload_that_fails_leaves_no_core_and_no_meaning(tmp_path: Path) -> None:
+    """It is the graph that refuses, after all files were read."""
+    project(tmp_path, policies__a=CORE.format("FailCore", "FAIL_IT", "Before.", "true"))
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    app = arbiter_os.govern(chain(Spy("pay")))
+    project(
+        tmp_path,
+        policies__a=CORE.format("FailCore", "FAIL_IT", "After.", "true"),
+        policies__b="instructions:\n  - {core: GoneCore, members: {GONE_IT: {meaning: Nothing.}}}\n"
+        "checkers:\n  - {name: x, use: at_most, times: 1, on_deny: 'redirect:nope'}\n",
+    )
+    with pytest.raises(UnknownNodeError, match="nope") as caught:
+        arbiter_os.load_constitution()
+    assert caught.tb
+    with pytest.raises(UnknownInstructionError):
+        find_instruction("GONE_IT")
+    assert find_instruction("FAIL_IT").meaning == "Before."
+    with pytest.raises(PolicyViolationError, match="never"):
+        app.invoke({"log": []})
+
+
+def test_a_core_whose_meanings_changed_is_the_same(tmp_path: Path) -> None:
+    """Graphs governed before and after the reload are held by the same rules."""
+    project(tmp_path, policies__a=CORE.format("SameCore", "SAME_IT", "Before.", "true"))
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    before, rule = arbiter_os.govern(chain(Spy("pay"))), arbiter_os.constitution.checkers[0]  # type: ignore[union-attr]
+    project(tmp_path, policies__a=CORE.format("SameCore", "SAME_IT", "After.", "true"))
+    assert arbiter_os.load_constitution().checkers[0] is rule
+    assert find_instruction("SAME_IT").meaning == "After."
+    for app in (before, arbiter_os.govern(chain(Spy("pay")))):
+        with pytest.raises(PolicyViolationError, match="never"):
+            app.invoke({"log": []})
+
+
+@pytest.mark.parametrize("use", ["graph", "label", "function", "checker"])
+@pytest.mark.parametrize("load", ["reload", "shadow"])
+def test_a_core_in_use_keeps_its_members(tmp_path: Path, use: str, load: str) -> None:
+    """What goes by the old members would match no rule that goes by the new ones."""
+    project(tmp_path, policies__a=CORE.format("UsedCore", "USE_IT", "Same.", "true"))
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    old = find_instruction("USE_IT")
+    held: Any = None  # as long as somebody has it
+    match use:
+        case "graph":
+            held = arbiter_os.govern(chain(Spy("pay")))
+        case "label":
+            arbiter_os.instruction("USE_IT")(good)
+        case "function":
+            arbiter_os.govern(good, instruction="USE_IT")
+        case _:
+            arbiter_os.add_policy_checker(Check("mine", good, target_instructions=[old]))
+    project(tmp_path, policies__a=CORE.format("UsedCore", "USE_IT", "Same.", "false"))
+    with pytest.raises(PackError, match=r"a\.yaml:5: .*expected the members of UsedCore") as caught:
+        arbiter_os.load_constitution() if load == "reload" else arbiter_os.load_shadow(tmp_path)
+    assert "another name" in str(caught.value)
+    assert find_instruction("USE_IT") is old
+    with pytest.raises(PolicyViolationError, match="never"):
+        arbiter_os.govern(chain(Spy("pay"))).invoke({"log": []})
+    del held
+
+
+def test_a_core_that_nothing_uses_may_change_and_its_rules_are_made_anew(tmp_path: Path) -> None:
+    project(tmp_path, policies__a=CORE.format("FreeCore", "FREE_IT", "Same.", "true"))
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    old = find_instruction("FREE_IT")
+    project(tmp_path, policies__a=CORE.format("FreeCore", "FREE_IT", "Same.", "false"))
+    with pytest.raises(PackError, match="expected the members of FreeCore"):
+        arbiter_os.load_shadow(tmp_path)  # beside rules that go by it
+    arbiter_os.load_constitution()
+    assert find_instruction("FREE_IT") is not old
+    with pytest.raises(PolicyViolationError, match="never"):
+        arbiter_os.govern(chain(Spy("pay"))).invoke({"log": []})
 
 
 def test_a_reload_may_bring_an_evaluator_with_the_router_that_reads_it(tmp_path: Path) -> None:
