@@ -156,11 +156,13 @@ class ArbiterOS:
             loaded = load_constitution(origin, allow=given[1], models=given[2])
             self._refuse_changed_cores(loaded)
             before = self._constitution
-            loaded = loaded if before is None else loaded.keeping(before)
             old = () if before is None else before.contracts
             draft = self._core.registry.with_replaced(old, loaded.contracts)
             for original, rules in list(self._governed.values()):
                 check_registered(draft, original, rules)
+            if before is not None:
+                loaded = loaded.keeping(before)  # only now: objects that are in force take another mode here
+                draft = self._core.registry.with_replaced(old, loaded.contracts)
             self._core.registry.adopt(draft)
             self._constitution, self._source = loaded, given
         return loaded

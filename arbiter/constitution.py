@@ -149,7 +149,7 @@ class Constitution:
     """Where each of `cores` was declared, as a mistake without its message."""
 
     declared: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What each contract was made of, by section and name."""
+    """What each contract was made of, by section and name: all by which it decides."""
 
     @property
     def contracts(self) -> tuple[Contract, ...]:
@@ -157,7 +157,10 @@ class Constitution:
 
     def keeping(self, before: Constitution) -> Constitution:
         """This one, with the very objects of `before` where their declaration is the same, and names no
-        instruction of a core that is another now."""
+        instruction of a core that is another now.
+
+        Those say from then on what this one says of their mode, description and place.
+        """
         words = [
             word
             for name in self.cores.keys() & before.cores.keys()
@@ -175,7 +178,7 @@ class Constitution:
                     word in declared for word in words
                 )
 
-            return tuple(known[c.name] if same(c.name) else c for c in new)
+            return tuple(_relabelled(known[c.name], c) if same(c.name) else c for c in new)
 
         return replace(
             self,
@@ -183,6 +186,11 @@ class Constitution:
             routers=kept("routers", self.routers, before.routers),
             evaluators=kept("evaluators", self.evaluators, before.evaluators),
         )
+
+
+def _relabelled(contract: C, like: Contract) -> C:
+    contract.mode, contract.description, contract.source = like.mode, like.description, like.source
+    return contract
 
 
 def load_constitution(
@@ -279,7 +287,7 @@ class _Loader:
             bindings=tuple(pack for pack in bindings if pack.bindings),
             cores={name: core for name, (core, _) in cores.items()},
             core_places={name: place for name, (_, place) in cores.items()},
-            declared={f"{rule.section}.{rule.name}": repr((rule.data, rule.mode)) for rule in rules},
+            declared={f"{rule.section}.{rule.name}": _decisive(rule) for rule in rules},
             checkers=tuple(cast(PolicyChecker, c) for section, c in found if section == "checkers"),
             routers=tuple(cast(PolicyRouter, c) for section, c in found if section == "routers"),
             evaluators=tuple(cast(NodeEvaluator, c) for section, c in found if section == "evaluators"),
@@ -677,6 +685,11 @@ def _make_core(declared: DomainCore) -> type[Instruction]:
             namespace[name] = means(member.meaning, unverified=member.unverified, acts=member.acts)
 
     return cast("type[Instruction]", types.new_class(declared.core, (Instruction,), exec_body=body))
+
+
+def _decisive(rule: _Rule) -> str:
+    """What a rule's contract is made of; not its mode and its words, which an object may change."""
+    return repr({key: value for key, value in rule.data.items() if key == "use" or key not in _HEAD})
 
 
 def _plain(value: Any) -> Any:

@@ -632,6 +632,43 @@ def test_a_reload_holds_for_graphs_that_are_governed_and_keeps_what_did_not_chan
         app.invoke({"log": [], "amount": 6})
 
 
+@pytest.mark.parametrize(
+    "by", [", description: Once.", ", mode: audit", "}\n  - {name: y, use: at_most, times: 9"]
+)
+def test_what_a_rule_has_counted_outlives_changes_that_decide_nothing(tmp_path: Path, by: str) -> None:
+    """Its words, its place and its mode are no reason to begin anew."""
+    once = "checkers:\n{0}  - {{name: b, use: budget, calls: 1, per: process, target_nodes: [pay]{1}}}\n"
+    project(tmp_path, policies__a=once.format("", ""))
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    app = arbiter_os.govern(chain(Spy("pay")))
+    app.invoke({"log": []})
+    project(tmp_path, policies__a=once.format("  # moved\n", by))
+    (checker, *_) = arbiter_os.load_constitution().checkers
+    assert (checker.source, checker.description, checker.mode) == (
+        "policies/a.yaml:6",
+        "Once." if "Once" in by else "",
+        "audit" if "audit" in by else "enforce",
+    )
+    if checker.mode == "audit":
+        assert app.invoke({"log": []})["log"] == ["pay"]
+        project(tmp_path, policies__a=once.format("", ""))
+        arbiter_os.load_constitution()
+    with pytest.raises(PolicyViolationError, match="are used"):
+        app.invoke({"log": []})
+
+
+def test_a_reload_that_fails_changes_no_mode(tmp_path: Path) -> None:
+    project(tmp_path, policies__a=NO_TOOLS)
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    app = arbiter_os.govern(chain(Spy("pay")), {"pay": TOOL_CALL})
+    far = "checkers:\n  - {name: far, use: at_most, times: 1, on_deny: 'redirect:nope'}\n"
+    project(tmp_path, policies__a="mode: audit\n" + textwrap.dedent(NO_TOOLS), policies__b=far)
+    with pytest.raises(UnknownNodeError):
+        arbiter_os.load_constitution()
+    with pytest.raises(PolicyViolationError, match="no_tools"):
+        app.invoke({"log": []})
+
+
 @MODES
 def test_a_policy_that_changed_while_a_run_was_paused_is_applied_on_resume(tmp_path: Path, mode: str) -> None:
     """The human has approved, and the action is checked again all the same."""
