@@ -8,6 +8,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
@@ -23,7 +24,7 @@ from arbiter.advice import Advisor, CorrectionGate
 from arbiter.calls import start
 from arbiter.contracts import Contract
 from arbiter.core import Core
-from arbiter.errors import ConfigurationError, NotAGraphError, RegistrationError
+from arbiter.errors import ConfigurationError, NotAGraphError, PackError, RegistrationError
 from arbiter.evaluation import NodeEvaluator
 from arbiter.evaluations import Background
 from arbiter.facts import KEEP
@@ -33,6 +34,7 @@ from arbiter.govern import (
     attach,
     check_contract,
     check_registered,
+    instructions_in,
     label_of,
     rules_for,
     schemas_of,
@@ -56,6 +58,8 @@ Graph = Pregel[Any, Any, Any, Any]
 _Source = tuple[Any, Iterable[str], Mapping[str, Any] | None]
 Builder = StateGraph[Any, Any, Any, Any]
 _REMEMBERED = 128
+_CORES = "arbiter.constitution"
+"""The module of the cores that packs declare."""
 T = TypeVar("T")
 G = TypeVar("G", bound=Graph)
 
@@ -88,6 +92,8 @@ class ArbiterOS:
         self._constitution: Constitution | None = None
         self._source: _Source | None = None
         self._lock = threading.RLock()
+        self._named: set[Instruction] = set()
+        """Instructions of labels and functions, which nobody here keeps."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = weakref.WeakKeyDictionary()
 
@@ -137,7 +143,8 @@ class ArbiterOS:
         that code registered stay, after those of the constitution. New bindings of nodes to instructions need the
         graph to be governed again.
         """
-        from arbiter.constitution import load_constitution  # YAML is read by those who have some
+        # YAML is read by those who have some.
+        from arbiter.constitution import all_or_nothing, load_constitution
 
         given: _Source = (source, tuple(allow), models)
         if source is None:
@@ -145,16 +152,43 @@ class ArbiterOS:
                 raise ConfigurationError("no constitution was loaded before; say which one.")
             given = self._source
         origin: Any = given[0]
-        loaded = load_constitution(origin, allow=given[1], models=given[2])
-        with self._lock:
+        with all_or_nothing(), self._lock:
+            loaded = load_constitution(origin, allow=given[1], models=given[2])
+            self._refuse_changed_cores(loaded)
             before = self._constitution
-            loaded = loaded if before is None else loaded.keeping(before)
-            for contract in loaded.contracts:
-                for original, rules in list(self._governed.values()):
-                    check_contract(contract, self._core.registry, original, rules)
-            self._core.registry.replace(() if before is None else before.contracts, loaded.contracts)
+            old = () if before is None else before.contracts
+            draft = self._core.registry.with_replaced(old, loaded.contracts)
+            for original, rules in list(self._governed.values()):
+                check_registered(draft, original, rules)
+            if before is not None:
+                loaded = loaded.keeping(before)  # only now: objects that are in force take another mode here
+                draft = self._core.registry.with_replaced(old, loaded.contracts)
+            self._core.registry.adopt(draft)
             self._constitution, self._source = loaded, given
         return loaded
+
+    def _refuse_changed_cores(self, loaded: Constitution, also: Iterable[type[Instruction]] = ()) -> None:
+        """A core with other members is another class: what goes by the old members would silently match no rule."""
+        used = set(self._named)
+        for original, rules in list(self._governed.values()):
+            used |= instructions_in(original, rules)
+        before = () if self._constitution is None else self._constitution.contracts
+        for contract in self._core.registry.contracts():
+            if contract not in before:
+                used.update(contract.target_instructions or ())
+        cores = {*also, *(type(instruction) for instruction in used)}
+        mistakes = [
+            replace(
+                loaded.core_places[core.__name__],
+                message=f"expected the members of {core.__name__} that are in force, with `acts` and `unverified` as "
+                "they are, since a governed graph or a contract goes by them. Give the changed core another name, or "
+                "restart",
+            )
+            for core in cores
+            if core.__module__ == _CORES and loaded.cores.get(core.__name__, core) is not core
+        ]
+        if mistakes:
+            raise PackError(mistakes)
 
     def load_shadow(
         self,
@@ -165,12 +199,16 @@ class ArbiterOS:
     ) -> None:
         """Let a second constitution decide beside the one in force, without effect; None ends that. What was
         compared so far is forgotten."""
-        from arbiter.constitution import load_constitution
+        from arbiter.constitution import all_or_nothing, load_constitution
 
         shadow = None
         if source is not None:
             shadow = Registry()
-            for contract in load_constitution(source, allow=tuple(allow), models=models).contracts:
+            with all_or_nothing(), self._lock:
+                loaded = load_constitution(source, allow=tuple(allow), models=models)
+                in_force = self._constitution
+                self._refuse_changed_cores(loaded, () if in_force is None else in_force.cores.values())
+            for contract in loaded.contracts:
                 if contract.enforced:
                     contract.mode = "audit"  # whatever it does besides answering has no effect either
                     shadow.add(contract)
@@ -235,6 +273,7 @@ class ArbiterOS:
         runs; output that does not fit is an `OutputSchemaError`.
         """
         label = Label(find_instruction(instruction), None)
+        self._named.add(label.instruction)
         label.schemas = schemas_of((input_schema, output_schema), "the labelled function")
 
         def attach_label(function: T) -> T:
@@ -324,6 +363,8 @@ class ArbiterOS:
         shapes: Schemas | None = schemas_of(schemas, name)
         if label is not None:
             found, shapes = found or label.instruction, shapes or label.schemas
+        if found is not None:
+            self._named.add(found)
         if isinstance(target, Runnable):
             return GovernedRunnable(self._core, body, name, found, shapes)
         return govern_function(self._core, target, name, found, shapes)

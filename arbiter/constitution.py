@@ -9,8 +9,9 @@ a change that is not known to be tighter needs `override: true`. See docs/consti
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -29,13 +30,15 @@ from arbiter.errors import (
     nearest,
 )
 from arbiter.evaluation import NodeEvaluator
-from arbiter.instructions import Instruction, find_instruction, means
+from arbiter.instructions import Instruction, find_instruction, means, withdraw
 from arbiter.kinds import (
     CONTRACTS,
     KINDS,
     Section,
     Text,
+    Tighter,
     class_at,
+    in_effect,
     parameters_of,
     takes_model,
     tightening,
@@ -142,24 +145,40 @@ class Constitution:
     routers: tuple[PolicyRouter, ...] = ()
     evaluators: tuple[NodeEvaluator, ...] = ()
 
+    core_places: Mapping[str, PackMistake] = field(default_factory=dict[str, PackMistake])
+    """Where each of `cores` was declared, as a mistake without its message."""
+
     declared: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What each contract was made of, by section and name."""
+    """What each contract was made of, by section and name: all by which it decides."""
 
     @property
     def contracts(self) -> tuple[Contract, ...]:
         return (*self.evaluators, *self.checkers, *self.routers)
 
     def keeping(self, before: Constitution) -> Constitution:
-        """This one, with the very objects of `before` where their declaration is the same."""
+        """This one, with the very objects of `before` where their declaration is the same, and names no
+        instruction of a core that is another now.
+
+        Those say from then on what this one says of their mode, description and place.
+        """
+        words = [
+            word
+            for name in self.cores.keys() & before.cores.keys()
+            if self.cores[name] is not before.cores[name]
+            for core in (self.cores[name], before.cores[name])
+            for word in (name, *(member.value for member in core))
+        ]
 
         def kept(section: Section, new: tuple[C, ...], old: tuple[C, ...]) -> tuple[C, ...]:
             known = {contract.name: contract for contract in old}
 
             def same(name: str) -> bool:
-                key = f"{section}.{name}"
-                return self.declared[key] == before.declared.get(key)
+                declared = self.declared[f"{section}.{name}"]
+                return declared == before.declared.get(f"{section}.{name}") and not any(
+                    word in declared for word in words
+                )
 
-            return tuple(known[c.name] if same(c.name) else c for c in new)
+            return tuple(_relabelled(known[c.name], c) if same(c.name) else c for c in new)
 
         return replace(
             self,
@@ -167,6 +186,11 @@ class Constitution:
             routers=kept("routers", self.routers, before.routers),
             evaluators=kept("evaluators", self.evaluators, before.evaluators),
         )
+
+
+def _relabelled(contract: C, like: Contract) -> C:
+    contract.mode, contract.description, contract.source = like.mode, like.description, like.source
+    return contract
 
 
 def load_constitution(
@@ -183,7 +207,8 @@ def load_constitution(
     or `ConfigurationError` if there is nothing to read.
     """
     loader = _Loader(_prefixes(allow), {} if models is None else models)
-    return loader.load(source)
+    with all_or_nothing():
+        return loader.load(source)
 
 
 def _prefixes(allow: Iterable[str]) -> tuple[str, ...]:
@@ -250,26 +275,19 @@ class _Loader:
     def load(self, source: str | Path | Traversable) -> Constitution:
         self._read(source)
         order = self._ordered()
-        cores, made = self._cores(order)
-        try:
-            bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)
-            rules = self._merged(order)
-            contracts = [(rule.section, self._made(rule)) for rule in rules]
-            self._stop()
-        except PackError:
-            for name in made:
-                del _cores[name]
-            del cores
-            if made:
-                gc.collect()  # a class lives until then, and its instructions with it
-            raise
+        cores = self._cores(order)
+        bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)
+        rules = self._merged(order)
+        contracts = [(rule.section, self._made(rule)) for rule in rules]
+        self._stop()
         found = [(section, contract) for section, contract in contracts if contract is not None]
         return Constitution(
             origin=str(source),
             packs=tuple(pack.name for pack in order),
             bindings=tuple(pack for pack in bindings if pack.bindings),
-            cores=cores,
-            declared={f"{rule.section}.{rule.name}": repr((rule.data, rule.mode)) for rule in rules},
+            cores={name: core for name, (core, _) in cores.items()},
+            core_places={name: place for name, (_, place) in cores.items()},
+            declared={f"{rule.section}.{rule.name}": _decisive(rule) for rule in rules},
             checkers=tuple(cast(PolicyChecker, c) for section, c in found if section == "checkers"),
             routers=tuple(cast(PolicyRouter, c) for section, c in found if section == "routers"),
             evaluators=tuple(cast(NodeEvaluator, c) for section, c in found if section == "evaluators"),
@@ -449,18 +467,20 @@ class _Loader:
         cls = self._class_of(rule, report=False)
         if cls is None:
             return  # said where the rule is made
-        defaults = {name: info.default for name, info in parameters_of(cls).model_fields.items()}
-        for parameter in sorted((known.data.keys() | rule.data.keys()) - _HEAD):
-            before = known.data.get(parameter, defaults.get(parameter))
-            after = rule.data.get(parameter, defaults.get(parameter))
-            how = tightening(str(rule.data["use"]), cls, parameter)
-            if before != after and not _is_tighter(how, before, after):
+        use = str(rule.data["use"])
+        try:
+            was, now = (
+                in_effect(use, cls, {key: value for key, value in each.data.items() if key not in _HEAD})
+                for each in (known, rule)
+            )
+        except TypeError:
+            return  # as above
+        for parameter in sorted(was.keys() | now.keys()):
+            before, after = was.get(parameter), now.get(parameter)
+            how = tightening(rule.section, use, cls, parameter)
+            if not _same(before, after) and not _is_tighter(how, before, after):
                 message = f"expected {_wanted(how, before)}, got {after!r}; {remedy}"
                 self.mistakes.append(rule.mistake((parameter,), message))
-        if "on_deny" in rule.data and rule.data["on_deny"] == "audit" != known.data.get("on_deny"):
-            self.mistakes.append(
-                rule.mistake(("on_deny",), f"expected a denial that holds, got 'audit'; {remedy}")
-            )
 
     # Making
 
@@ -566,10 +586,9 @@ class _Loader:
 
     # Instructions
 
-    def _cores(self, order: Sequence[_Pack]) -> tuple[dict[str, type[Instruction]], list[str]]:
-        """The domain cores of these packs, and the names of those that are new."""
-        cores: dict[str, type[Instruction]] = {}
-        made: list[str] = []
+    def _cores(self, order: Sequence[_Pack]) -> dict[str, tuple[type[Instruction], PackMistake]]:
+        """The domain cores of these packs, and for each what to say about it, less the message."""
+        cores: dict[str, tuple[type[Instruction], PackMistake]] = {}
         for pack in order:
             for index, entry in enumerate(pack.file.instructions):
                 if "core" not in entry:
@@ -583,15 +602,14 @@ class _Loader:
                     continue
                 known = _cores.get(declared.core)
                 try:
-                    core = known[1] if known and known[0] == declared else _make_core(declared)
+                    core = known[1] if known and _alike(known[0], declared) else _make_core(declared)
                 except ArbiterError as error:
                     self.mistakes.append(pack.document.mistake((*place, "core"), str(error)))
                     continue
-                if known is None:
-                    made.append(declared.core)
-                cores[declared.core] = core
-                _cores[declared.core] = (declared, core)
-        return cores, made
+                cores[declared.core] = core, pack.document.mistake(place, "")
+                _cores[declared.core] = declared, core
+                _set_meanings(declared, core)
+        return cores
 
     def _bindings(self, pack: _Pack) -> BindingPack:
         bindings: list[tuple[str, Instruction]] = []
@@ -624,6 +642,37 @@ _NO_USE = "expected `use`, the kind of the rule, got nothing"
 _cores: dict[str, tuple[DomainCore, type[Instruction]]] = {}
 """Domain cores that packs have declared. Loading the same declaration again gives the same core, so that graphs
 which were governed before go on to match."""
+_cores_lock = threading.RLock()
+
+
+@contextmanager
+def all_or_nothing() -> Generator[None]:
+    """What raises inside leaves no domain core behind, nor another meaning of one."""
+    with _cores_lock:
+        before = dict(_cores)
+        try:
+            yield
+        except BaseException:
+            for name, (_, core) in _cores.items():
+                if name not in before or before[name][1] is not core:
+                    withdraw(core)
+            _cores.clear()
+            _cores.update(before)
+            for declared, core in before.values():
+                _set_meanings(declared, core)
+            raise
+
+
+def _alike(one: DomainCore, other: DomainCore) -> bool:
+    """Whether two declarations differ in the words of meanings only, by which nothing is decided."""
+    return [(name, m.unverified, m.acts) for name, m in one.members.items()] == [
+        (name, m.unverified, m.acts) for name, m in other.members.items()
+    ]
+
+
+def _set_meanings(declared: DomainCore, core: type[Instruction]) -> None:
+    for member in core:
+        member.meaning = declared.members[member.value].meaning
 
 
 def _make_core(declared: DomainCore) -> type[Instruction]:
@@ -636,6 +685,11 @@ def _make_core(declared: DomainCore) -> type[Instruction]:
             namespace[name] = means(member.meaning, unverified=member.unverified, acts=member.acts)
 
     return cast("type[Instruction]", types.new_class(declared.core, (Instruction,), exec_body=body))
+
+
+def _decisive(rule: _Rule) -> str:
+    """What a rule's contract is made of; not its mode and its words, which an object may change."""
+    return repr({key: value for key, value in rule.data.items() if key == "use" or key not in _HEAD})
 
 
 def _plain(value: Any) -> Any:
@@ -661,28 +715,54 @@ def _place_of(parameter: str) -> Place:
     return tuple(steps)
 
 
-def _is_tighter(how: str | None, before: Any, after: Any) -> bool:
-    """Whether a rule that had `before` has become tighter with `after`. What cannot be compared has not."""
-    if how == "any":
-        return True
-    if how == "true":
-        return after is True
-    try:
-        if how == "lower":
-            return before is None or (after is not None and after <= before)
-        if how == "higher":
-            return before is None or (after is not None and after >= before)
-        if how == "fewer":
-            return before is None or (after is not None and all(part in before for part in after))
-        if how == "more":
-            # Targets: none named is all of them.
-            return after is None or (before is not None and all(part in after for part in before))
-    except TypeError:
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of YAML are equal, and of equal types: 1 is not true."""
+    if type(one) is not type(other):
         return False
-    return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))  # pyright: ignore[reportUnknownArgumentType]
+    return bool(one == other)
 
 
-def _wanted(how: str | None, before: Any) -> str:
+def _is_tighter(how: Tighter | None, before: Any, after: Any) -> bool:
+    """Whether a rule that had `before` has become tighter with `after`. What cannot be compared has not."""
+    match how:
+        case "any":
+            return True
+        case "true":
+            return after is True
+        case "denial":
+            return bool(after == "raise" or (before == "audit" and after == "end"))
+        case "lower" | "higher":
+            if before is None or not _is_number(before) or not _is_number(after):
+                return before is None
+            return bool(after <= before if how == "lower" else after >= before)
+        case "fewer":
+            return before is None or _all_in(after, before)
+        case "more":
+            return before is None or _all_in(before, after)
+        case "wider":
+            return after is None or _all_in(before, after)
+        case None:
+            return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _all_in(some: Any, others: Any) -> bool:
+    """Whether both are lists, and each member of the first is in the second as it is."""
+    return (
+        isinstance(some, list)
+        and isinstance(others, list)
+        and all(any(_same(part, other) for other in others) for part in some)  # pyright: ignore[reportUnknownVariableType]
+    )
+
+
+def _wanted(how: Tighter | None, before: Any) -> str:
     match how:
         case "lower":
             return f"at most {before!r}"
@@ -690,8 +770,10 @@ def _wanted(how: str | None, before: Any) -> str:
             return f"at least {before!r}"
         case "fewer":
             return f"nothing beyond {before!r}"
-        case "more":
+        case "more" | "wider":
             return f"all of {before!r}"
+        case "denial":
+            return f"{before!r} or 'raise'" if before != "raise" else "'raise'"
         case _:
             return repr(before)
 

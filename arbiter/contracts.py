@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from math import inf
 from typing import Any, ClassVar, Literal, get_args
 
 from arbiter.errors import RegistrationError
@@ -95,7 +96,7 @@ class Contract:
             )
         seconds: Any = self.deadline
         if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0
+            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf
         ):
             raise RegistrationError(
                 f"{self.kind} {found!r}: deadline is {seconds!r}; expected seconds above 0, or None."

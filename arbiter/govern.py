@@ -300,6 +300,16 @@ def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> 
                 )
 
 
+def instructions_in(graph: Graph, rule: Rules) -> set[Instruction]:
+    """The instructions that its nodes are."""
+    found = {
+        rule(path, name, node, level).instruction
+        for path, level in levels(graph)
+        for name, node in governed_nodes(level).items()
+    }
+    return {instruction for instruction in found if instruction is not None}
+
+
 # What others want to know of a graph --------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, EnumType
 from typing import Any
+from weakref import WeakSet
 
 from arbiter.errors import RegistrationError, UnknownInstructionError, closest, nearest
 
@@ -227,10 +228,22 @@ ADAPT_RESPONSE = AffectiveCore.ADAPT_RESPONSE
 MANAGE_TRUST = AffectiveCore.MANAGE_TRUST
 
 
+_withdrawn: WeakSet[type[Instruction]] = WeakSet()
+
+
+def withdraw(core: type[Instruction]) -> None:
+    """Let nothing find that core by name any more. Its members stay what they are."""
+    _withdrawn.add(core)
+
+
 def known_instructions() -> tuple[Instruction, ...]:
     """Every instruction there is now: the built-in ones, then cores in order of definition."""
     # A notebook cell that is run again defines its core again; the last definition is meant.
-    cores = {(core.__module__, core.__qualname__): core for core in _subclasses(Instruction)}
+    cores = {
+        (core.__module__, core.__qualname__): core
+        for core in _subclasses(Instruction)
+        if core not in _withdrawn
+    }
     return tuple(member for core in cores.values() for member in core)
 
 

@@ -26,9 +26,10 @@ from arbiter.packs import PackModel
 from arbiter.policy import PolicyChecker, PolicyRouter
 
 Section = Literal["checkers", "routers", "evaluators"]
-Tighter = Literal["lower", "higher", "fewer", "more", "true", "any"]
-"""Which change of a parameter makes a rule tighter: a lower or higher number (None is no limit), fewer or more
-members (None is all for "fewer", none for "more"), true, or any change. Other changes loosen it."""
+Tighter = Literal["lower", "higher", "fewer", "more", "wider", "true", "denial", "any"]
+"""Which change of a parameter makes a rule tighter: a lower or higher number (None is no limit), fewer members (None is
+all), more members (None is none), wider targets (None is all), true, a denial that stops more, or any change. Other
+changes loosen it."""
 
 CONTRACTS: Mapping[Section, type[Contract]] = {
     "checkers": PolicyChecker,
@@ -74,7 +75,7 @@ KINDS: Mapping[Section, Mapping[str, str]] = {
     },
 }
 _TIGHTER: Mapping[str, Mapping[str, Tighter]] = {
-    "approval": {"approvers": "fewer", "expires_after": "lower"},
+    "approval": {"approvers": "fewer", "expires_after": "lower", "reason": "any"},
     "at_most": {"times": "lower"},
     "budget": {
         "calls": "lower",
@@ -84,6 +85,7 @@ _TIGHTER: Mapping[str, Mapping[str, Tighter]] = {
         "reserve_tokens": "higher",
         "reserve_cost": "higher",
     },
+    "condition": {"reason": "any"},
     "rate_limit": {"calls": "lower", "per_seconds": "higher", "burst": "lower"},
     "require_before": {"once_per_use": "true", "bound_to": "more"},
     "tools": {"allow": "fewer", "deny": "more"},
@@ -101,10 +103,21 @@ _TIGHTER: Mapping[str, Mapping[str, Tighter]] = {
     "convergence": {"at_least": "higher"},
     "ideas_quantity": {"at_least": "higher"},
     "metric_below": {"threshold": "higher"},
-    "escalate": {"below": "higher", "approvers": "fewer", "expires_after": "lower"},
+    "escalate": {
+        "below": "higher",
+        "approvers": "fewer",
+        "expires_after": "lower",
+        "on_reject": "denial",
+        "reason": "any",
+    },
 }
-_TARGETS: Mapping[str, Tighter] = {"target_instructions": "more", "target_nodes": "more"}
-_NEUTRAL = frozenset({"deadline", "durable", "max_redirects", "on_cap", "best_by", "reason", "on_deny"})
+_TARGETS: Mapping[str, Tighter] = {"target_instructions": "wider", "target_nodes": "wider"}
+_BY_SECTION: Mapping[Section, Mapping[str, Tighter]] = {
+    # A checker that is too late has denied, so no deadline of one lets anything pass.
+    "checkers": {**_TARGETS, "on_deny": "denial", "deadline": "any"},
+    "routers": _TARGETS,
+    "evaluators": {**_TARGETS, "durable": "true"},
+}
 
 
 def class_at(path: str) -> type[Any]:
@@ -116,15 +129,26 @@ def class_at(path: str) -> type[Any]:
     return found
 
 
-def tightening(use: str, cls: type[Any], parameter: str) -> Tighter | None:
+def tightening(section: Section, use: str, cls: type[Any], parameter: str) -> Tighter | None:
     """Which change of that parameter makes a rule of that kind tighter; None: none is known to.
 
     A class that is not built in says so itself, in a mapping `tighter`.
     """
-    if parameter in _NEUTRAL:
-        return "any"
-    own: Mapping[str, Tighter] = _TIGHTER.get(use) or getattr(cls, "tighter", {})
-    return own.get(parameter) or _TARGETS.get(parameter)
+    own: Mapping[str, Tighter] = (
+        _TIGHTER.get(use, {}) if use in KINDS[section] else getattr(cls, "tighter", {})
+    )
+    if use == "on_error" and parameter in _TARGETS:
+        return None  # in more nodes, more exceptions would end there
+    return own.get(parameter) or _BY_SECTION[section].get(parameter)
+
+
+def in_effect(use: str, cls: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a rule's parameters are together with those that it leaves out."""
+    values = {name: info.get_default() for name, info in parameters_of(cls).model_fields.items()}
+    values.update(given)
+    if use == "rate_limit" and values.get("burst") is None:
+        values["burst"] = values.get("calls")
+    return values
 
 
 # What YAML may give -------------------------------------------------------------------------------

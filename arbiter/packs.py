@@ -213,7 +213,7 @@ def _parse(file: Traversable, name: str) -> Document:
 class PackModel(BaseModel):
     """The base of what a pack may hold: unknown keys are mistakes, and `"3"` is not a number."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 _Model = TypeVar("_Model", bound=PackModel)
@@ -228,6 +228,7 @@ _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
+    "finite_number": "a finite number",
     "too_short": "at least one",
     "string_too_short": "a text that is not empty",
 }

@@ -121,21 +121,34 @@ class Registry:
             self.shadow = shadow
             self.version += 1
 
-    def replace(self, old: Collection[Contract], new: Sequence[Contract]) -> None:
-        """Put `new`, in front, in the place of `old`: all of them or, where a name is taken, none."""
-        fresh = Registry()
+    def with_replaced(self, old: Collection[Contract], new: Sequence[Contract]) -> Registry:
+        """What this would be with `new`, in front, in the place of `old`. Raises where a name is taken."""
+        draft = Registry()
         with self._lock:
             for contract in (*new, *(c for c in self._contracts() if c not in old)):
-                fresh._add(contract)
+                draft._add(contract)
+            draft.advisors, draft.gates = list(self.advisors), list(self.gates)
+        return draft
+
+    def adopt(self, draft: Registry) -> None:
+        """Be what `draft` is, and go on with the evaluators that stay."""
+        with self._lock:
             kept = {id(lane.evaluator): lane for lane in self.evaluators}
-            self.evaluators = [kept.get(id(lane.evaluator), lane) for lane in fresh.evaluators]
-            self.checkers, self.routers = fresh.checkers, fresh.routers
-            self.output_checkers = fresh.output_checkers
+            self.evaluators = [kept.get(id(lane.evaluator), lane) for lane in draft.evaluators]
+            self.checkers, self.routers = draft.checkers, draft.routers
+            self.output_checkers = draft.output_checkers
             self.version += 1
 
     def _contracts(self) -> list[Contract]:
         seats: list[Seat[Any]] = [*self.checkers, *self.routers]
         return [*(lane.evaluator for lane in self.evaluators), *(seat.contract for seat in seats)]
+
+    def contracts(self) -> list[Contract]:
+        """All of them, those of a shadow too."""
+        with self._lock:
+            seats: list[Seat[Any]] = [*self.advisors, *self.gates]
+            shadow = [] if self.shadow is None else self.shadow.contracts()
+            return [*self._contracts(), *(seat.contract for seat in seats), *shadow]
 
     def add(self, contract: Contract) -> None:
         with self._lock:

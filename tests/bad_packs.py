@@ -295,6 +295,22 @@ bad(
     rule("name: q, use: threshold, key: a, threshold: high", "evaluators"),
     "evaluators[0].threshold: expected a number, got 'high'",
 )
+for number in (".nan", ".inf", "-.inf", "'0.5'", "true"):
+    bad(
+        f"metric-below-{number}",
+        rule(f"name: x, use: metric_below, key: a, target: b, threshold: {number}", "routers"),
+        "{file}:5: routers[0].threshold: expected a",
+    )
+bad(
+    "deadline-infinite",
+    rule("name: x, use: tools, allow: [a], deadline: .inf"),
+    "{file}:5: checkers[0].deadline: expected a finite number, got inf",
+)
+bad(
+    "weights-nan",
+    rule("name: w, use: weighted, weights: {a: .nan}", "evaluators"),
+    "evaluators[0].weights.a: expected a finite number, got nan",
+)
 bad("budget-of-nothing", rule("name: x, use: budget"), "{file}:5: checkers[0]")
 bad("tools-without-lists", rule("name: x, use: tools"), "{file}:5: checkers[0]")
 bad(

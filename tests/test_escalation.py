@@ -648,6 +648,7 @@ def test_after_a_capped_reflection_the_human_sees_the_best_attempt(mode: str) ->
         ({"below": 0.5}, "key"),
         ({"key": "score", "below": "low"}, "below"),
         ({"key": "score", "below": float("nan")}, "below"),
+        ({"key": "score", "below": float("-inf")}, "below"),
         ({"on_reject": "audit"}, "on_reject"),
         ({"on_reject": "redirect:"}, "on_reject"),
         ({"on_cap": "stop"}, "on_cap"),

@@ -17,9 +17,11 @@ from arbiter import (
     History,
     MetricThresholdPolicyRouter,
     PolicyRouter,
+    RegistrationError,
     ThresholdEvaluator,
     UnknownNodeError,
 )
+from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE, REFLECT
 from tests.support import MODES, Judge, Route, Spy, State, chain, run, statuses, thread
 
@@ -33,6 +35,20 @@ def once(target: str) -> Any:
         return target if len(asked) == 1 else None
 
     return answer
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), float("-inf"), "0.5", True, None])
+def test_a_threshold_is_a_finite_number(threshold: Any) -> None:
+    """Nothing is below any other, so the router would never redirect, or fail at each output."""
+    with pytest.raises(ParameterError, match="threshold: expected a finite number"):
+        MetricThresholdPolicyRouter("low", "score", threshold, "reflect")
+
+
+def test_a_deadline_is_finite() -> None:
+    router = MetricThresholdPolicyRouter("low", "score", 0.5, "reflect")
+    router.deadline = float("inf")
+    with pytest.raises(RegistrationError, match="deadline is inf"):
+        ArbiterOS().add_policy_router(router)
 
 
 @MODES

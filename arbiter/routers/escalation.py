@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from arbiter.errors import ParameterError
@@ -58,9 +59,9 @@ class EscalationRouter(PolicyRouter):
             )
         number: Any = below
         if number is not None and (
-            isinstance(number, bool) or not isinstance(number, int | float) or number != number
+            isinstance(number, bool) or not isinstance(number, int | float) or not -inf < number < inf
         ):
-            raise ParameterError(owner, "below", f"expected a number, got {number!r}. Write 0.5.")
+            raise ParameterError(owner, "below", f"expected a finite number, got {number!r}. Write 0.5.")
         if not stops(on_reject):
             raise ParameterError(
                 owner,

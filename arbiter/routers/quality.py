@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
+from arbiter.errors import ParameterError
 from arbiter.history import History
 from arbiter.instructions import Instruction
 from arbiter.policy import OnCap, PolicyRouter
@@ -37,6 +39,11 @@ class MetricThresholdPolicyRouter(PolicyRouter):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, max_redirects)
         set_cap(self, on_cap, best_by)
+        given: Any = threshold
+        if isinstance(given, bool) or not isinstance(given, int | float) or not -inf < given < inf:
+            raise ParameterError(
+                f"router {name!r}", "threshold", f"expected a finite number, got {given!r}. Write 0.5."
+            )
         self.key = key
         self.threshold = threshold
         self.target = target
