@@ -139,10 +139,10 @@ def _plain(value: object, depth: int) -> Any:
     depth += 1
     inside: Any = value
     if cls in _DICTS:
-        return _plain_map(dict.items(inside), depth)
+        return _plain_map(dict[Any, Any].items(inside), depth)
     if cls in _LISTS:
         # Past the view's own iterator, which freezes each part.
-        parts = tuple.__iter__(inside) if cls is tuple else list.__iter__(inside)
+        parts = tuple[Any].__iter__(inside) if cls is tuple else list[Any].__iter__(inside)
         return ["list", *[_plain(part, depth) for part in parts]]
     if cls is float:
         return ["float", inside.hex()]
@@ -366,7 +366,7 @@ class FrozenList(list[Any]):
 
 # A tuple and not `A | B`, which is put together again every time that it is asked for.
 _UNCHANGING = (FrozenDict, FrozenList, Enum, type, MappingProxyType)
-_DICTS: frozenset[type] = frozenset({dict, FrozenDict})
+_DICTS: frozenset[Any] = frozenset((dict, FrozenDict))
 _LISTS: frozenset[type] = frozenset({list, tuple, FrozenList})
 _BASES = (int, str, float, bytes, bytearray, dict, list, tuple, set, frozenset)
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,12 +11,11 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage  # noqa: F401  # for the other processes
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, PrivateAttr
@@ -69,7 +68,9 @@ class Colour(Enum):
     RED = "red"
 
 
-Pair = namedtuple("Pair", "x y")
+class Pair(NamedTuple):
+    x: int
+    y: int
 
 
 def given_attributes(value: Any, **attributes: Any) -> Any:
@@ -166,7 +167,7 @@ def test_plain_data_has_the_same_digest_only_if_it_is_the_same(one: Any, other: 
 
 def test_equal_values_have_equal_digests_in_other_processes() -> None:
     program = (
-        "from tests.test_digest import *\n"
+        "from langchain_core.messages import AIMessage\nfrom tests.test_digest import *\n"
         "print(digest([{'b', 'a', 'c'}, {'x': {1, 2}}, More(5, 'a'), Model(), AIMessage('hi', id='1'), Decimal(1),"
         " datetime(2026, 1, 1, tzinfo=UTC), Order(1), Colour.RED, given_attributes(Tagged(), tag='t')]))"
     )

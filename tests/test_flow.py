@@ -241,7 +241,8 @@ def test_what_a_source_sends_has_its_label(how: str, keys: list[str] | None, mod
     def sent(*between: Step) -> bool:
         builder = StateGraph(Notes)
         sends = how == "command" and not between
-        builder.add_node("search", search if sends else nothing, destinations=("reply",))
+        first: Any = search if sends else nothing
+        builder.add_node("search", first, destinations=("reply",))
         builder.add_edge(START, "search")
         for step in between:
             builder.add_node(step.name, step)
