@@ -7,13 +7,16 @@ the node and LangGraph keep the object itself.
 from __future__ import annotations
 
 import copy
+import copyreg
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from types import MappingProxyType
+from functools import cached_property
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, Literal, NoReturn, SupportsIndex, cast, overload
+from uuid import uuid4
 
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -97,55 +100,116 @@ def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
         return as_state(value)
     if how == "deep":
         return {key: _deepcopy(part) for key, part in as_state(value).items()}
-    return {key: digest(part) for key, part in as_state(value).items()}
+    return {key: _digest_or_mark(part) for key, part in as_state(value).items()}
+
+
+def _digest_or_mark(value: object) -> str:
+    try:
+        return digest(value)
+    except Exception:
+        return f"no digest {uuid4().hex}"  # never the same: it must not look like another value
 
 
 def digest(value: object) -> str:
-    """A short stable name for `value`: equal values, also in another process, give equal digests."""
+    """A short stable name for `value`: equal values, also in another process, give equal digests; others do not.
+
+    A tuple is a list, and what has no attributes of its own is what its built-in base is. Raises `TypeError` for
+    what has no value that could be told: a lock, a generator, a lambda, what contains itself.
+    """
     text = _encode(_plain(value, 0))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-_MAX_DEPTH = 40
+_MAX_DEPTH = 100
 _SIMPLE = frozenset({type(None), bool, int, str})
 # Made once: `json.dumps` with options makes an encoder at every call.
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _plain(value: object, depth: int) -> Any:
-    """`value` as JSON-able data that keeps types apart. No `repr`: that may hold an address."""
+    """`value` as JSON-able data that keeps types apart: every JSON array begins with what it stands for.
+
+    No `repr`: that may hold an address, or leave things out.
+    """
     cls: Any = type(value)
-    if cls in _SIMPLE or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
+    if cls in _SIMPLE:
         return value
-    kind = f"{cls.__module__}.{cls.__qualname__}"
     if depth > _MAX_DEPTH:
-        return [kind, "..."]
-    if isinstance(value, float):
-        return ["float", value.hex()]
-    if isinstance(value, bytes | bytearray):
-        return ["bytes", hashlib.sha256(value).hexdigest()]
-    if isinstance(value, Enum):
-        return [kind, value.name]
+        raise TypeError(f"it is nested deeper than {_MAX_DEPTH} levels, so it cannot be told from others")
+    depth += 1
     inside: Any = value
-    if isinstance(value, Mapping):
-        items = [(_plain(k, depth + 1), _plain(v, depth + 1)) for k, v in inside.items()]
-        return ["map", sorted(items, key=lambda item: json.dumps(item[0], sort_keys=True))]
-    if isinstance(value, list | tuple):
-        return [_plain(part, depth + 1) for part in inside]
-    if isinstance(value, set | frozenset):
-        parts = (_plain(part, depth + 1) for part in inside)
-        return ["set", sorted(parts, key=lambda part: json.dumps(part, sort_keys=True))]
-    if isinstance(value, BaseModel) or is_dataclass(value):
-        return [kind, _plain(as_state(value), depth + 1)]
-    if hasattr(value, "isoformat"):
-        return [kind, inside.isoformat()]
-    state: Any = getattr(value, "__dict__", None)
-    inside = state
-    if isinstance(state, dict) and not callable(value):
-        return [kind, _plain(inside, depth + 1)]
-    if cls.__repr__ is object.__repr__ or callable(value):
-        return [kind]
-    return [kind, str(value)]
+    if cls in _DICTS:
+        return _plain_map(dict[Any, Any].items(inside), depth)
+    if cls in _LISTS:
+        # Past the view's own iterator, which freezes each part.
+        parts = tuple[Any].__iter__(inside) if cls is tuple else list[Any].__iter__(inside)
+        return ["list", *[_plain(part, depth) for part in parts]]
+    if cls is float:
+        return ["float", inside.hex()]
+    if cls in (bytes, bytearray):
+        return ["bytes", hashlib.sha256(inside).hexdigest()]
+    if cls in (set, frozenset):
+        return ["set", *sorted((_plain(part, depth) for part in inside), key=_encode)]
+    kind = f"{cls.__module__}.{cls.__qualname__}"
+    if isinstance(value, Enum):
+        return ["enum", kind, value.name, _plain(value.value, depth)]
+    if isinstance(value, type):
+        return ["type", f"{value.__module__}.{value.__qualname__}"]
+    if isinstance(value, BaseModel):
+        private = value.__pydantic_private__
+        return ["object", kind, _plain(_lasting(value, as_state(value)), depth), _plain(private, depth)]
+    if isinstance(value, MappingProxyType):
+        return _plain_map(inside.items(), depth)
+    if isinstance(value, FunctionType) or (
+        isinstance(value, BuiltinFunctionType) and isinstance(inside.__self__, ModuleType | None)
+    ):
+        if "<" in inside.__qualname__:
+            raise TypeError(f"a function that has no name of its own ({kind}) cannot be told from others")
+        return ["function", f"{inside.__module__}.{inside.__qualname__}"]
+    return _plain_object(value, kind, depth)
+
+
+def _plain_map(items: Iterable[tuple[Any, Any]], depth: int) -> Any:
+    pairs = [(key, _plain(part, depth)) for key, part in items]
+    if all(type(key) is str for key, _ in pairs):
+        return dict(pairs)
+    return ["map", *sorted(([_plain(key, depth), part] for key, part in pairs), key=_map_key)]
+
+
+def _map_key(pair: list[Any]) -> str:
+    return _encode(pair[0])
+
+
+def _plain_object(value: object, kind: str, depth: int) -> Any:
+    """Of what pickle would keep of it, so with slots, and with what types written in C hold."""
+    reduce: Any = copyreg.dispatch_table.get(type(value))
+    try:
+        reduced: Any = value.__reduce_ex__(4) if reduce is None else reduce(value)
+    except Exception as exc:
+        raise TypeError(f"a {kind} cannot be told from others: {exc}") from exc
+    if isinstance(reduced, str):
+        return ["global", kind, reduced]
+    make, args, state, items, pairs, *more = (*reduced, None, None, None, None)[:6]
+    state = _lasting(value, state)
+    base: Any = next((base for base in _BASES if isinstance(value, base)), None)
+    if base is not None:
+        # The order of a set's parts and of a mapping's keys says nothing.
+        plain = _plain(base(value), depth)
+        return plain if not state else ["like", kind, plain, _plain(state, depth)]
+    rest = (make, args, state, *([] if part is None else list(part) for part in (items, pairs)), *more)
+    return ["object", kind, *[_plain(part, depth) for part in rest]]
+
+
+def _lasting(value: object, state: Any) -> Any:
+    """An object's attributes without what a `cached_property` has kept: whether it was read is no part of it."""
+    if not isinstance(state, dict):
+        return state
+    cls = type(value)
+    return {
+        name: part
+        for name, part in state.items()  # pyright: ignore[reportUnknownVariableType]  # keys are looked at
+        if not (isinstance(name, str) and isinstance(getattr(cls, name, None), cached_property))
+    }
 
 
 # Read-only views ----------------------------------------------------------------------------------
@@ -302,6 +366,9 @@ class FrozenList(list[Any]):
 
 # A tuple and not `A | B`, which is put together again every time that it is asked for.
 _UNCHANGING = (FrozenDict, FrozenList, Enum, type, MappingProxyType)
+_DICTS: frozenset[Any] = frozenset((dict, FrozenDict))
+_LISTS: frozenset[type] = frozenset({list, tuple, FrozenList})
+_BASES = (int, str, float, bytes, bytearray, dict, list, tuple, set, frozenset)
 
 
 def thaw(value: Any) -> Any:

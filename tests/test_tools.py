@@ -799,3 +799,37 @@ def test_a_handler_of_the_user_sees_nothing_of_the_gate(kit: Kit) -> None:
     _, app = governing(ToolsChecker("files", ["read_file"]), graph)
     app.invoke({"messages": []}, {"callbacks": [watch]})
     assert watch.started == ["read_file"]
+
+
+COERCED: list[tuple[str, dict[str, Any], bool]] = [
+    ("args.amount == 50", {"amount": "50"}, True),
+    ("args.amount == 50", {"amount": " 5_0 "}, True),
+    ("args.amount == 50", {"amount": "50.0"}, True),
+    ("args.amount == 50", {"amount": "5e1"}, True),
+    ("args.amount == 50", {"amount": "\u0665\u0660"}, True),
+    ("args.amount == 50", {"amount": "51"}, False),
+    ("args.amount == 1", {"amount": True}, True),
+    ("args['amount'] in [50, 60]", {"amount": "60"}, True),
+    ("args.order.amount == 50", {"order": {"amount": "50"}}, True),
+    ("50 in args.amounts", {"amounts": ["1", "50"]}, True),
+    ("args.amount == 50 && args.code == '77'", {"amount": "50", "code": "77"}, True),
+    ("args.amount == 50 && args.other == 60", {"amount": "50", "other": "60"}, True),
+    ("args.force == true", {"force": "yes"}, True),
+    ("args.force == true", {"force": 1}, True),
+    ("args.force == true", {"force": "off"}, False),
+    ("args.code != '50'", {"code": "50"}, False),
+    ("args.confirm != 'yes'", {"confirm": "yes"}, False),
+    ("!(args.zip in ['10115'])", {"zip": "10115"}, False),
+    ("args.path.startsWith('5')", {"path": "6"}, False),
+    ("args.note == 7", {"note": "seven", "amount": "7"}, False),
+    ("args.many.x == 7", {"many": {f"k{n}": "1" for n in range(20)} | {"x": "8"}}, True),
+]
+
+
+@pytest.mark.parametrize(("when", "args", "denied"), COERCED)
+def test_a_denial_asks_with_arguments_as_the_tool_may_read_them(
+    when: str, args: dict[str, Any], denied: bool
+) -> None:
+    """A text may be taken for a number, but not where the rule compares it with a text. In too many ways: denied."""
+    checker = ToolsChecker("c", deny=[ToolRule("pay", when=when)])
+    assert (checker.denial("pay", args) is not None) == denied

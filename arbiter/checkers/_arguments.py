@@ -8,11 +8,12 @@ never allowed, and always denied.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any
@@ -180,6 +181,57 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise UnclearError("is JSON with a key that comes twice")
     return found
+
+
+_MAX_COERCED = 256
+_TRUE = ("1", "on", "t", "true", "y", "yes")
+_FALSE = ("0", "off", "f", "false", "n", "no")
+_FLAGS = {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}
+
+
+def coerced(reading: Mapping[str, Any], texts: Collection[str], *, flags: bool) -> Iterator[dict[str, Any]]:
+    """A reading of arguments in every way in which a tool may take texts for numbers; the first is the reading itself.
+
+    With `flags` also texts and numbers for true and false. `texts` are the arguments that are texts for sure. All
+    parts of a list are taken in one way.
+    """
+    named = {name: [part] if name in texts else _coercions(part, flags) for name, part in reading.items()}
+    return iter(_combined(named))
+
+
+def _coercions(value: Any, flags: bool) -> list[Any]:
+    if isinstance(value, bool):
+        return [value, int(value)]
+    if isinstance(value, str):
+        found = [value, *_numbers(value)]
+    elif isinstance(value, int | float):
+        found = [value]
+    elif isinstance(value, list):
+        parts: list[list[Any]] = [_coercions(part, flags) for part in value]  # pyright: ignore[reportUnknownVariableType]
+        ways = max(map(len, parts), default=1)
+        return [[part[min(way, len(part) - 1)] for part in parts] for way in range(ways)]
+    elif isinstance(value, Mapping):
+        members: Mapping[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        return _combined({name: _coercions(part, flags) for name, part in members.items()})
+    else:
+        return [value]
+    flag = _FLAGS.get(str(value).strip().lower())
+    return [*found, flag] if flags and flag is not None else found
+
+
+def _combined(named: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    if math.prod(map(len, named.values())) > _MAX_COERCED:
+        raise UnclearError("can be read in too many ways")
+    return [dict(zip(named, parts, strict=True)) for parts in itertools.product(*named.values())]
+
+
+def _numbers(text: str) -> Iterator[int | float]:
+    for kind in (int, float):
+        try:
+            yield kind(text)
+        except ValueError:
+            continue
+        return
 
 
 # Paths --------------------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ class FlowChecker(PolicyChecker):
     overwriting a key does not. Of two steps in one superstep, one that labels a key wins over one that clears it.
 
     A node reads the keys of its input. What a `Send` brings may be made of anything: it has all labels that any
-    key has. Every node is followed, whatever the targets; they only say which nodes may be denied.
+    key has, and those that come from the node that sent it. Every node is followed, whatever the targets; they only
+    say which nodes may be denied.
     """
 
     blocking = False
@@ -119,7 +120,7 @@ class FlowChecker(PolicyChecker):
             for key in own.output_state:
                 if tainted or source.marks(own.instruction, key):
                     counted[_label(label, key)] = 1
-            if tainted:
+            if tainted or own.instruction in source.instructions:
                 counted[_label(label, _SENT)] = 1
         return counted
 

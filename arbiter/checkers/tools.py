@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from arbiter.checkers._arguments import (
     UnclearError,
     by_name,
     canonical,
+    coerced,
     normalised,
     readings,
     tests_of,
@@ -292,6 +294,17 @@ class _Answer:
     words: str
 
 
+_FIELD = r"""args(?:\.\w+|\[\s*(?:'\w+'|"\w+")\s*\])"""
+_COMPARED_TEXT = re.compile(
+    rf"""
+    {_FIELD} \s* (?: [=!]= \s* r?['"] | in \s* \[ \s* r?['"] | \.(?:startsWith|endsWith|matches)\( )
+  | ['"] \s* [=!]= \s* {_FIELD}
+    """,
+    re.VERBOSE,
+)
+"""Where an argument is compared with a text: whoever wrote that knows it to be one."""
+
+
 class _When:
     """A condition, and the arguments that it reads; None for all of them."""
 
@@ -302,6 +315,21 @@ class _When:
         self.condition = condition_of(owner, path, expression, {"args", "tool"})
         fields = [field[1:] for field in self.condition.fields if field[0] == "args"]
         self.reads = None if () in fields else {str(field[0]) for field in fields}
+        shown = _COMPARED_TEXT.sub("", expression)
+        self._texts = {
+            name for name in self.reads or () if re.search(rf"\b{re.escape(name)}\b", shown) is None
+        }
+        self._flags = re.search(r"\b(true|false)\b", expression) is not None
+
+    def may_hold(self, reading: Mapping[str, Any], tool: str) -> bool:
+        """Whether it holds for the arguments as a tool may convert them. Where it cannot be told, it does not."""
+        return any(self._holds(args, tool) for args in coerced(reading, self._texts, flags=self._flags))
+
+    def _holds(self, args: Mapping[str, Any], tool: str) -> bool:
+        try:
+            return self.condition.evaluate({"args": args, "tool": tool})
+        except self.failure:
+            return False
 
 
 class _Entry:
@@ -348,11 +376,12 @@ class _Entry:
     def _ask_when(self, when: _When, tool: str, named: Mapping[str, Any], every: bool) -> _Answer:
         words = f"when {when.condition.expression}"
         given = {name: value for name, value in named.items() if when.reads is None or name in when.reads}
+        name = normalised(tool)
         try:
-            found = [
-                when.condition.evaluate({"args": reading, "tool": normalised(tool)})
-                for reading in readings(given)
-            ]
+            found = [when.condition.evaluate({"args": reading, "tool": name}) for reading in readings(given)]
+            if not every and not any(found):
+                # The tool may take the text '50' for the number 50.
+                found.append(any(when.may_hold(reading, name) for reading in readings(given)))
         except (UnclearError, when.failure) as exc:
             return _Answer(None, f"{words!r} cannot be told: {exc}")
         return _Answer(all(found) if every else any(found), words)

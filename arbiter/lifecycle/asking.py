@@ -32,7 +32,7 @@ def approve(
         try:
             terms[checker.name] = terms_of(verdicts[checker.name])
         except Exception as exc:
-            return _refused_by(run, checker, f"its question cannot be asked: {describe(exc)}")
+            return refused_by(run, checker, f"its question cannot be asked: {describe(exc)}")
     first = next((c for c in asking if terms[c.name].approvers is not None), asking[0])
     approvers = terms[first.name].approvers
     asking = [c for c in asking if terms[c.name].approvers in (None, approvers)]
@@ -61,24 +61,24 @@ def approve(
             record.status = "interrupted"
             return decision
         problem = f"it needs a human's approval, and nobody can be asked here: {describe(decision.error)}"
-        return _refused_by(run, first, problem)
+        return refused_by(run, first, problem)
     if decision.kind == "edit":
         try:
             edited = with_fields(run.input, decision.detail)
             key = digest(as_state(edited))
             shown = snapshot(edited, run.settings.snapshot)
         except Exception as exc:
-            return _refused_by(run, first, f"rejected: the edited input does not fit: {describe(exc)}")
+            return refused_by(run, first, f"rejected: the edited input does not fit: {describe(exc)}")
         run.input, record.input = edited, shown
     if decision.kind == "reject":
-        return _refused_by(run, first, decision.rejection)
+        return refused_by(run, first, decision.rejection)
     for checker in asking:
         record.note(f"checker {checker.name}", decision.signature)
     approved.update((checker.name, key) for checker in asking)
     return None
 
 
-def _refused_by(run: NodeRun, checker: PolicyChecker, reason: str) -> Raised | None:
+def refused_by(run: NodeRun, checker: PolicyChecker, reason: str) -> Raised | None:
     """The checker asked, and that ended in a denial."""
     run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
     return denied(run, checker.name, checker.on_deny, reason, None)

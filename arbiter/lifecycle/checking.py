@@ -12,7 +12,7 @@ from arbiter.errors import (
     SyncDriverError,
 )
 from arbiter.facts import Fact
-from arbiter.lifecycle.asking import approve
+from arbiter.lifecycle.asking import approve, refused_by
 from arbiter.lifecycle.outcomes import denied, describe, input_refused
 from arbiter.lifecycle.requests import CallAll, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NOTHING, NodeRun
@@ -59,7 +59,12 @@ def check(run: NodeRun) -> Steps:
         asking: list[PolicyChecker] = [c for c in enforced if verdicts[c.name].kind == "ask"]
         key = ""
         if asking:
-            key = digest(as_state(run.input))
+            try:
+                key = digest(as_state(run.input))
+            except Exception as exc:
+                return refused_by(
+                    run, asking[0], f"an approval could not be held to its input: {describe(exc)}"
+                )
             asking = [c for c in asking if (c.name, key) not in approved]
         if not asking:
             return _watch(run)

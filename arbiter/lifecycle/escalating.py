@@ -31,7 +31,11 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
     command: Any = returned if isinstance(output, Command) else None
     update: Any = returned if command is None else command.update
     read = {} if run.reads is None else run.reads.read
-    key = digest(as_state(returned))
+    try:
+        key = digest(as_state(returned))
+    except Exception as exc:
+        reason = f"a decision could not be held to its output: {describe(exc)}"
+        return denied(run, router.name, router.on_reject, reason, None)
     payload: dict[str, Any] = {
         **verdict.payload,
         "type": "escalation",
