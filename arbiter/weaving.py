@@ -488,6 +488,8 @@ class Visit(NodeRun):
         )
         self.node = node
         self.ledger = ledger
+        if loop.first is None:
+            loop.first = step
         self._conf = conf
         self._kwargs = kwargs
         self._held: list[Callable[[], None]] = []
@@ -528,6 +530,12 @@ class Visit(NodeRun):
     def recover(self, recovered: Recovered) -> None:
         if self.ledger.loop is not None:
             self.ledger.loop.recovered = recovered
+
+    @property
+    def may_be_held(self) -> bool:
+        loop = self.ledger.loop
+        begun = loop is not None and loop.first == self.record.step
+        return begun and not self.node.core.registry.empty and self._resumed() is not None
 
     def _resumed(self) -> Any:
         return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None

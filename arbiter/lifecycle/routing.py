@@ -28,7 +28,8 @@ from arbiter.verdicts import Verdict
 def route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> Steps:
     """Ask all routers; the first that answers and may, wins."""
     record = run.record
-    if run.held is not None and (yield from _ask_again(run, output, run.held, seats)):
+    if run.held is not None:
+        yield from _ask_again(run, output, run.held, seats)
         return
     shown = freeze(output)
     routes: dict[str, str | None] = {}
@@ -168,14 +169,16 @@ def _parts(output: Any) -> list[Any]:
 def _ask_again(
     run: NodeRun, output: Any, held: Mapping[str, Any], seats: Sequence[Seat[PolicyRouter]]
 ) -> Steps:
-    """A router has escalated this output: that is decided. What the router says now, its approvers say, holds."""
-    for seat in seats:
-        if seat.name == held["policy"] and seat.contract.enforced and seat.contract.escalates:
-            for who, remark in held["notes"].items():
-                if who.startswith("router "):
-                    run.record.note(who, remark)
-            answer = yield from _asked(run, seat, freeze(output))
-            asks = isinstance(answer, Verdict) and answer.kind == "ask"
-            run.escalation = (seat.contract, answer if asks else Verdict("ask", held["reason"], held))
-            return True
-    return False
+    """A router has escalated this output: that is decided. What the router says now, its approvers say, holds; and if
+    it no longer asks, or is no longer there, so does what it said then. A human who was asked is heard."""
+    for who, remark in held["notes"].items():
+        if who.startswith("router "):
+            run.record.note(who, remark)
+    seat = next((seat for seat in seats if seat.name == held["policy"]), None)
+    asked = Verdict("ask", held["reason"], held)
+    if seat is not None and seat.contract.enforced and seat.contract.escalates:
+        answer = yield from _asked(run, seat, freeze(output))
+        if isinstance(answer, Verdict) and answer.kind == "ask":
+            asked = answer
+    router = PolicyRouter(held["policy"]) if seat is None else seat.contract
+    run.escalation = (router, asked)

@@ -240,6 +240,11 @@ class NodeRun:
         return Saved()
 
     @property
+    def may_be_held(self) -> bool:
+        """Whether an earlier attempt may have asked about its output, also where no rule would ask now."""
+        return False
+
+    @property
     def recovered(self) -> Recovered | None:
         """What this execution resumes, once somebody has looked."""
         return _NOT_RESUMED
