@@ -162,7 +162,8 @@ def test_a_cache_does_not_serve_what_older_rules_allowed(mode: str, tmp_path: Pa
 @MODES
 def test_a_cache_does_not_serve_what_the_rules_of_others_allowed(mode: str) -> None:
     """The names are the same, and so are the classes."""
-    cache, respond = InMemoryCache(), Spy("respond")
+    cache: Any = InMemoryCache()
+    respond = Spy("respond")
     for limit in (1000, 100):
         arbiter_os = ArbiterOS()
         arbiter_os.add_policy_checker(ConditionChecker("lim", f"input.amount > {limit}"))
