@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -415,6 +415,24 @@ def test_every_shape_of_output_is_kept_as_it_was(shape: str, mode: str, tmp_path
     expected = process(LOW, governed=False)
     assert question(process(LOW))["type"] == "escalation"
     assert process(Command(resume="approve")) == expected
+
+
+@MODES
+def test_tuples_in_an_approved_output_are_tuples_still(mode: str) -> None:
+    """A checkpoint, which keeps the output meanwhile, has no tuples."""
+
+    class Points(TypedDict, total=False):
+        points: Any
+
+    points = ((1, 2), [(3,), {"at": (4, [5])}])
+    builder: Any = StateGraph(Points)
+    builder.add_node("plot", lambda _: {"points": points})
+    builder.add_edge(START, "plot")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(EscalationRouter("editor"))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {}, thread("1"), mode=mode)
+    assert run(app, Command(resume="approve"), thread("1"), mode=mode)["points"] == points
 
 
 @MODES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph.types import Command
@@ -41,6 +41,7 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
         "instruction": record.instruction.qualified if record.instruction else None,
         "item": record.id,
         "output": update,
+        "tuples": list(_tuples(update, [])),
         "command": None if command is None else _address(command),
         "evaluations": {
             name: {"score": float(r.score), "passed": r.passed, "feedback": r.feedback}
@@ -95,15 +96,33 @@ def held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
 
 def _address(command: Any) -> dict[str, Any]:
     """A command without its update, as data."""
-    update = command.update
-    pairs = isinstance(update, list | tuple) and all(isinstance(pair, tuple) for pair in update)  # pyright: ignore[reportUnknownVariableType]
-    return {"goto": command.goto, "graph": command.graph, "pairs": pairs}
+    return {"goto": command.goto, "graph": command.graph}
+
+
+def _tuples(value: Any, path: list[Any]) -> Iterator[list[Any]]:
+    """The paths to the tuples in an update, the inner ones first: a checkpoint makes lists of them."""
+    parts: Any = ()
+    if type(value) is dict:
+        parts = [(key, part) for key, part in value.items() if isinstance(key, str | int)]
+    elif type(value) in (list, tuple):
+        parts = enumerate(value)
+    for key, part in parts:
+        yield from _tuples(part, [*path, key])
+    if type(value) is tuple:
+        yield path
+
+
+def _with_tuple(value: Any, path: Sequence[Any]) -> Any:
+    """`value` with the list at `path` as the tuple that it was."""
+    if not path:
+        return tuple(value)
+    new = list(value) if isinstance(value, tuple) else value.copy()
+    new[path[0]] = _with_tuple(value[path[0]], path[1:])
+    return new
 
 
 def kept_output(question: Mapping[str, Any]) -> Any:
     update, address = question["output"], question["command"]
-    if address is None:
-        return update
-    if address["pairs"]:  # a checkpoint has no tuples
-        update = [tuple(pair) for pair in update]
-    return Command(graph=address["graph"], update=update, goto=address["goto"])
+    for path in question.get("tuples", ()):
+        update = _with_tuple(update, path)
+    return update if address is None else Command(graph=address["graph"], update=update, goto=address["goto"])
