@@ -101,14 +101,15 @@ def _address(command: Any) -> dict[str, Any]:
 
 def _tuples(value: Any, path: list[Any]) -> Iterator[list[Any]]:
     """The paths to the tuples in an update, the inner ones first: a checkpoint makes lists of them."""
+    kind: Any = type(value)
     parts: Any = ()
-    if type(value) is dict:
-        parts = [(key, part) for key, part in value.items() if isinstance(key, str | int)]
-    elif type(value) in (list, tuple):
-        parts = enumerate(value)
-    for key, part in parts:
-        yield from _tuples(part, [*path, key])
-    if type(value) is tuple:
+    if kind is dict:
+        parts = [key for key in value if isinstance(key, str | int)]
+    elif kind in (list, tuple):
+        parts = range(len(value))
+    for key in parts:
+        yield from _tuples(value[key], [*path, key])
+    if kind is tuple:
         yield path
 
 
@@ -116,7 +117,8 @@ def _with_tuple(value: Any, path: Sequence[Any]) -> Any:
     """`value` with the list at `path` as the tuple that it was."""
     if not path:
         return tuple(value)
-    new = list(value) if isinstance(value, tuple) else value.copy()
+    kind: Any = type(value)
+    new: Any = dict(value) if kind is dict else list(value)
     new[path[0]] = _with_tuple(value[path[0]], path[1:])
     return new
 
