@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import Context, ContextVar
@@ -47,12 +48,13 @@ Outcome = EvaluationResult | _Failure
 class Lane:
     """One registered evaluator. Its calls run one after another."""
 
-    __slots__ = ("evaluator", "is_async", "lock", "name", "pace", "queue", "runner")
+    __slots__ = ("evaluator", "is_async", "lock", "mark", "name", "pace", "queue", "runner")
 
     def __init__(self, evaluator: NodeEvaluator) -> None:
         self.evaluator = evaluator
         self.name = evaluator.name
         self.is_async = evaluator.is_async
+        self.mark = uuid.uuid4().hex  # as that of a seat
         self.lock = threading.Lock()
         self.runner = Runner()
         # A deadline can be kept on another thread only, which costs more than most evaluators and doubles the

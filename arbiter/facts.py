@@ -8,7 +8,8 @@ clock, a state or LangGraph; the same writes always give the same value.
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (the router that
             redirected or had a human asked), "notes" {contract: remark},
-            "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount}}
+            "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount}},
+            "sent" (digest of an input that came with a `Send`, where attempts are compared)
     value   {"seq", "steps" (supersteps), "run", "run_from", "nodes", "instructions", "denied", "redirects",
             "first" and "latest" {instruction: number, of completed ones},
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",

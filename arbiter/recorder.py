@@ -112,11 +112,13 @@ Recovered = tuple[int, Mapping[str, Mapping[str, float]]]
 class Loop:
     """One execution of a graph by LangGraph, from `invoke` to its return. Knows its run from the first node on."""
 
-    __slots__ = ("_lock", "_recorder", "fallback", "recovered", "run")
+    __slots__ = ("_lock", "_recorder", "fallback", "first", "recovered", "run")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = weakref.ref(recorder)
         self.run: Run | None = None
+        self.first: int | None = None
+        """The superstep in which it began, once a node has run."""
         self.recovered: Recovered | None = None
         """None until somebody has looked."""
         self._lock = threading.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -37,6 +38,8 @@ class Seat(Generic[C]):
     takes_output: bool
     amethod: Callable[..., Any] | None
     """The twin of the method for async runs, such as `areview`, if it has one."""
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells this registration from every other, also of a contract with that name in another process."""
 
     @staticmethod
     def of(contract: T, method: str = "") -> Seat[T]:
@@ -135,8 +138,9 @@ class Registry:
         with self._lock:
             kept = {id(lane.evaluator): lane for lane in self.evaluators}
             self.evaluators = [kept.get(id(lane.evaluator), lane) for lane in draft.evaluators]
-            self.checkers, self.routers = draft.checkers, draft.routers
-            self.output_checkers = draft.output_checkers
+            self.checkers = _keeping(self.checkers, draft.checkers)
+            self.routers = _keeping(self.routers, draft.routers)
+            self.output_checkers = _keeping(self.output_checkers, draft.output_checkers)
             self.version += 1
 
     def _contracts(self) -> list[Contract]:
@@ -266,6 +270,12 @@ def _applying(
         # redirect leads nowhere, its denial raises.
         and (seat.contract.kind == "checker" or reachable.issuperset(seat.contract.redirect_targets))
     ]
+
+
+def _keeping(before: Sequence[Seat[C]], new: Sequence[Seat[C]]) -> list[Seat[C]]:
+    """`new`, with the very seats of `before` of contracts that are still the same."""
+    kept = {id(seat.contract): seat for seat in before}
+    return [kept.get(id(seat.contract), seat) for seat in new]
 
 
 def _defines(checker: PolicyChecker, method: str) -> bool:

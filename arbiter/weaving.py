@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
@@ -70,7 +71,7 @@ from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import NO_ANSWER, Answered, Ask, NodeRun, Saved, Schemas, opened
 from arbiter.recorder import Loop, Recovered, Run, begin
-from arbiter.registry import Plan
+from arbiter.registry import Plan, Seat
 from arbiter.states import snapshot
 
 LEDGER = "__arbiter_ledger"
@@ -489,6 +490,8 @@ class Visit(NodeRun):
         )
         self.node = node
         self.ledger = ledger
+        if loop.first is None:
+            loop.first = step
         self._conf = conf
         self._kwargs = kwargs
 
@@ -528,6 +531,12 @@ class Visit(NodeRun):
     def recover(self, recovered: Recovered) -> None:
         if self.ledger.loop is not None:
             self.ledger.loop.recovered = recovered
+
+    @property
+    def may_be_held(self) -> bool:
+        loop = self.ledger.loop
+        begun = loop is not None and loop.first == self.record.step
+        return begun and not self.node.core.registry.empty and self._resumed() is not None
 
     def _resumed(self) -> Any:
         return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None
@@ -1179,17 +1188,24 @@ def _woven_body(bound: Any, core: Core, rules: Rules, path: tuple[str, ...]) -> 
 
 def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: frozenset[str]) -> Any:
     """A node cache that passes nothing on unchecked: neither what an ungoverned graph put there or a graph with
-    other rules, nor anything that a checker would look at again."""
+    other rules, nor anything that a checker would look at again.
+
+    Rules are the same if they are the very ones that were registered: by a name or a class nobody can tell what they
+    allow. So a cache that outlives the process serves nothing of an earlier one where rules apply.
+    """
     key_of = policy.key_func
 
     def key(*args: Any, **kwargs: Any) -> str | bytes:
         found = key_of(*args, **kwargs)
         plan = core.registry.plan(name, rule.instruction, targets)
-        checkers = [s.contract for s in plan.checkers if s.contract.enforced]
-        routers = [s.contract for s in plan.routers if s.contract.enforced]
-        names = ",".join([*(c.name for c in checkers), *(r.name for r in routers)])
-        fresh = uuid.uuid4().hex if any(c.reads_history for c in checkers) else ""
-        mark = f"arbiter:{names}:{fresh}:"
+        gate = () if plan.gate is None else (plan.gate,)
+        seats: list[Seat[Any]] = [*plan.checkers, *plan.output_checkers, *plan.advisors, *gate, *plan.routers]
+        marks = {seat.mark for seat in (*seats, *plan.error_routers) if seat.contract.enforced}
+        marks.update(lane.mark for lane in plan.lanes if lane.evaluator.enforced)
+        if any(seat.contract.reads_history for seat in plan.checkers if seat.contract.enforced):
+            marks.add(uuid.uuid4().hex)
+        rules = hashlib.sha256(",".join(sorted(marks)).encode()).hexdigest() if marks else ""
+        mark = f"arbiter:{rules}:"
         return mark + found if isinstance(found, str) else mark.encode() + found
 
     return replace(policy, key_func=key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -321,6 +321,35 @@ def test_approvers_are_those_of_the_rule_in_force(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("rule", ["gone", "audit", "off", "another of its name"])
+@pytest.mark.parametrize("answer", ["approve", "reject", "none"])
+def test_a_question_that_was_asked_is_answered_though_its_rule_is_gone(
+    rule: str, answer: str, mode: str
+) -> None:
+    """The body is done and a human has been asked; that no rule would ask now does not run it again."""
+    write, saver = Spy("write", score=0.2), InMemorySaver()
+    run(newsroom(write, saver, approvers=["alice"])[1], LOW, thread("1"), mode=mode)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("elsewhere", lambda _: True, target_nodes=["send"]))
+    if rule == "another of its name":
+        arbiter_os.add_policy_router(Route("editor", lambda *_: None, target_nodes=["write"]))
+    elif rule != "gone":
+        router = EscalationRouter("editor", target_nodes=["write"])
+        router.mode = cast(Any, rule)
+        arbiter_os.add_policy_router(router)
+    later = arbiter_os.govern(chain(write, Spy("send"), extra=[Spy("fallback")], checkpointer=saver))
+    resume: Any = None if answer == "none" else Command(resume={"type": answer, "by": "alice"})
+    if answer == "reject":
+        with pytest.raises(PolicyViolationError, match="rejected by 'alice'"):
+            run(later, resume, thread("1"), mode=mode)
+    elif answer == "none":
+        assert question(run(later, resume, thread("1"), mode=mode))["output"]["log"] == ["write"]
+    else:
+        assert run(later, resume, thread("1"), mode=mode)["log"] == ["write", "send"]
+    assert len(write.calls) == 1
+
+
+@MODES
 def test_a_body_whose_own_question_looks_like_one_of_ours_is_not_taken_for_one(mode: str) -> None:
     runs: list[Any] = []
 
@@ -386,6 +415,24 @@ def test_every_shape_of_output_is_kept_as_it_was(shape: str, mode: str, tmp_path
     expected = process(LOW, governed=False)
     assert question(process(LOW))["type"] == "escalation"
     assert process(Command(resume="approve")) == expected
+
+
+@MODES
+def test_tuples_in_an_approved_output_are_tuples_still(mode: str) -> None:
+    """A checkpoint, which keeps the output meanwhile, has no tuples."""
+
+    class Points(TypedDict, total=False):
+        points: Any
+
+    points = ((1, 2), [(3,), {"at": (4, [5])}])
+    builder: Any = StateGraph(Points)
+    builder.add_node("plot", lambda _: {"points": points})
+    builder.add_edge(START, "plot")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(EscalationRouter("editor"))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {}, thread("1"), mode=mode)
+    assert run(app, Command(resume="approve"), thread("1"), mode=mode)["points"] == points
 
 
 @MODES

@@ -9,6 +9,7 @@ import pickle
 import threading
 import weakref
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from arbiter import (
     PolicyViolationError,
     Verdict,
 )
+from arbiter.checkers import ConditionChecker
 from arbiter.instructions import GENERATE, RESPOND, VERIFY
 from tests.support import MODES, Check, Judge, Route, Spy, State, chain, good, run, thread
 from tests.test_advice import Review, Tell
@@ -117,6 +119,62 @@ def test_a_cache_serves_where_checkers_only_allow() -> None:
     for name in ("1", "2"):
         assert app.invoke({"log": []}, thread(name)) == {"log": ["respond"]}
     assert len(respond.calls) == 1
+
+
+LIMIT = """version: 1
+name: limits
+description: Amounts have a limit.
+checkers:
+  - {{name: lim, use: condition, deny_when: "input.amount > {}", target_nodes: [respond]}}
+  - {{name: other, use: condition, deny_when: "input.amount < 0", target_nodes: [respond]}}
+evaluators:
+  - {{name: fine, use: threshold, key: amount, threshold: {}}}
+"""
+
+
+def limits(where: Path, limit: int, least: int = 0) -> Path:
+    (where / "policies").mkdir(exist_ok=True)
+    (where / "policies" / "limits.yaml").write_text(LIMIT.format(limit, least))
+    return where
+
+
+@MODES
+def test_a_cache_does_not_serve_what_older_rules_allowed(mode: str, tmp_path: Path) -> None:
+    respond = Spy("respond")
+    arbiter_os = ArbiterOS.from_constitution(limits(tmp_path, 1000))
+    app = arbiter_os.govern(cached(respond, respond=RESPOND))
+    given = {"log": [], "amount": 500}
+    run(app, given, thread("1"), mode=mode)
+    limits(tmp_path, 1000)
+    arbiter_os.load_constitution()
+    run(app, given, thread("2"), mode=mode)
+    assert len(respond.calls) == 1  # the rules are the same
+    limits(tmp_path, 1000, least=1)
+    arbiter_os.load_constitution()
+    run(app, given, thread("3"), mode=mode)
+    assert len(respond.calls) == 2  # another evaluator judges it
+    limits(tmp_path, 100)
+    arbiter_os.load_constitution()
+    with pytest.raises(PolicyViolationError, match="lim"):
+        run(app, given, thread("4"), mode=mode)
+
+
+@MODES
+def test_a_cache_does_not_serve_what_the_rules_of_others_allowed(mode: str) -> None:
+    """The names are the same, and so are the classes."""
+    cache: Any = InMemoryCache()
+    respond = Spy("respond")
+    for limit in (1000, 100):
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(ConditionChecker("lim", f"input.amount > {limit}"))
+        graph = cached(respond, respond=RESPOND)
+        graph.cache = cache
+        app = arbiter_os.govern(graph)
+        if limit == 1000:
+            run(app, {"log": [], "amount": 500}, thread("1"), mode=mode)
+        else:
+            with pytest.raises(PolicyViolationError, match="lim"):
+                run(app, {"log": [], "amount": 500}, thread("2"), mode=mode)
 
 
 @MODES

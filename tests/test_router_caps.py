@@ -370,6 +370,41 @@ def test_a_fan_out_does_not_lose_its_branches(mode: str) -> None:
 
 
 @MODES
+@pytest.mark.parametrize("max_redirects", [0, 1])
+def test_a_piece_of_work_is_not_replaced_by_another_one(max_redirects: int, mode: str) -> None:
+    """What was let go is done; the next section is other work, however well the first was scored."""
+    drafts = {"a": 0.8, "b": 0.5}
+
+    def write(state: Any) -> dict[str, Any]:
+        return {"log": [state["section"]], "score": drafts[state["section"]]}
+
+    def next_section(state: Any) -> Any:
+        return Command(goto=Send("write", {"section": "b"}))
+
+    builder: Any = StateGraph(State)
+    builder.add_node("write", write)
+    builder.add_node("next", next_section, destinations=("write",))
+    builder.add_node("reflect", Spy("reflect"))
+    builder.add_conditional_edges(START, of(lambda _: [Send("write", {"section": "a"})]), ["write"])
+    builder.add_conditional_edges("write", of(lambda s: END if "b" in s["log"] else "next"), ["next", END])
+    builder.add_conditional_edges("reflect", of(lambda _: [Send("write", {"section": "a"})]), ["write"])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(ThresholdEvaluator("quality", "score", 0.9, target_nodes=["write"]))
+    arbiter_os.add_policy_router(
+        EvaluationRouter(
+            "again",
+            "quality",
+            "reflect",
+            max_redirects=max_redirects,
+            on_cap="best_attempt",
+            target_nodes=["write"],
+        )
+    )
+    log = run(arbiter_os.govern(builder), EMPTY, mode=mode)["log"]
+    assert [name for name in log if name != "reflect"] == ["a"] * (max_redirects + 1) + ["b"]
+
+
+@MODES
 def test_events_end_with_the_attempt_that_was_taken(mode: str) -> None:
     """A streamed body has streamed another one."""
     _, app = reflecting(Writer([0.4, 0.3, 0.2]))

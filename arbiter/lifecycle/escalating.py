@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph.types import Command
@@ -45,6 +45,7 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
         "instruction": record.instruction.qualified if record.instruction else None,
         "item": record.id,
         "output": update,
+        "tuples": list(_tuples(update, [])),
         "command": None if command is None else _address(command),
         "evaluations": {
             name: {"score": float(r.score), "passed": r.passed, "feedback": r.feedback}
@@ -99,15 +100,35 @@ def held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
 
 def _address(command: Any) -> dict[str, Any]:
     """A command without its update, as data."""
-    update = command.update
-    pairs = isinstance(update, list | tuple) and all(isinstance(pair, tuple) for pair in update)  # pyright: ignore[reportUnknownVariableType]
-    return {"goto": command.goto, "graph": command.graph, "pairs": pairs}
+    return {"goto": command.goto, "graph": command.graph}
+
+
+def _tuples(value: Any, path: list[Any]) -> Iterator[list[Any]]:
+    """The paths to the tuples in an update, the inner ones first: a checkpoint makes lists of them."""
+    kind: Any = type(value)
+    parts: Any = ()
+    if kind is dict:
+        parts = [key for key in value if isinstance(key, str | int)]
+    elif kind in (list, tuple):
+        parts = range(len(value))
+    for key in parts:
+        yield from _tuples(value[key], [*path, key])
+    if kind is tuple:
+        yield path
+
+
+def _with_tuple(value: Any, path: Sequence[Any]) -> Any:
+    """`value` with the list at `path` as the tuple that it was."""
+    if not path:
+        return tuple(value)
+    kind: Any = type(value)
+    new: Any = dict(value) if kind is dict else list(value)
+    new[path[0]] = _with_tuple(value[path[0]], path[1:])
+    return new
 
 
 def kept_output(question: Mapping[str, Any]) -> Any:
     update, address = question["output"], question["command"]
-    if address is None:
-        return update
-    if address["pairs"]:  # a checkpoint has no tuples
-        update = [tuple(pair) for pair in update]
-    return Command(graph=address["graph"], update=update, goto=address["goto"])
+    for path in question.get("tuples", ()):
+        update = _with_tuple(update, path)
+    return update if address is None else Command(graph=address["graph"], update=update, goto=address["goto"])

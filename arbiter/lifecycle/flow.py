@@ -47,7 +47,7 @@ def lifecycle(run: NodeRun) -> Steps:
 
 def _govern(run: NodeRun) -> Steps:
     plan = run.plan
-    if plan.escalates:
+    if plan.escalates or run.may_be_held:
         saved = yield LookBack(run)
         if type(saved) is Raised:
             return saved  # it is not known whether the body has run
@@ -110,7 +110,7 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
         for lane in plan.awaited:
             yield Resolve(evaluations, lane)
             reads.get(lane.name)
-        if plan.routers:
+        if plan.routers or run.held is not None:
             # What routers read is committed. Afterwards the view is that of evaluators in the background, and
             # what those read of one another is nobody's decision.
             run.view.give_results(reads)
@@ -118,7 +118,7 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
             run.view.give_results(None)
         if not evaluations.complete:
             run.settings.background.enqueue(evaluations)
-    elif plan.routers:
+    elif plan.routers or run.held is not None:
         yield from route(run, output, plan.routers)
     if (run.capped is None and run.escalation is None) or run.redirect is not None:
         return answer

@@ -15,6 +15,7 @@ from arbiter.errors import (
     nearest,
 )
 from arbiter.evaluations import Evaluations
+from arbiter.facts import Fact
 from arbiter.lifecycle.observing import show_results
 from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
@@ -28,7 +29,8 @@ from arbiter.verdicts import Verdict
 def route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> Steps:
     """Ask all routers; the first that answers and may, wins."""
     record = run.record
-    if run.held is not None and (yield from _ask_again(run, output, run.held, seats)):
+    if run.held is not None:
+        yield from _ask_again(run, output, run.held, seats)
         return
     shown = freeze(output)
     routes: dict[str, str | None] = {}
@@ -117,17 +119,15 @@ def _at_cap(run: NodeRun, router: PolicyRouter, what: str) -> None:
 
 
 def best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
-    """The node's output with the state update of that attempt of this node in this run which was scored best: this
-    one, or an earlier one. Of equals it is the latest. Where the run goes stays with this attempt."""
+    """The node's output with the state update of that attempt at this piece of work which was scored best: this one,
+    or an earlier one. Of equals it is the latest. Where the run goes stays with this attempt."""
     record, name, reads = run.record, router.best_by or "", run.reads
     raised = output if type(output) is Raised else None
     found = None if reads is None or raised is not None else reads.get(name)
     best, score = None, -math.inf
-    for fact in run.past.this_run():
+    for fact in _attempts(run):
         judged = fact.get("evals", NOTHING).get(name)
-        mine = fact["node"] == record.node and fact.get("ns", "") == record.namespace
-        # What was denied or rejected was no attempt, and is not to be taken after all.
-        if mine and "status" not in fact and judged is not None and judged[0] >= score:
+        if judged is not None and judged[0] >= score:
             best, score = fact["id"], judged[0]
     if best is None or (found is not None and float(found.score) >= score):
         return output
@@ -142,6 +142,27 @@ def best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
     record.note(f"router {router.name}", f"took the best attempt, {best}, {name}={score:.2f}")
     run.replaced = True
     return taken
+
+
+def _attempts(run: NodeRun) -> list[Fact]:
+    """The earlier attempts at this piece of work, oldest first: those that a router has sent elsewhere, up to the last
+    one that was let go. Of several in one superstep, which were sent, it is that with the same input."""
+    by_step: dict[int, list[Fact]] = {}
+    for fact in run.past.this_run():
+        mine = fact["node"] == run.record.node and fact.get("ns", "") == run.record.namespace
+        # What was denied or rejected was no attempt, and is not to be taken after all.
+        if mine and "status" not in fact:
+            by_step.setdefault(fact["step"], []).append(fact)
+    attempts: list[Fact] = []
+    given = run.sent
+    for step in sorted(by_step, reverse=True):
+        facts = by_step[step]
+        if len(facts) > 1:
+            facts = [fact for fact in facts if given is not None and fact.get("sent") == given]
+        if len(facts) != 1 or "by" not in facts[0] or "to" not in facts[0]:
+            break
+        attempts += facts
+    return attempts[::-1]
 
 
 def with_update(output: Any, better: Any) -> Any:
@@ -168,14 +189,16 @@ def parts_of(output: Any) -> list[Any]:
 def _ask_again(
     run: NodeRun, output: Any, held: Mapping[str, Any], seats: Sequence[Seat[PolicyRouter]]
 ) -> Steps:
-    """A router has escalated this output: that is decided. What the router says now, its approvers say, holds."""
-    for seat in seats:
-        if seat.name == held["policy"] and seat.contract.enforced and seat.contract.escalates:
-            for who, remark in held["notes"].items():
-                if who.startswith("router "):
-                    run.record.note(who, remark)
-            answer = yield from _asked(run, seat, freeze(output))
-            asks = isinstance(answer, Verdict) and answer.kind == "ask"
-            run.escalation = (seat.contract, answer if asks else Verdict("ask", held["reason"], held))
-            return True
-    return False
+    """A router has escalated this output: that is decided. What the router says now, its approvers say, holds; and if
+    it no longer asks, or is no longer there, so does what it said then. A human who was asked is heard."""
+    for who, remark in held["notes"].items():
+        if who.startswith("router "):
+            run.record.note(who, remark)
+    seat = next((seat for seat in seats if seat.name == held["policy"]), None)
+    asked = Verdict("ask", held["reason"], held)
+    if seat is not None and seat.contract.enforced and seat.contract.escalates:
+        answer = yield from _asked(run, seat, freeze(output))
+        if isinstance(answer, Verdict) and answer.kind == "ask":
+            asked = answer
+    router = PolicyRouter(held["policy"]) if seat is None else seat.contract
+    run.escalation = (router, asked)

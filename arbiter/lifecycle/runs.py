@@ -24,7 +24,7 @@ from arbiter.policy import PolicyRouter
 from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan
 from arbiter.shadow import ShadowDecision, ShadowLog
-from arbiter.states import Snapshot
+from arbiter.states import Snapshot, as_state, digest
 from arbiter.verdicts import EvaluationResult, Verdict
 
 
@@ -163,6 +163,8 @@ class NodeRun:
         )
         if self.reads is not None and self.reads.read:
             fact["evals"] = facts_of(self.reads.read)
+        if self.plan.keeps_output and (sent := self.sent) is not None:
+            fact["sent"] = sent
         if (inner := self.inner()) is not None:
             if self.record.status == "completed":
                 fact["inner"] = inner
@@ -180,6 +182,14 @@ class NodeRun:
             if policy in names
         }
         return {"seq": 0, "facts": [], "tallies": tallies} if tallies else None
+
+    @property
+    def sent(self) -> str | None:
+        """The digest of the input, if it came with a `Send`: it tells siblings apart."""
+        path: Any = self.record.path
+        if not path or path[0] != "__pregel_push":
+            return None
+        return digest(as_state(self.input if self.given is None else self.given))
 
     # What happens inside the body
 
@@ -240,6 +250,11 @@ class NodeRun:
 
     async def asaved(self) -> Saved:
         return Saved()
+
+    @property
+    def may_be_held(self) -> bool:
+        """Whether an earlier attempt may have asked about its output, also where no rule would ask now."""
+        return False
 
     @property
     def recovered(self) -> Recovered | None:
