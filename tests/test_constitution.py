@@ -479,6 +479,12 @@ def test_nothing_to_read_is_an_error(tmp_path: Path, source: str, monkeypatch: p
         load_constitution(source)
 
 
+@pytest.mark.parametrize("source", [5, ["policies"], b"policies"])
+def test_what_is_no_path_is_said(source: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Give its path"):
+        ArbiterOS.from_constitution(source)
+
+
 # Reloading ----------------------------------------------------------------------------------------
 
 
