@@ -333,6 +333,17 @@ bad(
     rule("name: w, use: weighted, weights: {a: .nan}", "evaluators"),
     "evaluators[0].weights.a: expected a finite number, got nan",
 )
+bad(
+    "schema-with-a-misspelt-keyword",
+    rule("name: x, use: schema, input: {type: object, requird: [a]}"),
+    "{file}:5: checkers[0].input: expected keywords of JSON Schema, got 'requird'. Did you mean 'required'?",
+)
+bad(
+    "schema-of-fields",
+    rule("name: x, use: schema_valid, schema: {answer: {type: string}}", "evaluators"),
+    "{file}:5: evaluators[0].schema: expected keywords of JSON Schema, got 'answer'.",
+    "under properties",
+)
 bad("budget-of-nothing", rule("name: x, use: budget"), "{file}:5: checkers[0]")
 bad("tools-without-lists", rule("name: x, use: tools"), "{file}:5: checkers[0]")
 bad(
