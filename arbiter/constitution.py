@@ -308,7 +308,12 @@ class _Loader:
                     f"{nearest(source.removeprefix(SHIPPED), shipped_names())}"
                 )
             return
-        root: Any = Path(source) if isinstance(source, str) else source
+        given: Any = source
+        if not isinstance(given, str | Traversable):
+            raise ConfigurationError(
+                f"a constitution is read from a folder, a YAML file or a shipped pack, got {given!r}. Give its path."
+            )
+        root: Any = Path(given) if isinstance(given, str) else given
         if root.is_file():
             self._take(root, root.name)
             return

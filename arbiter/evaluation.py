@@ -27,6 +27,8 @@ class NodeEvaluator(Contract):
     kind = "evaluator"
     method = "evaluate"
     durable: bool = False
+    needs: tuple[str, ...] = ()
+    """Other evaluators whose results it reads."""
     deadline: float | None = 30.0
 
     def __init__(

@@ -19,6 +19,7 @@ from pydantic.errors import PydanticUserError
 from arbiter.advice import CorrectionGate
 from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError, nearest
+from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.lifecycle import Schemas
 from arbiter.policy import PolicyChecker, PolicyRouter
@@ -235,10 +236,11 @@ def _packs_of(graph: Graph, packs: Sequence[BindingPack]) -> list[BindingPack]:
 
 def check_registered(registry: Registry, graph: Graph, rule: Rules) -> None:
     """Everything that is registered makes sense on this graph."""
-    policies: list[Contract] = [seat.contract for seat in registry.checkers]
-    policies += [seat.contract for seat in registry.routers]
-    for policy in policies:
-        check_contract(policy, registry, graph, rule)
+    contracts: list[Contract] = [seat.contract for seat in registry.checkers]
+    contracts += [seat.contract for seat in registry.routers]
+    contracts += [lane.evaluator for lane in registry.evaluators]
+    for contract in contracts:
+        check_contract(contract, registry, graph, rule)
     _check_gates([seat.contract for seat in registry.gates], graph, rule)
 
 
@@ -270,19 +272,25 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
 
 
 def _check_evaluators(contract: Contract, registry: Registry) -> None:
-    """The evaluators whose results it reads are registered: a misspelt one is never found, so nothing happens."""
-    if not isinstance(contract, PolicyChecker | PolicyRouter):
+    """The evaluators whose results it reads are registered and asked: what is never found changes nothing."""
+    if not isinstance(contract, PolicyChecker | PolicyRouter | NodeEvaluator):
         return
     named = [("reads", name) for name in contract.needs]
     if isinstance(contract, PolicyRouter) and contract.best_by is not None:
         named.append(("compares attempts by", contract.best_by))
-    known = [lane.name for lane in registry.evaluators]
+    modes = {lane.name: lane.evaluator.mode for lane in registry.evaluators}
     for what, name in named:
-        if name not in known:
+        if name not in modes:
             raise ConfigurationError(
                 f"{contract.kind} {contract.name!r} {what} evaluator {name!r}, which is not registered. "
-                f"Evaluators: {', '.join(sorted(known)) or 'none'}.{nearest(name, known)} "
+                f"Evaluators: {', '.join(sorted(modes)) or 'none'}.{nearest(name, modes)} "
                 "Add the evaluator first."
+            )
+        # An evaluator that lacks a part says so in the record, at each node run.
+        if modes[name] == "off" and not isinstance(contract, NodeEvaluator):
+            raise ConfigurationError(
+                f"{contract.kind} {contract.name!r} {what} evaluator {name!r}, whose mode is 'off'. "
+                "Set the evaluator's mode to 'enforce', or that of what reads it to 'off' too."
             )
 
 

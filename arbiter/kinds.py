@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Optional, Union, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema, create_model
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, WithJsonSchema, create_model
 
 from arbiter.contracts import Contract
 from arbiter.errors import UnknownInstructionError
@@ -165,9 +165,21 @@ Text = Annotated[str, Field(min_length=1)]
 InstructionText = Annotated[
     Instruction, PlainValidator(_instruction), WithJsonSchema({"type": "string", "minLength": 1})
 ]
+
+
+def _no_pattern(node: str) -> str:
+    if "*" in node or "?" in node:
+        raise ValueError(
+            f"expected the name of a node, got {node!r}. Patterns are for `instructions`: bind the nodes to an "
+            "instruction there, and name it under target_instructions"
+        )
+    return node
+
+
+NodeName = Annotated[Text, AfterValidator(_no_pattern)]
 _TARGET_FIELDS: dict[str, Any] = {
     "target_instructions": Optional[Annotated[list[InstructionText], Field(min_length=1)]],  # noqa: UP045
-    "target_nodes": Optional[Annotated[list[Text], Field(min_length=1)]],  # noqa: UP045
+    "target_nodes": Optional[Annotated[list[NodeName], Field(min_length=1)]],  # noqa: UP045
 }
 
 

@@ -22,7 +22,8 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
@@ -233,6 +234,8 @@ _EXPECTED = {
     "string_too_short": "a text that is not empty",
 }
 
+_TEXTS = ("literal_error", "string_type")
+
 
 def pack_files(folder: Traversable) -> list[Traversable]:
     """The pack files of a folder, by name."""
@@ -289,7 +292,8 @@ def explain(
     for details in error.errors(include_url=False):
         alternatives.setdefault(_place_in(data, details), []).append(details)
     for place, found in alternatives.items():
-        if len(found) > 1 and _is_choice(place, alternatives):
+        tried = len(found) > 1 or len(place) < len(found[0]["loc"])
+        if tried and _is_choice(place, alternatives):
             continue  # one of several shapes was meant, and what is wrong in it is said further in
         if len(found) == 1:
             yield place, _message(model, found[0], also)
@@ -336,24 +340,36 @@ def _message(model: type[PackModel], details: ErrorDetails, also: Iterable[str] 
     if kind == "string_pattern_mismatch":
         pattern = details.get("ctx", {}).get("pattern")
         return f"expected a text like {pattern}, got {_short(got)}"
-    return f"expected {_expected(details)}, got {_short(got)}"
+    quotes = ". YAML reads on, off, yes and no so unless they are in quotes" if isinstance(got, bool) else ""
+    return f"expected {_expected(details)}, got {_short(got)}{quotes if kind in _TEXTS else ''}"
 
 
 def _keys_at(model: type[PackModel], place: Sequence[str | int]) -> Iterable[str]:
     """The keys of what is at a place, which also names the members of unions on the way."""
     kinds: list[Any] = [model]
     for step in place:
-        inside = [part for kind in kinds for part in _inside(kind, step)]
-        kinds = inside or kinds
-    models = [part for kind in kinds for part in _models_in(kind)]
-    return [key for found in models for key in found.model_fields]
+        if len(kinds) > 1:  # pydantic names the one that it tried
+            kinds = [kind for kind in kinds if str(step).startswith(kind.__name__)] or kinds
+        else:
+            kinds = [part for kind in kinds for part in _alternatives(_inside(kind, step))]
+    return [key for kind in kinds for found in _models_in(kind) for key in found.model_fields]
 
 
-def _inside(kind: Any, step: str | int) -> list[Any]:
+def _inside(kind: Any, step: str | int) -> Any:
     members: Any = getattr(kind, "model_fields", None)
     if members is not None:
-        return [members[step].annotation] if step in members else []
-    return [part for part in get_args(kind) if part is not type(None)]
+        return members[step].annotation if step in members else Any
+    return get_args(kind)[-1] if get_args(kind) else Any
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """The members of a union, without None and annotations; of anything else, itself."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _alternatives(get_args(kind)[0])
+    if origin in (Union, UnionType):
+        return [found for part in get_args(kind) for found in _alternatives(part) if found is not type(None)]
+    return [kind]
 
 
 def _models_in(kind: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from arbiter.errors import ParameterError
+from arbiter.errors import ParameterError, nearest
 from arbiter.states import ROOT, as_state, thaw
 
 MOST = 5
@@ -130,6 +130,7 @@ def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults
             raise ParameterError(owner, f"{parameter}.$schema", f"{problem}. Leave it out for draft 2020-12.")
         # No formats: Python's engine has no say about patterns, `_Checked` compiles them.
         dialect.check_schema(schema, format_checker=FormatChecker(()))
+        _refuse_unknown(schema, dialect, owner, parameter)
         patterns = _Checked(schema, dialect, owner, parameter).patterns
     except NotASchema as exc:
         problem = f"expected a JSON Schema: {_short(exc.message)}."
@@ -145,6 +146,22 @@ def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults
             yield tuple(error.absolute_path), error.message
 
     return faults
+
+
+def _refuse_unknown(schema: Mapping[str, Any], dialect: Any, owner: str, parameter: str) -> None:
+    """A keyword that the dialect does not know would demand nothing, and most often it is a known one misspelt."""
+    registry: Any = import_module("jsonschema_specifications").REGISTRY  # which has no types
+    meta: dict[str, Any] = dialect.META_SCHEMA
+    known = {*dialect.VALIDATORS, *meta.get("properties", ())}
+    resolver = registry.resolver(meta.get("$id", meta.get("id", "")))
+    for vocabulary in meta.get("allOf", ()):
+        known.update(resolver.lookup(vocabulary["$ref"]).contents["properties"])
+    whole_text = repr(schema)
+    for keyword in schema:
+        referred = f"'#/{keyword}" in whole_text  # a place for what a $ref refers to
+        if keyword not in known and not keyword.startswith(("$", "x-")) and not referred:
+            problem = f"expected keywords of JSON Schema, got {keyword!r}.{nearest(keyword, known)}"
+            raise ParameterError(owner, parameter, f"{problem} Names of fields go under properties.")
 
 
 class _Checked:

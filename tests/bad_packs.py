@@ -131,7 +131,29 @@ bad(
 bad("description-null", HEAD.replace("A test.", ""), "{file}:3: description: expected a text, got None")
 bad("unknown-key", "checker: []\n", "{file}:4: checker: expected one of", "Did you mean 'checkers'?")
 bad("unknown-mode", "mode: strict\n", "{file}:4: mode: expected 'enforce', 'audit' or 'off', got 'strict'")
-bad("mode-off-unquoted", "mode: off\n", "{file}:4: mode: expected 'enforce', 'audit' or 'off', got False")
+bad(
+    "mode-off-unquoted",
+    "mode: off\n",
+    "{file}:4: mode: expected 'enforce', 'audit' or 'off', got False. YAML reads on, off,",
+    "in quotes",
+)
+bad("rule-mode-off-unquoted", rule(FORBID + ", mode: off"), "checkers[0].mode: expected", "in quotes")
+bad(
+    "a-pattern-as-target",
+    rule(FORBID + ", target_nodes: [a, 'pay*']"),
+    "{file}:5: checkers[0].target_nodes[1]: expected the name of a node, got 'pay*'. Patterns are for `instr",
+)
+bad(
+    "unknown-key-of-an-argument",
+    rule("name: x, use: tools, allow: [{tool: a, arguments: {p: {undr: b}}}]"),
+    "{file}:5: checkers[0].allow[0].arguments.p.undr: expected one of ",
+    "Did you mean 'under'?",
+)
+bad(
+    "unknown-key-of-a-tool",
+    rule("name: x, use: tools, allow: [{tool: a, whn: 'true'}]"),
+    "{file}:5: checkers[0].allow[0].whn: expected one of arguments, reason, tool, when, got 'whn'",
+)
 bad("extends-a-text", "extends: base\n", "{file}:4: extends: expected a list, got 'base'")
 bad(
     "extends-nobody", "extends: [nobody]\n", "{file}:4: extends[0]: expected the name of a pack, got 'nobody'"
@@ -310,6 +332,17 @@ bad(
     "weights-nan",
     rule("name: w, use: weighted, weights: {a: .nan}", "evaluators"),
     "evaluators[0].weights.a: expected a finite number, got nan",
+)
+bad(
+    "schema-with-a-misspelt-keyword",
+    rule("name: x, use: schema, input: {type: object, requird: [a]}"),
+    "{file}:5: checkers[0].input: expected keywords of JSON Schema, got 'requird'. Did you mean 'required'?",
+)
+bad(
+    "schema-of-fields",
+    rule("name: x, use: schema_valid, schema: {answer: {type: string}}", "evaluators"),
+    "{file}:5: evaluators[0].schema: expected keywords of JSON Schema, got 'answer'.",
+    "under properties",
 )
 bad("budget-of-nothing", rule("name: x, use: budget"), "{file}:5: checkers[0]")
 bad("tools-without-lists", rule("name: x, use: tools"), "{file}:5: checkers[0]")

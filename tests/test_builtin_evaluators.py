@@ -410,10 +410,10 @@ def fails(_: Any) -> EvaluationResult:
     raise ValueError("no idea")
 
 
-@pytest.mark.parametrize("part", [Judge("part", fails), None, Judge("part", good, target_nodes=["other"])])
-def test_weighted_part_without_a_result_is_neither_0_nor_1(part: Judge | None) -> None:
+@pytest.mark.parametrize("part", [Judge("part", fails), Judge("part", good, target_nodes=["other"])])
+def test_weighted_part_without_a_result_is_neither_0_nor_1(part: Judge) -> None:
     """It makes the whole an error, or is left out of the mean when that was asked for."""
-    parts = [scores("known", 0.4), *([part] if part else [])]
+    parts = [scores("known", 0.4), part]
     weights = {"known": 1.0, "part": 9.0}
     strict, lenient = (
         WeightedEvaluator("e", weights),
@@ -426,7 +426,8 @@ def test_weighted_part_without_a_result_is_neither_0_nor_1(part: Judge | None) -
 
 
 def test_weighted_mean_of_nothing_is_an_error() -> None:
-    item = judged(WeightedEvaluator("e", {"a": 1, "b": 1}, missing="skip"), {"text": "x"})
+    elsewhere = [Judge(name, good, target_nodes=["other"]) for name in ("a", "b")]
+    item = judged(WeightedEvaluator("e", {"a": 1, "b": 1}, missing="skip"), {"text": "x"}, *elsewhere)
     assert "none of 'a', 'b' gave a result" in problem(item)
 
 

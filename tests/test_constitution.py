@@ -479,6 +479,38 @@ def test_nothing_to_read_is_an_error(tmp_path: Path, source: str, monkeypatch: p
         load_constitution(source)
 
 
+@pytest.mark.parametrize("source", [5, ["policies"], b"policies"])
+def test_what_is_no_path_is_said(source: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Give its path"):
+        ArbiterOS.from_constitution(source)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            (", threshold: 0.5}", ", threshold: 0.5, mode: 'off'}"),
+            "reads evaluator 'quality', whose mode is 'off'",
+        ),
+        (("{name: quality, use", "{name: qualty, use"), "Did you mean 'qualty'"),
+        (
+            (
+                "evaluators:",
+                "evaluators:\n  - {name: all, use: weighted, weights: {quality: 1, cofidence: 1}}",
+            ),
+            "evaluator 'all' reads evaluator 'cofidence', which is not registered",
+        ),
+    ],
+)
+def test_what_is_read_of_an_evaluator_that_never_answers_is_refused(
+    tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
+    project(tmp_path, policies__a=textwrap.dedent(REFLECTING).replace(*change))
+    with pytest.raises(ConfigurationError) as caught:
+        ArbiterOS.from_constitution(tmp_path).govern(chain(Spy("write"), extra=[Spy("reflect")]))
+    assert message in str(caught.value)
+
+
 # Reloading ----------------------------------------------------------------------------------------
 
 

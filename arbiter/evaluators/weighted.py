@@ -53,6 +53,7 @@ class WeightedEvaluator(NodeEvaluator):
         if missing not in ("error", "skip"):
             raise ParameterError(owner, "missing", f"expected 'error' or 'skip', got {missing!r}.")
         self.weights = dict(weights)
+        self.needs = tuple(weights)
         self.at_least = checked_number(owner, "at_least", at_least, low=0, high=1)
         self.missing: Missing = missing
 
