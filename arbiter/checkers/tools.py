@@ -63,6 +63,8 @@ class ToolsChecker(PolicyChecker):
     `history.tally(name, tool)` counts how often a tool was stopped when it started, or would have been.
     """
 
+    counts_stops = True
+
     def __init__(
         self,
         name: str,
