@@ -85,6 +85,10 @@ class FlowChecker(PolicyChecker):
         self._sources = {label: self._source(label, given) for label, given in self._items(labels, "labels")}
         if sum(len(source.input_keys) for source in self._sources.values()) > _MOST_KEYS:
             raise self._wrong("labels", f"expected at most {_MOST_KEYS} input_keys.")
+        self.written_by = {
+            label: source.instructions for label, source in self._sources.items() if not source.input_keys
+        }
+        """For each label that no input has, where alone it can come from."""
         self._forbidden: dict[Instruction, list[str]] = {}
         for label, instructions in self._items(forbid, "forbid"):
             if label not in self._sources:
