@@ -43,6 +43,8 @@ class PolicyChecker(Contract):
     which nothing is committed, because the node around it failed or was denied."""
     recovers: bool = False
     """Whether it reads `CausalHistory.recovered`, which costs a look at the checkpointer when a run is resumed."""
+    counts_stops: bool = False
+    """Whether its tallies count calls in a body that it stopped, or under audit and in a shadow would have."""
 
     def __init__(
         self,

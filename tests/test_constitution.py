@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -836,3 +838,72 @@ def test_a_shadow_looks_at_outputs_too(tmp_path: Path, mode: str) -> None:
     assert [(d.node, d.enforced.kind, d.shadow.kind) for d in arbiter_os.shadow_report()] == [
         ("pay", "allow", "deny")
     ]
+
+
+STOPPING = """
+    checkers:
+      - name: no_removing
+        use: tools
+        deny: [remove]
+    routers:
+      - name: to_pay
+        use: on_error
+        target: pay
+        target_nodes: [write]
+"""
+
+
+@tool
+def remove(path: str) -> str:
+    """Remove a file."""
+    return path
+
+
+@MODES
+@pytest.mark.parametrize("also_in_force", [False, True])
+def test_a_shadow_reports_what_it_would_stop_in_a_body(
+    tmp_path: Path, also_in_force: bool, mode: str
+) -> None:
+    """Where the rules in force stop the same, nothing differs."""
+    project(tmp_path, policies__a=STOPPING)
+
+    def pay(state: Any) -> Any:
+        with contextlib.suppress(PolicyViolationError):
+            remove.invoke({"path": "x"})
+        return {"log": ["pay"]}
+
+    arbiter_os = ArbiterOS()
+    if also_in_force:
+        arbiter_os.load_constitution(tmp_path)
+    arbiter_os.load_shadow(tmp_path)
+    app = arbiter_os.govern(chain(Spy("write"), pay))
+    assert run(app, {"log": []}, mode=mode)["log"] == ["write", "pay"]
+    found = [(d.stage, d.node, d.enforced.kind, str(d.shadow)) for d in arbiter_os.shadow_report()]
+    assert found == ([] if also_in_force else [("check", "pay", "allow", "deny by no_removing")])
+    if not also_in_force:
+        assert arbiter_os.shadow_report()[0].shadow.reason == "stops in the body: remove"
+
+
+@MODES
+@pytest.mark.parametrize("also_in_force", [False, True])
+def test_a_shadow_reports_where_it_would_go_after_an_error(
+    tmp_path: Path, also_in_force: bool, mode: str
+) -> None:
+    """Where the rules in force go there too, nothing differs."""
+    project(tmp_path, policies__a=STOPPING)
+
+    def write(state: Any) -> Any:
+        raise ValueError("broken")
+
+    arbiter_os = ArbiterOS()
+    if also_in_force:
+        arbiter_os.load_constitution(tmp_path)
+    arbiter_os.load_shadow(tmp_path)
+    app = arbiter_os.govern(chain(write, Spy("pay")))
+    if also_in_force:
+        assert run(app, {"log": []}, mode=mode)["log"] == ["pay"]
+    else:
+        with pytest.raises(ValueError, match="broken"):
+            run(app, {"log": []}, mode=mode)
+    found = [(d.stage, d.node, str(d.enforced), str(d.shadow)) for d in arbiter_os.shadow_report()]
+    assert found == ([] if also_in_force else [("route", "write", "continue", "redirect → pay by to_pay")])

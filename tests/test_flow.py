@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -399,6 +399,92 @@ def test_many_clearings_push_out_no_label() -> None:
         app.invoke({"draft": []}, {"recursion_limit": 10 * rounds})
 
 
+def latest(_: str, new: str) -> str:
+    return new
+
+
+@dataclass
+class Writing:
+    """A node that writes keys by their numbers."""
+
+    keys: Iterable[int]
+
+    def __call__(self, state: Any) -> Any:
+        return {f"k{n}": "evil" for n in self.keys}
+
+
+def answering(state: Any) -> Any:
+    return {"answer": state["k0"]}
+
+
+def wide(steps: Sequence[Sequence[tuple[str, Iterable[int]]]], **kwargs: Any) -> Any:
+    """Layers of nodes that write keys by their numbers, then a reply that reads the key 0; what that gave."""
+    numbers = {number for layer in steps for _, keys in layer for number in keys} | {0}
+    schema = typed_dict(
+        "Wide", {f"k{n}": Annotated[str, latest] for n in numbers} | {"answer": str}, total=False
+    )
+    builder = StateGraph(schema)
+    kinds: dict[str, Instruction] = {"reply": RESPOND}
+    before: Any = START
+    for depth, layer in enumerate(steps):
+        names = [f"{kind}{depth}_{number}" for number, (kind, _) in enumerate(layer)]
+        for name, (kind, keys) in zip(names, layer, strict=True):
+            builder.add_node(name, Writing(keys))
+            builder.add_edge(before, name)
+            if kind in KINDS:
+                kinds[name] = KINDS[kind]
+        before = names
+    builder.add_node("reply", answering, input_schema=typed_dict("First", {"k0": str}, total=False))
+    builder.add_edge(before, "reply")
+    arbiter_os = ArbiterOS()
+    labels = {"untrusted": Label(written_by=["TOOL_CALL"])}
+    rule = FlowChecker("taint", labels, {"untrusted": ["RESPOND"]}, on_deny="end", **kwargs)
+    arbiter_os.add_policy_checker(rule)
+    return arbiter_os.govern(builder.compile(), kinds).invoke({"k0": ""}).get("answer")
+
+
+FIRST = ("search", [0])
+Layer = list[tuple[str, Iterable[int]]]
+
+
+def in_turn(kind: str, first: int) -> list[Layer]:
+    """Steps one after another, for 60 keys each."""
+    return [[(kind, range(n, n + 60))] for n in range(first, 400, 60)]
+
+
+MANY: dict[str, list[Layer]] = {
+    "one step": [[("search", range(400))]],
+    "steps one after another": [[FIRST], *in_turn("search", 1)],
+    "steps side by side": [[FIRST], [("search", range(n, n + 60)) for n in range(1, 400, 60)]],
+    "and later much else": [
+        [FIRST],
+        [("search", range(n, n + 60)) for n in range(1, 400, 60)],
+        *in_turn("step", 300),
+    ],
+    "cleared in parts": [
+        [("search", range(400))],
+        *in_turn("check", 1),
+    ],
+    "cleared beside": [
+        [("search", range(60))],
+        [("check", range(1, 60)), *(("search", range(n, n + 60)) for n in range(60, 400, 60))],
+        *in_turn("check", 1),
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", MANY.values(), ids=MANY.keys())
+def test_no_label_is_forgotten_because_there_are_many(steps: Any) -> None:
+    """With more labelled keys than are remembered every key counts as labelled, until all of them are cleared."""
+    assert wide(steps) is None
+    assert wide([*steps, [("check", [1])]], clears="all") == "evil"
+    assert wide([*steps, [("check", [1])], [("search", [1])]], clears="all") == "evil"
+
+
+def test_as_many_labels_as_are_remembered_are_exact() -> None:
+    assert wide([[("search", range(1, 75))]]) == ""
+
+
 class Only(TypedDict):
     question: Annotated[list[str], operator.add]
 
@@ -483,6 +569,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "may not read": ({"forbid": {"untrusted": ["VERIFY"]}}, "VERIFY clears labels, so it has to read them"),
     "clears its own": ({"cleared_by": ["TOOL_CALL"]}, "TOOL_CALL is in cleared_by"),
+    "too many": (
+        {"labels": {"untrusted": {"input_keys": [f"k{n}" for n in range(81)]}}},
+        "labels: expected at most 80 input_keys",
+    ),
     "clears": ({"clears": "some"}, "clears: expected 'written' or 'all', got 'some'"),
 }
 

@@ -17,8 +17,11 @@ from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, NodeEvaluator, PolicyChecker, PolicyRouter
+from arbiter import checkers as kinds
+from arbiter.checkers import HistoryPolicyChecker
 from arbiter.contracts import Contract
 from arbiter.errors import NotAGraphError, UnknownNodeError
+from arbiter.evaluators import ThresholdEvaluator
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from arbiter.linting import (
     CODES,
@@ -30,6 +33,7 @@ from arbiter.linting import (
     to_mermaid,
     to_sarif,
 )
+from arbiter.routers import ErrorRouter, EvaluationRouter, MetricThresholdPolicyRouter
 from tests.lint_corpus import CLEAN, SEEDED, Case, agent, body, demands, graph, sub
 from tests.lint_rules import AtMost, RequireBefore
 
@@ -374,3 +378,94 @@ def test_every_report_can_be_shown_in_every_format(case: Case) -> None:
     assert len(json.loads(to_sarif(report))["runs"][0]["results"]) == len(report)
     assert len(json.loads(to_json(report))["findings"]) == len(report)
     assert all(len(line) <= 80 for line in str(report).splitlines())
+
+
+VERIFIED = {"draft": GENERATE, "verify": VERIFY, "pay": TOOL_CALL}
+
+
+def on_drafts(name: str = "e", node: str = "draft") -> ThresholdEvaluator:
+    return ThresholdEvaluator(name, "score", 0.5, target_nodes=[node])
+
+
+MISSES: list[tuple[str, str, list[Contract]]] = [
+    (
+        "always-denied",
+        "error",
+        [on_drafts(), kinds.RequireBefore("v", VERIFY, evaluator="e", target_nodes=["pay"])],
+    ),
+    (
+        "dead-rule",
+        "warning",
+        [on_drafts(node="verify"), EvaluationRouter("r", "e", "draft", target_nodes=["draft"])],
+    ),
+    ("always-denied", "error", [HistoryPolicyChecker("h", [GENERATE, TOOL_CALL], adjacent=False)]),
+    (
+        "unverified-path",
+        "error",
+        [
+            kinds.RequireBefore("v", VERIFY, target_nodes=["pay"]),
+            MetricThresholdPolicyRouter("r", "s", 0.5, "pay", target_nodes=["verify"]),
+        ],
+    ),
+    (
+        "unverified-path",
+        "error",
+        [
+            kinds.RequireBefore("v", VERIFY, target_nodes=["pay"]),
+            ErrorRouter("r", "pay", target_nodes=["verify"]),
+        ],
+    ),
+    (
+        "dead-rule",
+        "warning",
+        [
+            kinds.FlowChecker(
+                "f", labels={"u": kinds.Label(written_by=["STORE"])}, forbid={"u": ["TOOL_CALL"]}
+            )
+        ],
+    ),
+]
+FINE: list[list[Contract]] = [
+    [
+        on_drafts(node="verify"),
+        kinds.RequireBefore("v", VERIFY, evaluator="e", target_nodes=["pay"]),
+        EvaluationRouter("r", "e", "draft", target_nodes=["verify"]),
+    ],
+    [HistoryPolicyChecker("h", [TOOL_CALL, GENERATE], adjacent=False)],
+    [
+        kinds.RequireBefore("v", VERIFY, target_nodes=["pay"]),
+        ErrorRouter("r", "draft", target_nodes=["verify"]),
+    ],
+    [kinds.FlowChecker("f", labels={"u": kinds.Label(input_keys=["x"])}, forbid={"u": ["TOOL_CALL"]})],
+]
+
+
+def found_on_a_payment(rules: list[Contract]) -> list[tuple[str, str]]:
+    builder = StateGraph(Payment)
+    builder.add_sequence([(name, nothing) for name in VERIFIED])
+    builder.add_edge(START, "draft")
+    return [
+        (finding.code, finding.severity)
+        for finding in governing(*rules).lint(builder.compile(), instructions=VERIFIED)
+    ]
+
+
+class Payment(TypedDict, total=False):
+    x: str
+    s: float
+    score: float
+
+
+def nothing(state: Any) -> Any:
+    return {}
+
+
+@pytest.mark.parametrize(("code", "severity", "rules"), MISSES)
+def test_rules_that_can_only_deny_or_never_fire(code: str, severity: str, rules: list[Contract]) -> None:
+    """Each is found once, by its one mistake."""
+    assert found_on_a_payment(rules) == [(code, severity)]
+
+
+@pytest.mark.parametrize("rules", FINE)
+def test_the_same_rules_without_the_mistake_are_fine(rules: list[Contract]) -> None:
+    assert found_on_a_payment(rules) == []

@@ -754,6 +754,10 @@ def boom(_: Any) -> dict[str, Any]:
     raise ValueError("boom")
 
 
+def pay_once(_: Any) -> dict[str, list[str]]:
+    return {"paid": ["pay"]}
+
+
 def order(check: Any, last: Any) -> Any:
     inner = building(Order)
     inner.add_node("check", check)
@@ -762,7 +766,7 @@ def order(check: Any, last: Any) -> Any:
     inner.add_edge("check", "last")
     outer = building(Order)
     outer.add_node("team", inner.compile())
-    outer.add_node("pay", lambda _: {"paid": ["pay"]})
+    outer.add_node("pay", pay_once)
     outer.add_edge(START, "team")
     outer.add_edge("team", "pay")
     return outer.compile(checkpointer=InMemorySaver())

@@ -17,6 +17,11 @@ Clears = Literal["written", "all"]
 _SENT = "*"
 """Stands among the keys of a label for what a `Send` may carry: a payload made before a key was cleared arrives
 after that."""
+_ANY = "**"
+"""Stands for every key: more had labels than are remembered."""
+_MOST_KEYS = 80
+"""How many labels of keys are remembered. Of a policy's 256 tallies those are kept that grew last: a superstep that
+pushes a label out leaves more than that many in sight, since it adds at most two for each that it clears."""
 _MOST = 5
 
 
@@ -51,7 +56,8 @@ class FlowChecker(PolicyChecker):
     `labels` says where each label comes from, `forbid` which instructions may not read it. A node that reads a
     labelled key hands the label on to every key that it writes. Only a completed step of an instruction in
     `cleared_by` takes labels off: those of the keys that it wrote, or with `clears="all"` those of all keys;
-    overwriting a key does not. Of two steps in one superstep, one that labels a key wins over one that clears it.
+    overwriting a key does not. While more than 80 keys have labels, and from then on until all are cleared, every key
+    counts as labelled. Of two steps in one superstep, one that labels a key wins over one that clears it.
 
     A node reads the keys of its input. What a `Send` brings may be made of anything: it has all labels that any
     key has, and those that come from the node that sent it. Every node is followed, whatever the targets; they only
@@ -77,6 +83,12 @@ class FlowChecker(PolicyChecker):
         self.clears = clears
         self._cleared_by = self._read(cleared_by, "cleared_by")
         self._sources = {label: self._source(label, given) for label, given in self._items(labels, "labels")}
+        if sum(len(source.input_keys) for source in self._sources.values()) > _MOST_KEYS:
+            raise self._wrong("labels", f"expected at most {_MOST_KEYS} input_keys.")
+        self.written_by = {
+            label: source.instructions for label, source in self._sources.items() if not source.input_keys
+        }
+        """For each label that no input has, where alone it can come from."""
         self._forbidden: dict[Instruction, list[str]] = {}
         for label, instructions in self._items(forbid, "forbid"):
             if label not in self._sources:
@@ -94,11 +106,12 @@ class FlowChecker(PolicyChecker):
         labels = () if own.instruction is None else self._forbidden.get(own.instruction, ())
         if not labels or not super().applies_to(own.node, own.instruction):
             return Verdict.allow()
+        full = self._is_full(history)
         found = [
             self._reason(history, label, key)
             for label in labels
             for key in self._reads(history, own, label)
-            if self._has(history, label, key)
+            if full or self._has_any(history, label, key)
         ]
         if not found:
             return Verdict.allow()
@@ -112,17 +125,33 @@ class FlowChecker(PolicyChecker):
         if own.status != "completed":
             return None  # nothing of it is committed
         counted: dict[str, float] = {}
+        clearing = own.instruction in self._cleared_by
+        full = self._is_full(history)
         for label, source in self._sources.items():
-            if own.instruction in self._cleared_by:
+            if clearing:
                 counted.update(self._cleared(history, own, label))
                 continue
-            tainted = any(self._has(history, label, key) for key in self._reads(history, own, label))
+            tainted = any(
+                full or self._has_any(history, label, key) for key in self._reads(history, own, label)
+            )
             for key in own.output_state:
                 if tainted or source.marks(own.instruction, key):
                     counted[_label(label, key)] = 1
             if tainted or own.instruction in source.instructions:
                 counted[_label(label, _SENT)] = 1
+        if (full and not (clearing and self.clears == "all")) or (not clearing and len(counted) > _MOST_KEYS):
+            for label in self._sources:
+                counted[_label(label, _ANY)] = 1  # the last one, so that it is kept
         return counted
+
+    def _is_full(self, history: History) -> bool:
+        """Whether more labels of keys are in sight than are remembered: others may have been pushed out."""
+        if len(history.tally_keys(self.name)) <= _MOST_KEYS:
+            return False
+        labelled = (
+            self._has(history, label, key) for label in self._sources for key in self._known(history, label)
+        )
+        return sum(labelled) > _MOST_KEYS
 
     def _cleared(self, history: History, own: HistoryItem, label: str) -> Iterator[tuple[str, float]]:
         known = self._known(history, label)
@@ -146,6 +175,10 @@ class FlowChecker(PolicyChecker):
     def _reads(self, history: History, own: HistoryItem, label: str) -> Iterable[str]:
         return self._known(history, label) if own.sent else own.input_state
 
+    def _has_any(self, history: History, label: str, key: str) -> bool:
+        """Whether the key is labelled, or it may be, since some labels are forgotten."""
+        return self._has(history, label, key) or self._has(history, label, _ANY)
+
     def _has(self, history: History, label: str, key: str) -> bool:
         """Whether the key is labelled: no clearing step has seen all of its labellings."""
         from_start = key in self._sources[label].input_keys
@@ -163,6 +196,8 @@ class FlowChecker(PolicyChecker):
 
     def _reason(self, history: History, label: str, key: str) -> str:
         what = "what was sent to it" if key == _SENT else repr(key)
+        if not self._has(history, label, key):
+            return f"{what} (perhaps {label}: more than {_MOST_KEYS} keys have labels)"
         tally = _label(label, key)
         if isinstance(history, CausalHistory):
             for fact in reversed(list(history.past.facts())):

@@ -64,6 +64,7 @@ class ToolsChecker(PolicyChecker):
     """
 
     spends = True
+    counts_stops = True
 
     def __init__(
         self,

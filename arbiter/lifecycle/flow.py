@@ -22,7 +22,13 @@ from arbiter.lifecycle.outcomes import denied, describe, end, note_output, outpu
 from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps
 from arbiter.lifecycle.routing import best_attempt, route
 from arbiter.lifecycle.runs import SHADOW, NodeRun
-from arbiter.lifecycle.shadowing import compare_checks, shadow_check, shadow_output, shadow_route
+from arbiter.lifecycle.shadowing import (
+    compare_checks,
+    compare_routes,
+    shadow_check,
+    shadow_output,
+    shadow_route,
+)
 from arbiter.verdicts import EvaluationResult
 
 
@@ -37,11 +43,13 @@ def lifecycle(run: NodeRun) -> Steps:
     answer = yield from _govern(run)
     if plan.shadow is not None:
         yield from shadow_output(run, plan.shadow)
-        compare_checks(run)
-        if run.record.status == "completed":
-            yield from shadow_route(run, plan.shadow, answer)
+        routed = yield from shadow_route(run, plan.shadow, answer)
         yield from observe(run, plan.shadow.observers, run.shadow_view, SHADOW)
-    yield from observe(run, plan.observers, run.view)
+        yield from observe(run, plan.observers, run.view)
+        compare_checks(run, plan.shadow)
+        compare_routes(run, routed)
+    else:
+        yield from observe(run, plan.observers, run.view)
     return answer
 
 

@@ -10,7 +10,7 @@ from langgraph.errors import GraphBubbleUp
 from arbiter.evaluations import Evaluations
 from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, CallAll, Raised, Resolve, Steps
-from arbiter.lifecycle.runs import NO_RESULTS, NodeRun
+from arbiter.lifecycle.runs import NO_RESULTS, SHADOW, NodeRun
 from arbiter.policy import PolicyChecker
 from arbiter.registry import Plan, Seat
 from arbiter.shadow import ShadowDecision, ShadowDifference
@@ -56,7 +56,8 @@ def _decision(verdict: Verdict, checker: PolicyChecker) -> ShadowDecision:
     return ShadowDecision(kind=verdict.kind, policy=checker.name, reason=verdict.reason, target=target)
 
 
-def compare_checks(run: NodeRun) -> None:
+def compare_checks(run: NodeRun, shadow: Plan) -> None:
+    """Compare what was decided before the body, in it, and about its output. After both have observed it."""
     if run.shadow is None:
         return
     enforced = ShadowDecision(kind="allow")
@@ -67,24 +68,41 @@ def compare_checks(run: NodeRun) -> None:
             return
         if checker.enforced and _STRENGTH[verdict.kind] > _STRENGTH[enforced.kind]:
             enforced = _decision(verdict, checker)
-    _note_difference(run, "check", enforced, run.shadow)
+    enforced = _stopped(run, [c for c in run.plan.observers if c.enforced], "") or enforced
+    decided = run.shadow
+    if decided.kind == "allow":
+        decided = _stopped(run, shadow.observers, SHADOW) or decided
+    _note_difference(run, "check", enforced, decided)
+
+
+def _stopped(run: NodeRun, observers: Sequence[PolicyChecker], prefix: str) -> ShadowDecision | None:
+    """What stopped a call in the body, or would have: that is a denial, wherever `on_deny` leads."""
+    for checker in observers:
+        if checker.counts_stops and (stops := run.record.tallies.get(prefix + checker.name)):
+            calls = ", ".join(stops)
+            return ShadowDecision(kind="deny", policy=checker.name, reason=f"stops in the body: {calls}")
+    return None
 
 
 def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
-    record, view = run.record, run.shadow_view
-    if not shadow.routers:
-        return
-    evaluations = Evaluations(shadow.lanes, view)
-    view.give_results(evaluations)
+    """Where it would go from here, or None if nobody there is asked. `output` may be `Raised`."""
+    view = run.shadow_view
+    failed = run.record.status != "completed"
+    seats = shadow.error_routers if failed else shadow.routers
+    if not seats or (failed and not _asks_about_error(run, output)):
+        return None
+    evaluations = None if failed else Evaluations(shadow.lanes, view)
+    if evaluations is not None:
+        view.give_results(evaluations)
     decision = ShadowDecision(kind="continue")
-    shown = freeze(output)
-    for seat in shadow.routers:
+    shown = None if failed else freeze(output)
+    for seat in seats:
         router = seat.contract
         for name in router.needs:
-            if (lane := evaluations.lane(name)) is not None:
+            if evaluations is not None and (lane := evaluations.lane(name)) is not None:
                 yield Resolve(evaluations, lane)
         target = yield Call(seat, (view, shown) if seat.takes_output else (view,))
-        if isinstance(target, Verdict) and target.kind == "ask" and router.escalates:
+        if isinstance(target, Verdict) and target.kind == "ask" and router.escalates and not failed:
             decision = ShadowDecision(kind="ask", policy=router.name, reason=target.reason)
         elif isinstance(target, str) and target in run.targets:
             if view.past.redirects(seat.name) >= router.max_redirects:
@@ -93,7 +111,24 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
         else:
             continue
         break
-    view.give_results(NO_RESULTS)
+    if evaluations is not None:
+        view.give_results(NO_RESULTS)
+    return decision
+
+
+def _asks_about_error(run: NodeRun, output: Any) -> bool:
+    """Whether the routers for errors are asked: the body has failed, and nobody retries."""
+    if run.record.status != "failed":
+        return False
+    if type(output) is not Raised:
+        return run.record.redirected_to is not None  # one of those in force has taken the error
+    return isinstance(output.error, Exception) and run.is_final(output.error)
+
+
+def compare_routes(run: NodeRun, decision: ShadowDecision | None) -> None:
+    record = run.record
+    if decision is None:
+        return
     enforced = ShadowDecision(kind="continue")
     if record.redirected_to is not None:
         enforced = ShadowDecision(

@@ -133,4 +133,5 @@ def _tools(contracts: Sequence[Contract], nodes: Sequence[Node]) -> Iterator[Fin
 def in_contradiction(findings: Sequence[Finding], demands: Demands) -> set[str]:
     """The names of rules that a contradiction speaks of: what else is wrong with them follows from it."""
     named = " ".join(finding.message for finding in findings)
-    return {demand.rule.name for demand in demands.before if repr(demand.rule.name) in named}
+    rules = [*(demand.rule for demand in demands.before), *(banned.rule for banned in demands.sequences)]
+    return {rule.name for rule in rules if repr(rule.name) in named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from langgraph.constants import END
 
@@ -10,7 +10,7 @@ from arbiter.contracts import Contract
 from arbiter.errors import nearest
 from arbiter.instructions import Instruction
 from arbiter.linting.findings import Finding, Severity
-from arbiter.linting.rules import Demands, Step, severity_of, source_of
+from arbiter.linting.rules import Demands, Step, is_a, severity_of, source_of
 from arbiter.linting.topology import Level, Node
 
 
@@ -33,6 +33,8 @@ def rules_that_never_fire(graph: Level, contracts: Sequence[Contract], demands: 
     nodes = [node for _, node in graph.all_nodes()]
     for contract in contracts:
         yield from _without_nodes(contract, nodes)
+        yield from _without_results(contract, contracts, nodes)
+        yield from _without_labels(contract, nodes)
     for demand in (*demands.after,):
         yield from _step_missing(demand.rule, demand.step, nodes)
     for forbidden in demands.sequences:
@@ -68,6 +70,34 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
         f"it is for {wanted or 'no node at all'}, which no node{where} of this graph is",
         _held(nodes),
     )
+
+
+def _without_results(
+    router: Contract, contracts: Sequence[Contract], nodes: Sequence[Node]
+) -> Iterator[Finding]:
+    """A router that reads evaluators of which none judges any of its nodes."""
+    needs: Sequence[str] = getattr(router, "needs", ()) if router.kind == "router" else ()
+    read = [c for c in contracts if c.kind == "evaluator" and c.name in needs]
+    own = [node for node in nodes if node.is_target_of(router)]
+    if not own or not needs or len(read) < len(needs):
+        return
+    if not any(node.is_target_of(evaluator) for node in own for evaluator in read):
+        names = ", ".join(repr(evaluator.name) for evaluator in read)
+        where = ", ".join(node.full for node in own)
+        yield _dead(router, f"it reads {names}, which never judges {where}", "Give both the same targets.")
+
+
+def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """A label that no node of the graph gives to anything."""
+    sources: Mapping[str, frozenset[Instruction]] = getattr(rule, "written_by", {})
+    for label, instructions in sources.items() if is_a(rule, "FlowChecker") else ():
+        if all(node.instruction not in instructions for node in nodes):
+            wanted = " or ".join(sorted(map(str, instructions)))
+            yield _dead(
+                rule,
+                f"its label {label!r} is written by {wanted}, which no node of this graph is",
+                _held(nodes),
+            )
 
 
 def _held(nodes: Sequence[Node]) -> str:

@@ -66,6 +66,7 @@ def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Itera
     yield from cycles_without_cap(graph, contracts)
     contradictions = list(contradicting_rules(graph, contracts, demands))
     yield from contradictions
-    yield from unverified_paths(graph, demands, in_contradiction(contradictions, demands))
-    yield from nodes_always_denied(graph, demands)
+    contradictory = in_contradiction(contradictions, demands)
+    yield from unverified_paths(graph, demands, contradictory)
+    yield from nodes_always_denied(graph, demands, contracts, contradictory)
     yield from denied_edges(graph, demands)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from arbiter.contracts import Contract
 from arbiter.instructions import Instruction
 from arbiter.linting.findings import Finding, Severity
-from arbiter.linting.rules import Ban, Demand, Demands, Forbidden, Window, severity_of, source_of
+from arbiter.linting.rules import Ban, Demand, Demands, Forbidden, Step, Window, severity_of, source_of
 from arbiter.linting.runs import Explorer, Runs
 from arbiter.linting.topology import Level, Node
 
@@ -41,6 +41,7 @@ def _runs(graph: Level, demand: Demand, *, guesses: bool) -> Runs:
         marks=demand.step.matches,
         watches=lambda node: node.is_target_of(demand.rule),
         resets=demand.each_use,
+        stays=demand.stays,
         guesses=guesses,
     ).play(graph)
 
@@ -54,6 +55,8 @@ def _heals(graph: Level, demand: Demand) -> bool:
 def _unverified(demand: Demand, full: str, path: tuple[str, ...], *, sure: bool, nowhere: bool) -> Finding:
     rule, step = demand.rule, demand.step
     where = "no node of this graph is" if nowhere else "did not run before it on this path"
+    if demand.stays and not nowhere:
+        where += ", or a router sent it there"
     again = " since it ran last" if demand.each_use and path.count(full) > 1 else ""
     return Finding(
         code="unverified-path",
@@ -70,10 +73,19 @@ def _unverified(demand: Demand, full: str, path: tuple[str, ...], *, sure: bool,
     )
 
 
-def nodes_always_denied(graph: Level, demands: Demands) -> Iterator[Finding]:
+def nodes_always_denied(
+    graph: Level, demands: Demands, contracts: Sequence[Contract], contradictory: set[str]
+) -> Iterator[Finding]:
     """Nodes that a rule denies on every path."""
+    for demand in demands.before:
+        yield from _never_judged(graph, demand, contracts)
     for ban in demands.after:
         yield from _banned(graph, ban)
+    for forbidden in demands.sequences:
+        known = forbidden.rule.name in contradictory
+        if len(forbidden.steps) == 2 and not forbidden.adjacent and not known:
+            ban = Ban(rule=forbidden.rule, step=Step(forbidden.steps[0], None))
+            yield from _banned(graph, ban, forbidden.steps[1])
     for window in demands.within:
         yield from _too_late(graph, window)
     for rule in demands.never:
@@ -93,8 +105,24 @@ def nodes_always_denied(graph: Level, demands: Demands) -> Iterator[Finding]:
                     )
 
 
-def _banned(graph: Level, ban: Ban) -> Iterator[Finding]:
-    runs = Explorer(marks=ban.step.matches, watches=lambda node: node.is_target_of(ban.rule)).play(graph)
+def _never_judged(graph: Level, demand: Demand, contracts: Sequence[Contract]) -> Iterator[Finding]:
+    """The evaluator that a pass is about looks at no node that could pass."""
+    nodes = [node for _, node in graph.all_nodes()]
+    doing = [node for node in nodes if demand.step.matches(node)]
+    evaluators = [c for c in contracts if c.kind == "evaluator" and c.name == demand.evaluator]
+    if not doing or not evaluators or any(node.is_target_of(evaluators[0]) for node in doing):
+        return
+    for node in nodes:
+        if node.is_target_of(demand.rule):
+            why = f"a pass of {demand.step} is one of evaluator {demand.evaluator!r}, which never judges {demand.step}"
+            yield _denied(demand.rule, node.full, why, (), f"Let {demand.evaluator!r} judge {demand.step}")
+
+
+def _banned(graph: Level, ban: Ban, only: Instruction | None = None) -> Iterator[Finding]:
+    def watches(node: Node) -> bool:
+        return node.is_target_of(ban.rule) and only in (None, node.instruction)
+
+    runs = Explorer(marks=ban.step.matches, watches=watches).play(graph)
     if not runs.complete:
         yield _gave_up(ban.rule)
         return

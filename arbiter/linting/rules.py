@@ -42,11 +42,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Its targets run only when `step` has been done; with `each_use`, once for each time that it was."""
+    """Its targets run only when `step` has been done; with `each_use`, once for each time that it was.
+
+    With `stays`, what a router sent elsewhere was not done. `evaluator` has to judge it.
+    """
 
     rule: Contract
     step: Step
     each_use: bool = False
+    stays: bool = False
+    evaluator: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,8 @@ def demands_of(contracts: Sequence[Contract]) -> Demands:
                     rule=rule,
                     step=_step(values.required),
                     each_use=bool(getattr(rule, "once_per_use", False)),
+                    stays=True,
+                    evaluator=getattr(rule, "evaluator", None),
                 )
             )
         elif is_a(rule, "WithinSteps"):

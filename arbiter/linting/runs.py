@@ -64,10 +64,14 @@ class _Move:
 class Explorer:
     """Plays the runs of a graph. `marks` says which nodes set the mark, `watches` which are of interest.
 
-    With `resets`, a watched node takes the mark away again. Without `guesses` choices that are not declared go nowhere.
+    With `resets`, a watched node takes the mark away again. With `stays`, a node that a router sends elsewhere sets no
+    mark. Without `guesses` choices that are not declared go nowhere.
     """
 
-    def __init__(self, *, marks: Test, watches: Test, resets: bool = False, guesses: bool = True) -> None:
+    def __init__(
+        self, *, marks: Test, watches: Test, resets: bool = False, stays: bool = False, guesses: bool = True
+    ) -> None:
+        self._stays = stays
         self._marks = marks
         self._watches = watches
         self._resets = resets
@@ -128,10 +132,11 @@ class Explorer:
         node = level.nodes.get(name)
         if node is not None and node.inner is not None and node.inner.known:
             marks = self.play(node.inner, mark).ends or {mark}
-        if node is not None and self._marks(node):
+        own = node is not None and self._marks(node)
+        if own:
             marks = {True}
         return [
-            _Move(name, outcome, made and outcome.ran)
+            _Move(name, outcome, made and outcome.ran and not (own and self._stays and outcome.redirect))
             for outcome in level.outcomes(name, guesses=self._guesses)
             for made in sorted(marks)
         ]
