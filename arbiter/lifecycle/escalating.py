@@ -101,13 +101,14 @@ def _address(command: Any) -> dict[str, Any]:
 
 def _tuples(value: Any, path: list[Any]) -> Iterator[list[Any]]:
     """The paths to the tuples in an update, the inner ones first: a checkpoint makes lists of them."""
+    inside: Any = value
     parts: Any = ()
     if type(value) is dict:
-        parts = [(key, part) for key, part in value.items() if isinstance(key, str | int)]
+        parts = [key for key in inside if isinstance(key, str | int)]
     elif type(value) in (list, tuple):
-        parts = enumerate(value)
-    for key, part in parts:
-        yield from _tuples(part, [*path, key])
+        parts = range(len(inside))
+    for key in parts:
+        yield from _tuples(inside[key], [*path, key])
     if type(value) is tuple:
         yield path
 
@@ -116,8 +117,9 @@ def _with_tuple(value: Any, path: Sequence[Any]) -> Any:
     """`value` with the list at `path` as the tuple that it was."""
     if not path:
         return tuple(value)
-    new = list(value) if isinstance(value, tuple) else value.copy()
-    new[path[0]] = _with_tuple(value[path[0]], path[1:])
+    inside: Any = value
+    new: Any = dict(inside) if isinstance(value, Mapping) else list(inside)
+    new[path[0]] = _with_tuple(inside[path[0]], path[1:])
     return new
 
 
