@@ -57,9 +57,10 @@ def _govern(run: NodeRun) -> Steps:
     plan = run.plan
     if plan.escalates or run.may_be_held:
         saved = yield LookBack(run)
-        if type(saved) is Raised:
+        if type(saved) is not Raised:
+            run.held = held_question(run, saved)
+        elif plan.escalates:
             return saved  # it is not known whether the body has run
-        run.held = held_question(run, saved)
     if (
         plan.checkers
         or plan.shadow is not None
