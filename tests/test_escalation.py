@@ -54,6 +54,10 @@ def question(paused: Any) -> dict[str, Any]:
 # Approve, edit, reject ----------------------------------------------------------------------------
 
 
+def nowhere(history: Any, output: Any) -> None:
+    """A router that sends nobody anywhere."""
+
+
 @MODES
 def test_the_human_sees_the_output_and_how_it_was_judged(mode: str) -> None:
     arbiter_os, app = newsroom(Spy("write", score=0.2), approvers=["alice"])
@@ -332,7 +336,7 @@ def test_a_question_that_was_asked_is_answered_though_its_rule_is_gone(
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(Check("elsewhere", lambda _: True, target_nodes=["send"]))
     if rule == "another of its name":
-        arbiter_os.add_policy_router(Route("editor", lambda *_: None, target_nodes=["write"]))
+        arbiter_os.add_policy_router(Route("editor", nowhere, target_nodes=["write"]))
     elif rule != "gone":
         router = EscalationRouter("editor", target_nodes=["write"])
         router.mode = cast(Any, rule)
@@ -426,7 +430,11 @@ def test_tuples_in_an_approved_output_are_tuples_still(mode: str) -> None:
 
     points = ((1, 2), [(3,), {"at": (4, [5])}])
     builder: Any = StateGraph(Points)
-    builder.add_node("plot", lambda _: {"points": points})
+
+    def plot(_: Any) -> dict[str, Any]:
+        return {"points": points}
+
+    builder.add_node("plot", plot)
     builder.add_edge(START, "plot")
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(EscalationRouter("editor"))

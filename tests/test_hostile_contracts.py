@@ -10,7 +10,7 @@ import threading
 import weakref
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -143,7 +143,7 @@ def test_a_cache_does_not_serve_what_older_rules_allowed(mode: str, tmp_path: Pa
     respond = Spy("respond")
     arbiter_os = ArbiterOS.from_constitution(limits(tmp_path, 1000))
     app = arbiter_os.govern(cached(respond, respond=RESPOND))
-    given = {"log": [], "amount": 500}
+    given: dict[str, Any] = {"log": [], "amount": 500}
     run(app, given, thread("1"), mode=mode)
     limits(tmp_path, 1000)
     arbiter_os.load_constitution()
@@ -162,7 +162,7 @@ def test_a_cache_does_not_serve_what_older_rules_allowed(mode: str, tmp_path: Pa
 @MODES
 def test_a_cache_does_not_serve_what_the_rules_of_others_allowed(mode: str) -> None:
     """The names are the same, and so are the classes."""
-    cache: Any = InMemoryCache()
+    cache = cast(Any, InMemoryCache())
     respond = Spy("respond")
     for limit in (1000, 100):
         arbiter_os = ArbiterOS()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -379,7 +379,8 @@ def test_a_piece_of_work_is_not_replaced_by_another_one(max_redirects: int, mode
         return {"log": [state["section"]], "score": drafts[state["section"]]}
 
     def next_section(state: Any) -> Any:
-        return Command(goto=Send("write", {"section": "b"}))
+        there = cast(Any, Command)(goto=Send("write", {"section": "b"}))
+        return there
 
     builder: Any = StateGraph(State)
     builder.add_node("write", write)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langgraph.types import Command
 
@@ -105,14 +105,15 @@ def _address(command: Any) -> dict[str, Any]:
 
 def _tuples(value: Any, path: list[Any]) -> Iterator[list[Any]]:
     """The paths to the tuples in an update, the inner ones first: a checkpoint makes lists of them."""
-    kind: Any = type(value)
+    given: Any = value
+    kind = cast(Any, type)(given)
     parts: Any = ()
     if kind is dict:
-        parts = [key for key in value if isinstance(key, str | int)]
+        parts = [key for key in given if isinstance(key, str | int)]
     elif kind in (list, tuple):
-        parts = range(len(value))
+        parts = range(len(given))
     for key in parts:
-        yield from _tuples(value[key], [*path, key])
+        yield from _tuples(given[key], [*path, key])
     if kind is tuple:
         yield path
 
@@ -121,8 +122,8 @@ def _with_tuple(value: Any, path: Sequence[Any]) -> Any:
     """`value` with the list at `path` as the tuple that it was."""
     if not path:
         return tuple(value)
-    kind: Any = type(value)
-    new: Any = dict(value) if kind is dict else list(value)
+    given: Any = value
+    new: Any = dict(given) if isinstance(value, dict) else list(given)
     new[path[0]] = _with_tuple(value[path[0]], path[1:])
     return new
 
