@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -15,10 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
 import pytest
-from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, RetryPolicy
 from pydantic import BaseModel, Field
@@ -56,6 +57,8 @@ from arbiter.instructions import (
     known_instructions,
 )
 from arbiter.kinds import KINDS
+from arbiter.personas import AdherenceEvaluator, Persona, load_propositions
+from arbiter.routers import EvaluationRouter
 from tests import docs_check
 from tests.support import (
     MODES,
@@ -1026,6 +1029,39 @@ def test_a_shadow_watches(mode: str, tmp_path: Path) -> None:
     assert len(pay.calls) == 2
     (difference,) = arbiter_os.shadow_report()
     assert (difference.node, difference.enforced.kind, difference.shadow.policy) == ("pay", "allow", "limit")
+
+
+@MODES
+def test_a_drifting_agent_is_sent_to_a_reflect_node(mode: str) -> None:
+    """A router can send a drifting agent to a reflect node."""
+    drifting = GenericFakeChatModel(messages=iter([AIMessage(judged(1)), AIMessage(judged(9))]))
+    arbiter_os = ArbiterOS()
+    ann = Persona("Ann", "Terse.")
+    arbiter_os.add_evaluator(AdherenceEvaluator(persona=ann, judge=drifting, target_nodes=["write"]))
+    arbiter_os.add_policy_router(EvaluationRouter("drift", "adherence", "reflect", target_nodes=["write"]))
+    said: list[str] = []
+
+    def write(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage("Hm.", name="Ann")]}
+
+    def reflect(state: Any) -> dict[str, Any]:
+        said.append("reflect")
+        return {}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("write", write)
+    builder.add_node("reflect", reflect)
+    builder.add_edge(START, "write")
+    builder.add_edge("reflect", "write")
+    run(arbiter_os.govern(builder.compile()), {"messages": [HumanMessage("Well?")]}, mode=mode)
+    assert said == ["reflect"]
+
+
+def judged(score: int) -> str:
+    """What a judge answers about the four claims that ship."""
+    claims = load_propositions(None, "adherence").propositions
+    scores = [{"id": claim.id, "score": 9 - score if claim.inverted else score} for claim in claims]
+    return json.dumps({"judgements": scores})
 
 
 def test_the_kinds_are_counted() -> None:

@@ -379,8 +379,7 @@ def test_a_piece_of_work_is_not_replaced_by_another_one(max_redirects: int, mode
         return {"log": [state["section"]], "score": drafts[state["section"]]}
 
     def next_section(state: Any) -> Any:
-        there = cast(Any, Command)(goto=Send("write", {"section": "b"}))
-        return there
+        return cast(Any, Command)(goto=Send("write", {"section": "b"}))
 
     builder: Any = StateGraph(State)
     builder.add_node("write", write)
