@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from math import inf
 from typing import Any, ClassVar, Literal, get_args
 
 from arbiter.errors import RegistrationError
 from arbiter.instructions import Instruction, find_instruction
+from arbiter.states import is_number
 
 Mode = Literal["enforce", "audit", "off"]
 
@@ -95,9 +95,7 @@ class Contract:
                 f"{self.kind} {found!r}: mode is {mode!r}; expected 'enforce', 'audit' or 'off'."
             )
         seconds: Any = self.deadline
-        if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf
-        ):
+        if seconds is not None and not (is_number(seconds) and seconds > 0):
             raise RegistrationError(
                 f"{self.kind} {found!r}: deadline is {seconds!r}; expected seconds above 0, or None."
             )

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from arbiter.errors import ParameterError
+from arbiter.states import is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def _price(owner: str, where: str, given: Price | Mapping[str, Any]) -> Price:
         value: Any = getattr(given, part)
         if part == "cached" and value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if not is_number(value) or value < 0:
             problem = f"expected US dollars for a million tokens, got {value!r}."
             raise ParameterError(owner, f"{where}.{part}", problem)
     return given

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cached_property
+from math import inf
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
-from typing import Any, Literal, NoReturn, SupportsIndex, cast, overload
+from typing import Any, Literal, NoReturn, SupportsIndex, TypeGuard, cast, overload
 from uuid import uuid4
 
 from langgraph.types import Command
@@ -80,6 +81,11 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
     if ROOT in changes:
         return changes[ROOT]
     raise TypeError(f"a {type(value).__name__} has no fields to set")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether that is a finite number, as a parameter can be. True is none."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and -inf < value < inf
 
 
 def number_at(state: Mapping[str, Any], key: str) -> float | None:

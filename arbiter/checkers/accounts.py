@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -10,6 +9,7 @@ from langgraph.config import get_config
 
 from arbiter.errors import ParameterError
 from arbiter.history import CausalHistory, History
+from arbiter.states import is_number
 
 A = TypeVar("A")
 
@@ -82,8 +82,7 @@ class Accounts(Generic[A]):
 
 def positive(owner: str, parameter: str, value: object, *, whole: bool = False) -> None:
     """Refuse what is no number above 0; with `whole`, no whole one."""
-    right = not isinstance(value, bool) and isinstance(value, int if whole else int | float)
-    if right and isinstance(value, int | float) and value > 0 and math.isfinite(value):
+    if is_number(value) and value > 0 and (isinstance(value, int) or not whole):
         return
     kind = "a whole number" if whole else "a number"
     raise ParameterError(owner, parameter, f"expected {kind} above 0, got {value!r}.")

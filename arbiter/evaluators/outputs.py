@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from langchain_core.messages import BaseMessage
 
 from arbiter.errors import EvaluationError, ParameterError
 from arbiter.history import History, HistoryItem
-from arbiter.states import thaw
+from arbiter.states import is_number, thaw
 
 
 def own_item(history: History) -> HistoryItem:
@@ -94,11 +93,9 @@ def checked_number(
         f"from {low:g}" if low is not None else "",
         f"to {high:g}" if high is not None else "",
     ]
-    given: Any = value
     if (
-        isinstance(given, bool)
-        or not isinstance(given, int if whole else int | float)
-        or not math.isfinite(value)
+        not is_number(value)
+        or (whole and not isinstance(value, int))
         or (above is not None and value <= above)
         or (low is not None and value < low)
         or (high is not None and value > high)

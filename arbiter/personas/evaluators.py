@@ -111,7 +111,7 @@ class DimensionEvaluator(NodeEvaluator):
     def said_by(self, history: History, persona: Persona | None) -> tuple[Trajectory, Trajectory]:
         """As `said`; raises `EvaluationError` also if only others spoke."""
         earlier, current = self.said(history, persona)
-        agent = SOMEBODY if persona is None else persona.name
+        agent = _agent(persona)
         if not current.actions_of(agent):
             raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {agent}")
         return earlier, current
@@ -138,6 +138,9 @@ class DimensionEvaluator(NodeEvaluator):
         except ArbiterError as error:
             raise ParameterError(f"evaluator {self.name!r}", parameter, str(error)) from error
 
+    def _judge(self, given: Judge | ChatModel | str) -> Judge:
+        return self._made("judge", lambda: judge_of(given))
+
     def _propositions(
         self, given: PropositionSet | str | None, dimension: str, persona: Persona | None = None
     ) -> PropositionSet:
@@ -158,7 +161,7 @@ def _messages(value: Any) -> list[Any]:
 
 
 def _trajectory(said: Iterable[Any], persona: Persona | None) -> Trajectory:
-    agent = SOMEBODY if persona is None else persona.name
+    agent = _agent(persona)
     events: list[Event] = []
     for one in said:
         if not isinstance(one, str):
@@ -168,6 +171,10 @@ def _trajectory(said: Iterable[Any], persona: Persona | None) -> Trajectory:
     if persona is not None and persona.id:
         events = [replace(event, actor=agent) if event.actor == persona.id else event for event in events]
     return Trajectory.of(events)
+
+
+def _agent(persona: Persona | None) -> str:
+    return SOMEBODY if persona is None else persona.name
 
 
 def _known(persona: Persona | None) -> tuple[Persona, ...]:
@@ -201,7 +208,7 @@ class AdherenceEvaluator(DimensionEvaluator):
         self._set_up(at_least, key)
         self.persona = self._made("persona", lambda: Persona.of(persona))
         found = self._propositions(propositions, "adherence", self.persona)
-        asked = self._made("judge", lambda: judge_of(judge))
+        asked = self._judge(judge)
         self.scorer = self._made(
             "sample", lambda: AdherenceScorer(asked, self.persona, found, sample=sample, seed=seed)
         )
@@ -237,9 +244,9 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
         self.persona = None if persona is None else self._made("persona", lambda: Persona.of(persona))
-        self.agent = SOMEBODY if self.persona is None else self.persona.name
+        self.agent = _agent(self.persona)
         found = self._propositions(propositions, "consistency", self.persona)
-        asked = self._made("judge", lambda: judge_of(judge))
+        asked = self._judge(judge)
         self.scorer = self._made(
             "pairs",
             lambda: ConsistencyScorer(
@@ -275,9 +282,9 @@ class FluencyEvaluator(DimensionEvaluator):
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
         self.persona = None if persona is None else self._made("persona", lambda: Persona.of(persona))
-        self.agent = SOMEBODY if self.persona is None else self.persona.name
+        self.agent = _agent(self.persona)
         found = self._propositions(propositions, "fluency", self.persona)
-        asked = self._made("judge", lambda: judge_of(judge))
+        asked = self._judge(judge)
         self.scorer = FluencyScorer(asked, found, agent=self.agent, personas=_known(self.persona))
 
     def measure(self, history: History) -> ScorerResult:
@@ -307,7 +314,7 @@ class ConvergenceEvaluator(DimensionEvaluator):
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
         found = self._propositions(propositions, "convergence")
-        asked = self._made("judge", lambda: judge_of(judge))
+        asked = self._judge(judge)
         self.scorer = ConvergenceScorer(asked, found)
 
     def measure(self, history: History) -> ScorerResult:
@@ -338,7 +345,7 @@ class IdeasQuantityEvaluator(DimensionEvaluator):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, durable, deadline)
         self._set_up(at_least, key)
-        asked = self._made("judge", lambda: judge_of(judge))
+        asked = self._judge(judge)
         self.scorer = IdeasScorer(asked)
 
     def measure(self, history: History) -> ScorerResult:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from arbiter.errors import ParameterError
@@ -12,7 +11,7 @@ from arbiter.history import History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.policy import OnCap, PolicyRouter, question, stops
 from arbiter.routers._cap import set_cap
-from arbiter.states import number_at
+from arbiter.states import is_number, number_at
 from arbiter.verdicts import Verdict
 
 
@@ -57,11 +56,8 @@ class EscalationRouter(PolicyRouter):
             raise ParameterError(
                 owner, missing, f"expected it together with {given}, got None. Give both or neither."
             )
-        number: Any = below
-        if number is not None and (
-            isinstance(number, bool) or not isinstance(number, int | float) or not -inf < number < inf
-        ):
-            raise ParameterError(owner, "below", f"expected a finite number, got {number!r}. Write 0.5.")
+        if below is not None and not is_number(below):
+            raise ParameterError(owner, "below", f"expected a finite number, got {below!r}. Write 0.5.")
         if not stops(on_reject):
             raise ParameterError(
                 owner,

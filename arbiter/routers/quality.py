@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf
 from typing import Any
 
 from arbiter.errors import ParameterError
@@ -11,7 +10,7 @@ from arbiter.history import History
 from arbiter.instructions import Instruction
 from arbiter.policy import OnCap, PolicyRouter
 from arbiter.routers._cap import set_cap
-from arbiter.states import number_at
+from arbiter.states import is_number, number_at
 
 
 class MetricThresholdPolicyRouter(PolicyRouter):
@@ -39,10 +38,9 @@ class MetricThresholdPolicyRouter(PolicyRouter):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, max_redirects)
         set_cap(self, on_cap, best_by)
-        given: Any = threshold
-        if isinstance(given, bool) or not isinstance(given, int | float) or not -inf < given < inf:
+        if not is_number(threshold):
             raise ParameterError(
-                f"router {name!r}", "threshold", f"expected a finite number, got {given!r}. Write 0.5."
+                f"router {name!r}", "threshold", f"expected a finite number, got {threshold!r}. Write 0.5."
             )
         self.key = key
         self.threshold = threshold
