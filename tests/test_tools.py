@@ -17,11 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType]
-from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
@@ -34,6 +32,7 @@ from arbiter.checkers import ArgumentRule, ToolRule, ToolsChecker
 from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE, TOOL_CALL
 from tests.graphs import Recorder
+from tests.scripted import ScriptedTools
 from tests.support import MODES, Check, run
 
 agent_of = cast(Any, create_agent)
@@ -72,37 +71,6 @@ def asks(*calls: tuple[str, Any], text: str = "") -> AIMessage:
             for number, (name, args) in enumerate(calls)
         ],
     )
-
-
-class Scripted(BaseChatModel):
-    """Says its messages one after another."""
-
-    script: list[AIMessage]
-    said: int = 0
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    def bind_tools(
-        self,
-        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
-        *,
-        tool_choice: str | None = None,
-        **kwargs: Any,
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        return self
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        answer = self.script[min(self.said, len(self.script) - 1)]
-        self.said += 1
-        return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
 def governing(checker: ToolsChecker, graph: Any, **instructions: Any) -> tuple[ArbiterOS, Any]:
@@ -151,7 +119,7 @@ def make(shape: str, kit: Kit, call: AIMessage, mode: str) -> tuple[Any, Any, di
     given: Any = {"messages": [HumanMessage("go", id="go")]}
     if shape == "create_agent":
         done = AIMessage("done", id="done")
-        return agent_of(Scripted(script=[call, done]), kit.tools), given, {}
+        return agent_of(ScriptedTools(answers=[call, done]), kit.tools), given, {}
     given["messages"].append(call)
     if shape == "ToolNode":
         return graph_of(ToolNode(kit.tools)), given, {"tools": TOOL_CALL}
