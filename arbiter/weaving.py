@@ -598,12 +598,29 @@ class Visit(NodeRun):
         return _asked_before(self.config)
 
     def keep(self, note: Mapping[str, Any]) -> None:
-        if (saver := self._saver()) is not None:
-            saver.put_writes(_places(self._conf)[0], [(_NOTE, dict(note))], _note_id(note))
+        if (saver := self._saver()) is None:
+            return
+        place = _places(self._conf)[0]
+        for pause in self._until_saved():
+            if saver.get_tuple(place) is not None:
+                break
+            time.sleep(pause)
+        saver.put_writes(place, [(_NOTE, dict(note))], _note_id(note))
 
     async def akeep(self, note: Mapping[str, Any]) -> None:
-        if (saver := self._saver()) is not None:
-            await saver.aput_writes(_places(self._conf)[0], [(_NOTE, dict(note))], _note_id(note))
+        if (saver := self._saver()) is None:
+            return
+        place = _places(self._conf)[0]
+        for pause in self._until_saved():
+            if await saver.aget_tuple(place) is not None:
+                break
+            await asyncio.sleep(pause)
+        await saver.aput_writes(place, [(_NOTE, dict(note))], _note_id(note))
+
+    def _until_saved(self) -> Sequence[float]:
+        """How long to wait for the checkpoint of this superstep, which LangGraph may save in the background: a note
+        on one that a crash has kept from being saved would be lost. With "exit" it is not saved before the end."""
+        return () if self._conf.get(CONFIG_KEY_DURABILITY) == "exit" else _PAUSES
 
     # The driver asks
 
@@ -946,7 +963,7 @@ async def _aspend(conf: Mapping[str, Any]) -> None:
 
 
 _PAUSES = (0.001, 0.01, 0.1, 0.4, 1.0, 2.0)
-"""Seconds between looks: LangGraph saves the resume value in the background."""
+"""Seconds between looks at what LangGraph saves in the background."""
 _NOT_SPENT = (
     "the answer to an earlier question is not in the checkpointer of this graph, so that it might be taken for the "
     "answer to this one too. Give a subgraph no checkpointer of its own"
