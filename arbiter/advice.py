@@ -75,8 +75,8 @@ class CorrectionGate(Contract):
         """
         return f"{len(kept)} of your drafts were sent back already."
 
-    def validate(self) -> None:
-        super().validate()
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
         attempts: Any = self.max_attempts
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise RegistrationError(

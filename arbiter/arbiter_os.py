@@ -254,7 +254,7 @@ class ArbiterOS:
             raise RegistrationError(
                 f"{adder} got {contract!r}; expected a {kind.__name__}. Subclass arbiter.{kind.__name__}."
             )
-        contract.validate()
+        contract.ensure_valid()
         with self._lock:
             for original, rules in list(self._governed.values()):
                 check_contract(contract, self._core.registry, original, rules)

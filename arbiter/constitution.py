@@ -555,7 +555,7 @@ class _Loader:
             contract.mode = rule.mode
             contract.source = rule.source
             contract.description = str(rule.data.get("description") or "")
-            contract.validate()
+            contract.ensure_valid()
         except ParameterError as error:
             self.mistakes.append(rule.mistake(_place_of(error.parameter), error.problem))
         except ArbiterError as error:

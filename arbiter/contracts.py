@@ -66,7 +66,7 @@ class Contract:
         """Nodes that this contract may send a run to, as far as known beforehand."""
         return ()
 
-    def validate(self) -> None:
+    def ensure_valid(self) -> None:
         """Raise a `ConfigurationError` if this object cannot be registered."""
         found: Any = self.name
         if not isinstance(found, str) or not found:

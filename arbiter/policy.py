@@ -104,8 +104,8 @@ class PolicyChecker(Contract):
         _, found, node = self.on_deny.partition("redirect:")
         return (node,) if found else ()
 
-    def validate(self) -> None:
-        super().validate()
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
         if self.on_deny != "audit" and not stops(self.on_deny):
             raise ConfigurationError(
                 f"checker {self.name!r}: on_deny is {self.on_deny!r}; "
@@ -187,8 +187,8 @@ class PolicyRouter(Contract):
         _, found, node = self.on_reject.partition("redirect:")
         return (*self.targets, node) if found else tuple(self.targets)
 
-    def validate(self) -> None:
-        super().validate()
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
         cap: Any = self.max_redirects
         if isinstance(cap, bool) or not isinstance(cap, int) or cap < 0:
             raise ConfigurationError(

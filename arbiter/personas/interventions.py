@@ -88,8 +88,8 @@ class _Interventions(Advisor):
         """In the order in which they are evaluated."""
         raise NotImplementedError
 
-    def validate(self) -> None:
-        super().validate()
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
         for intervention in self.interventions:
             intervention.check()
 

@@ -1,0 +1,26 @@
+"""Who the agent is: what its prompts say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arbiter.errors import ParameterError
+
+
+class Character:
+    """The agent. `bio` are sentences about it; a claim that only repeats one of them is never stored as a fact."""
+
+    __slots__ = ("bio", "name")
+
+    def __init__(self, name: str, bio: Sequence[str] | str = ()) -> None:
+        given: object = name
+        if not isinstance(given, str) or not given.strip():
+            raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
+        lines = (bio,) if isinstance(bio, str) else tuple(bio)
+        if not all(isinstance(line, str) for line in lines):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
+        self.name = name
+        self.bio = lines
+
+    def __repr__(self) -> str:
+        return f"<Character {self.name!r}>"

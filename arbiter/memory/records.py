@@ -1,0 +1,175 @@
+"""What is remembered. Values in the program, JSON in the store; times are aware UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, Self, TypeVar, cast
+
+ClaimType = Literal["fact", "status", "opinion"]
+FactState = Literal["active", "superseded", "disputed", "retracted", "expired"]
+Provenance = Literal["self_reported", "third_party", "inferred"]
+Visibility = Literal["room", "entity", "agent"]
+Sensitivity = Literal["public", "personal", "sensitive"]
+GoalStatus = Literal["IN_PROGRESS", "DONE", "FAILED"]
+
+SCHEMA_VERSION = 1
+
+R = TypeVar("R", bound="Record")
+
+
+class Record:
+    """What can be put in a store: `to_value` gives plain JSON, `from_value` reads it and passes over keys that it does
+    not know, so that an older process can read what a newer one wrote. Raises `ValueError` for what is no record."""
+
+    _times: tuple[str, ...] = ()
+    _tuples: tuple[str, ...] = ()
+
+    def to_value(self) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for part in fields(cast(Any, self)):
+            found = getattr(self, part.name)
+            if isinstance(found, datetime):
+                found = found.astimezone(UTC).isoformat()
+            elif isinstance(found, tuple):
+                members = cast("tuple[Any, ...]", found)
+                found = [member.to_value() if isinstance(member, Record) else member for member in members]
+            elif isinstance(found, Mapping):
+                found = dict(cast("Mapping[str, Any]", found))
+            value[part.name] = found
+        return value
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Self:
+        known = {part.name for part in fields(cast(Any, cls))}
+        try:
+            given = {key: found for key, found in value.items() if key in known}
+            for name in cls._times:
+                if given.get(name) is not None:
+                    given[name] = time_of(given[name])
+            for name in cls._tuples:
+                if name in given:
+                    given[name] = tuple(given[name])
+            return cls(**given)
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
+
+
+def time_of(text: str | datetime) -> datetime:
+    """An aware UTC time from ISO 8601. A time without zone is UTC. Raises `ValueError`."""
+    when = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact(Record):
+    """One claim about `subject`, an entity's id, and how much is behind it.
+
+    `type` is `fact` (true and stays so), `status` (true now) or `opinion`. `confidence` is 0 to 0.99. `speaker` is the
+    entity that said it first. `room_ids` and `source_message_ids` say where, oldest first. `valid_from` and `valid_to`
+    bound when it held, as far as known; `expires_at` is when a status is no longer believed.
+    """
+
+    _times = ("first_seen_at", "last_seen_at", "valid_from", "valid_to", "expires_at")
+    _tuples = ("source_message_ids", "room_ids", "contradicts", "derived_from")
+
+    id: str
+    claim: str
+    type: ClaimType
+    subject: str
+    agent_id: str
+    provenance: Provenance
+    speaker: str
+    confidence: float
+    first_seen_at: datetime
+    last_seen_at: datetime
+    mention_count: int = 1
+    source_message_ids: tuple[str, ...] = ()
+    room_ids: tuple[str, ...] = ()
+    slot: str | None = None
+    value: str | None = None
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    state: FactState = "active"
+    supersedes: str | None = None
+    superseded_by: str | None = None
+    refines: str | None = None
+    contradicts: tuple[str, ...] = ()
+    derived_from: tuple[str, ...] = ()
+    sensitivity: Sensitivity = "personal"
+    visibility: Visibility = "entity"
+    expires_at: datetime | None = None
+    needs_embedding: bool = False
+    origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    schema_version: int = SCHEMA_VERSION
+
+    def expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relationship(Record):
+    """What `source` is to `target`, one direction. `metadata["interactions"]` counts reflections in which it was seen,
+    from 1; `counted` are the turns that were counted last, so that none is counted twice."""
+
+    _times = ("first_seen_at", "last_seen_at")
+    _tuples = ("tags", "room_ids", "counted")
+
+    source: str
+    target: str
+    tags: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    first_seen_at: datetime
+    last_seen_at: datetime
+    room_ids: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+
+    @property
+    def interactions(self) -> int:
+        return int(self.metadata.get("interactions", 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective(Record):
+    """One step of a goal."""
+
+    description: str
+    completed: bool = False
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal(Record):
+    """What is to be reached in a room, for an entity."""
+
+    id: str
+    room_id: str
+    entity_id: str
+    name: str
+    status: GoalStatus = "IN_PROGRESS"
+    objectives: tuple[Objective, ...] = ()
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Self:
+        try:
+            objectives = tuple(Objective.from_value(found) for found in value.get("objectives", ()))
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"no Goal in the store's value: {error}") from None
+        return super(Goal, cls).from_value({**value, "objectives": objectives})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought(Record):
+    """What the agent made of a stretch of conversation in a room. `entity_ids` are those who took part,
+    `source_message_ids` the messages that it is about."""
+
+    _times = ("at",)
+    _tuples = ("source_message_ids", "entity_ids")
+
+    id: str
+    text: str
+    room_id: str
+    at: datetime
+    source_message_ids: tuple[str, ...] = ()
+    entity_ids: tuple[str, ...] = ()
