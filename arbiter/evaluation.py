@@ -29,6 +29,8 @@ class NodeEvaluator(Contract):
     durable: bool = False
     needs: tuple[str, ...] = ()
     """Other evaluators whose results it reads."""
+    similes: tuple[str, ...] = ()
+    """Other names that it goes by. No two evaluators share one."""
     deadline: float | None = 30.0
 
     def __init__(

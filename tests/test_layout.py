@@ -31,7 +31,7 @@ LAYERS = (
     {"history", "recorder", "rendering", "shadow"},
     {"contracts", "policy", "evaluation", "advice", "values", "conditions"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
-    {"personas"},
+    {"personas", "memory"},
     {"evaluations", "registry"},
     {"lifecycle"},
     {"drivers", "core"},

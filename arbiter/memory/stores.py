@@ -58,7 +58,9 @@ class MemoryStore:
     async def aget(self, ns: Namespace, key: str) -> Value | None:
         raise NotImplementedError
 
-    async def aput(self, ns: Namespace, key: str, value: Mapping[str, Any], *, ttl: float | None = None) -> None:
+    async def aput(
+        self, ns: Namespace, key: str, value: Mapping[str, Any], *, ttl: float | None = None
+    ) -> None:
         """Write a record. `ttl` in seconds, where the store can; readers must look at their own time stamps too."""
         raise NotImplementedError
 
@@ -77,7 +79,9 @@ class MemoryStore:
         else by shared words; never a record without a score."""
         raise NotImplementedError
 
-    async def aupdate(self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]) -> Value | None:
+    async def aupdate(
+        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+    ) -> Value | None:
         """Read, change and write one record under its lock. `change` gets None where there is none, and returns None to
         delete it, or the very same object to leave it as it is. Returns what is there afterwards."""
         raise NotImplementedError

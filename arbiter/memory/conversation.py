@@ -1,0 +1,57 @@
+"""Messages of a turn: ids, texts, speakers, and whether the agent responded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+SPEAKER = "entity_id"
+"""The key of `additional_kwargs` under which a message may name the entity that said it."""
+
+
+def text_of(message: BaseMessage) -> str:
+    """What is said in a message, without tool calls and reasoning; "" if nothing is."""
+    return str(message.text)
+
+
+def counts(message: BaseMessage) -> bool:
+    """Whether it is part of the conversation: a human or AI message with text."""
+    return isinstance(message, HumanMessage | AIMessage) and bool(text_of(message).strip())
+
+
+def speaker_of(message: BaseMessage, *, agent_id: str, entity_id: str) -> str:
+    """The id of who said it: what the message itself says (`additional_kwargs["entity_id"]`), else the agent for an
+    AI message and the user of the turn for a human one. A `name` is no id."""
+    said: Any = message.additional_kwargs.get(SPEAKER)
+    if isinstance(said, str) and said:
+        return said
+    return agent_id if isinstance(message, AIMessage) else entity_id
+
+
+def responded(new_messages: Iterable[BaseMessage]) -> bool:
+    """Whether one of them is an AI message with text that does not go on with tools."""
+    return any(
+        isinstance(message, AIMessage) and not message.tool_calls and bool(text_of(message).strip())
+        for message in new_messages
+    )
+
+
+def window(messages: Sequence[BaseMessage], length: int) -> list[BaseMessage]:
+    """The last `length` messages that count, oldest first."""
+    found: list[BaseMessage] = []
+    for message in reversed(messages):
+        if len(found) == length:
+            break
+        if counts(message):
+            found.append(message)
+    return found[::-1]
+
+
+def list_of(value: Mapping[str, Any], key: str) -> list[Any]:
+    """What stands under `key` of a state as a list; a single message is a list of one."""
+    found: Any = value.get(key)
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list | tuple) else [found]
