@@ -33,7 +33,7 @@ class Record:
             if isinstance(found, datetime):
                 found = found.astimezone(UTC).isoformat()
             elif isinstance(found, tuple):
-                members = cast("tuple[Any, ...]", found)
+                members: Any = found
                 found = [member.to_value() if isinstance(member, Record) else member for member in members]
             elif isinstance(found, Mapping):
                 found = dict(cast("Mapping[str, Any]", found))
