@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import Context, copy_context
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _QUICK = 0.001
 _SLOW = 0.005
 _PROBES = 3
@@ -151,13 +152,22 @@ class _Loop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="arbiter-loop", daemon=True).start()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="arbiter-loop", daemon=True
+                )
+                self._thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs on it: then it must not wait for what runs on it."""
+        return threading.current_thread() is self._thread
 
 
 LOOP = _Loop()

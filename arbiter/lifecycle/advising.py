@@ -10,6 +10,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langgraph.types import Command
 from pydantic import BaseModel
 
+from arbiter.advice import Advisor
 from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
@@ -18,6 +19,7 @@ from arbiter.states import as_state, freeze, is_atom, thaw, with_fields, without
 
 def advise(run: NodeRun) -> Steps:
     """Ask all advisors. Returns `Raised` to stop the node, when the run was cancelled; else None."""
+    blocks: dict[str, list[tuple[str, Advisor, Any]]] = {}
     for number, seat in enumerate(run.plan.advisors):
         state = freeze(as_state(run.input))
         advice = yield Call(seat, (run.view, state))
@@ -31,11 +33,26 @@ def advise(run: NodeRun) -> Steps:
             if advice is not None and advice != "":
                 run.record.note(f"advisor {seat.name}", "audit: it would have added advice")
             continue
+        id = f"arbiter-{run.record.id}-{number}"
+        if seat.contract.block:
+            if advice is not None:
+                blocks.setdefault(seat.contract.block, []).append((id, seat.contract, advice))
+            continue
         try:
-            lend(run, advice, f"arbiter-{run.record.id}-{number}")
+            lend(run, advice, id)
         except Exception as exc:
             run.record.failed(f"advisor {seat.name}", describe(exc))
+    for members in blocks.values():
+        _lend_block(run, members)
     return None
+
+
+def _lend_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
+    id, lead, _ = members[0]
+    try:
+        lend(run, lead.compose([advice for _, _, advice in members]), id)
+    except Exception as exc:
+        run.record.failed(f"advisor {lead.name}", describe(exc))
 
 
 def lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
-from arbiter.evaluations import Evaluations, ReadEvaluations
+from arbiter.evaluation import Turn
+from arbiter.evaluations import Evaluations, ReadEvaluations, Together
 from arbiter.lifecycle.advising import advise, without_lent
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
@@ -109,12 +110,13 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     if plan.keeps_output:
         record.raw = output
     if plan.lanes:
-        evaluations = record.evaluations = Evaluations(plan.lanes, run.view)
+        together = _turn(run, output) if plan.members else None
+        evaluations = record.evaluations = Evaluations(plan.lanes, run.view, together)
         run.reads = reads = ReadEvaluations(evaluations, plan.unseen)
         if run.held is not None:
             # Nobody judges again what a human was shown with its judgement.
             known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
-            evaluations.know(known)
+            evaluations.know(known, settled=True)
             reads.read.update(known)
         for lane in plan.awaited:
             yield Resolve(evaluations, lane)
@@ -138,6 +140,24 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     if run.escalation is not None:
         return (yield from escalate(run, output, *run.escalation))
     return answer
+
+
+def _turn(run: NodeRun, output: Any) -> Together:
+    """What the cycle gets of this node run."""
+    plan = run.plan
+    assert plan.cycle is not None
+    turn = Turn(
+        evaluators=tuple(lane.evaluator for lane in plan.members),
+        history=run.view,
+        input=run.input if run.given is None else run.given,
+        output=output,
+        config=run.aside,
+        ended_at=run.settings.clock(),
+    )
+    together = Together(plan.cycle, turn, plan.members)
+    if run.held is None:
+        together.begin()
+    return together
 
 
 def _not_replaced(run: NodeRun, answer: Raised) -> Raised | None:

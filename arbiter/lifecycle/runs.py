@@ -126,7 +126,8 @@ class NodeRun:
     def view(self) -> CausalHistory:
         """What policies see."""
         if self._view is None:
-            self._view = CausalHistory(self.past, HistoryItem(self.record, view=True), self.run)
+            item = HistoryItem(self.record, view=True)
+            self._view = CausalHistory(self.past, item, self.run, cycle=self.plan.cycle)
         return self._view
 
     @property
