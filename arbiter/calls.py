@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import Context, copy_context
@@ -144,6 +144,23 @@ def within(seconds: float | None, future: Future[Any]) -> Any:
         if future.done():
             raise
         raise TimeoutError(f"no answer within {seconds:g} s") from None
+
+
+async def awaited(deadline: float | None, awaitable: Awaitable[T]) -> T:
+    """What `awaitable` gives; `TimeoutError` when it takes longer than `deadline` seconds."""
+    if deadline is None:
+        return await awaitable
+    # Not `wait_for`: that waits until what is awaited agrees to be cancelled, and takes a late answer.
+    task = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=deadline)
+    except BaseException:
+        task.cancel()
+        raise
+    if done:
+        return task.result()
+    task.cancel()
+    raise TimeoutError(f"no answer within {deadline:g} s")
 
 
 class _Loop:

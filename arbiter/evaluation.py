@@ -80,7 +80,7 @@ class Turn:
 
     `history` is the view of the node, whose newest item is this run. `input` and `output` are what the node was given
     and returned, themselves: a cycle must change neither. `config` is what the node was called with, without callbacks;
-    the LangGraph runtime is in it. `ended_at` is in POSIX seconds.
+    the LangGraph runtime is in it.
     """
 
     evaluators: Sequence[NodeEvaluator]
@@ -89,7 +89,6 @@ class Turn:
     input: Any
     output: Any
     config: RunnableConfig | None
-    ended_at: float
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """What `begin` keeps for `run`."""
 

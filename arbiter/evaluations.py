@@ -103,6 +103,8 @@ class Lane:
     def _outcome(self, view: History, deadline: float | None) -> Outcome:
         try:
             answer = self._call(view, deadline)
+            if isinstance(answer, _Failure):
+                return answer
             fault = evaluation_fault(answer)
         except BaseException as exc:  # also SystemExit: an evaluator's failure is its own affair
             if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -129,7 +131,13 @@ class Lane:
 
 async def _in(stack: Stack, coroutine: Any) -> Any:
     _running.set(stack)
-    return await coroutine
+    try:
+        return await coroutine
+    except (
+        SystemExit,
+        KeyboardInterrupt,
+    ) as exc:  # would end the event loop, and with it all that runs there
+        return _Failure(f"{type(exc).__name__}: {exc}")
 
 
 _FROM_THE_LOOP = (
@@ -181,7 +189,7 @@ class Together:
             if self._fault is not None:
                 raise self._fault
             outcome = await self.cycle.run(turn)
-        except Exception as exc:
+        except BaseException as exc:  # also those that would end the event loop
             problem = f"{type(exc).__name__} in the cycle"
             outcome = TurnOutcome(errors={lane.name: problem for lane in self.lanes})
         self._trace = tuple(outcome.trace)

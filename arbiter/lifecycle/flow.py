@@ -152,7 +152,6 @@ def _turn(run: NodeRun, output: Any) -> Together:
         input=run.input if run.given is None else run.given,
         output=output,
         config=run.aside,
-        ended_at=run.settings.clock(),
     )
     together = Together(plan.cycle, turn, plan.members)
     if run.held is None:
