@@ -14,7 +14,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from arbiter.evaluation import Turn
 from arbiter.evaluations import Evaluations, ReadEvaluations, Together
-from arbiter.lifecycle.advising import advise, without_lent
+from arbiter.lifecycle.advising import advise, note_untaken, without_lent
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
 from arbiter.lifecycle.escalating import escalate, held_question, kept_output
@@ -75,7 +75,7 @@ def _govern(run: NodeRun) -> Steps:
         run.skip_questions(run.held["after"] - run.questions)
         run.questions = run.held["question"]
         return (yield from conclude(run, kept_output(run.held)))
-    if plan.advisors:
+    if plan.advisors or run.inherited:
         stopped = yield from advise(run)
         if stopped is not None:
             return stopped
@@ -92,6 +92,8 @@ def conclude(run: NodeRun, output: Any) -> Steps:
     """What follows the body. `output` is what it returned, or `Raised`."""
     if type(output) is Raised:
         return (yield from _failed(run, output))
+    if run.handed:
+        note_untaken(run)
     if run.lent:
         output = without_lent(run, output)
     if (wrong := output_refused(run, output)) is not None:
