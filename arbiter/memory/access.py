@@ -1,0 +1,198 @@
+"""How a `BaseStore` is called: sync or async, from whichever event loop is running."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC
+from typing import Any, TypeVar, cast
+
+from langgraph.store.base import BaseStore, SearchItem
+from langgraph.store.memory import InMemoryStore
+
+from arbiter.calls import start
+from arbiter.errors import ArbiterError
+from arbiter.memory.locks import Locks
+from arbiter.memory.names import Namespace
+
+T = TypeVar("T")
+
+ALL = 2**31 - 1
+_PAGE = 100
+_RACES = 100
+_WHOLE = ("langgraph.store.memory", "langgraph.store.sqlite", "langgraph.store.postgres", "arbiter.memory")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class StoreLoopError(ArbiterError, RuntimeError):
+    """An async store belongs to an event loop that is not running, so that nothing can be asked of it."""
+
+
+class Access:
+    """One store and what is known of it, shared by all that use it in this process."""
+
+    def __init__(self, store: BaseStore) -> None:
+        # Weakly: this is kept by the store's identity for as long as the store is there.
+        self._store = weakref.ref(store)
+        self._threaded = False
+        self._in_memory = isinstance(store, InMemoryStore)
+        self._whole = any(base.__module__.startswith(_WHOLE) for base in type(store).__mro__)
+        self.locks = Locks()
+
+    @property
+    def store(self) -> BaseStore:
+        found = self._store()
+        if found is None:  # pragma: no cover - whoever asks holds the store
+            raise ReferenceError("the store is gone.")
+        return found
+
+    @property
+    def hands_out_its_own(self) -> bool:
+        """Whether what it returns may be the very objects that it keeps."""
+        return self._in_memory or not self._whole
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The result of a method of `BaseStore` (its sync name). A sync store is called on a thread, an async store on
+        the loop that it belongs to, an `InMemoryStore` in place."""
+        store = self.store
+        if not self._threaded:
+            calling: Callable[..., Coroutine[Any, Any, Any]] = getattr(store, f"a{method}")
+            home = _home_of(store)
+            try:
+                if home is not None and home is not asyncio.get_running_loop():
+                    return await _over_there(home, lambda: calling(*args, **kwargs), store)
+                if self._in_memory:
+                    return await _unraced(lambda: calling(*args, **kwargs))
+                return await calling(*args, **kwargs)
+            except NotImplementedError:
+                if home is not None or self._in_memory:
+                    raise
+        result = await asyncio.wrap_future(start(lambda: getattr(store, method)(*args, **kwargs)))
+        self._threaded = True
+        return result
+
+    async def items(
+        self,
+        ns: Namespace,
+        wanted: Callable[[SearchItem], bool],
+        *,
+        filter: Mapping[str, Any],
+        limit: int | None,
+    ) -> list[SearchItem]:
+        """Items of exactly that name space that are `wanted`, newest write first. `filter` only narrows."""
+        narrow = {key: value for key, value in filter.items() if _same_everywhere(key, value)} or None
+
+        def kept(page: Sequence[SearchItem]) -> list[SearchItem]:
+            return [item for item in page if tuple(item.namespace) == ns and wanted(item)]
+
+        if not self._whole:
+            found = kept(await self._paged(ns, narrow))
+        else:
+            asked = ALL if limit is None or self._in_memory else limit
+            while True:
+                page = await self._search(ns, filter=narrow, limit=asked)
+                found = kept(page)
+                if len(page) < asked or len(found) >= (limit or 0):
+                    break
+                asked = min(asked * 4, ALL)
+        found.sort(key=_written, reverse=True)
+        return found[:limit]
+
+    async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:
+        # A store that we do not know may give fewer than it is asked for, so only an empty page is the end.
+        found: dict[tuple[Namespace, str], SearchItem] = {}
+        offset = 0
+        while page := await self._search(ns, filter=filter, limit=_PAGE, offset=offset):
+            before = len(found)
+            found.update({(tuple(item.namespace), item.key): item for item in page})
+            offset += len(page)
+            if len(found) == before:  # it does not know `offset`
+                break
+        return list(found.values())
+
+    async def _search(self, ns: Namespace, **options: Any) -> list[SearchItem]:
+        return cast("list[SearchItem]", await self.call("search", ns, refresh_ttl=False, **options))
+
+    async def scored(
+        self, ns: Namespace, query: str, wanted: Callable[[SearchItem], bool], *, limit: int
+    ) -> list[SearchItem] | None:
+        """Items of exactly that name space that the store's index finds for `query`, best first; None if what there is
+        has no scores."""
+        asked = limit
+        while True:
+            page = await self._search(ns, query=query, limit=asked)
+            with_score = [item for item in page if item.score is not None]
+            found = [item for item in with_score if tuple(item.namespace) == ns and wanted(item)]
+            if len(found) >= limit or len(page) < asked or len(with_score) < len(page) or asked >= ALL:
+                break
+            asked = min(asked * 4, ALL)
+        if not with_score:
+            return None
+        found.sort(key=lambda item: item.score or 0.0, reverse=True)
+        return found[:limit]
+
+
+def _written(item: SearchItem) -> float:
+    at = item.updated_at
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _same_everywhere(key: str, value: object) -> bool:
+    """Whether all stores mean the same by that filter; the others are applied by us alone."""
+    return bool(_NAME.match(key)) and (
+        isinstance(value, bool) or (isinstance(value, str) and value.isprintable())
+    )
+
+
+def _home_of(store: BaseStore) -> asyncio.AbstractEventLoop | None:
+    home: object = getattr(store, "_loop", None)
+    return home if isinstance(home, asyncio.AbstractEventLoop) else None
+
+
+async def _over_there(
+    home: asyncio.AbstractEventLoop, calling: Callable[[], Coroutine[Any, Any, T]], store: BaseStore
+) -> T:
+    if not home.is_running():
+        raise StoreLoopError(
+            f"{type(store).__name__} belongs to the event loop that it was made on, which is not running. "
+            "Keep that loop running, or use the sync store."
+        )
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling(), home))
+
+
+async def _unraced(calling: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    # An InMemoryStore is dictionaries without a lock: reading while another thread writes may raise this.
+    for _ in range(_RACES):
+        try:
+            return await calling()
+        except RuntimeError as error:
+            if "changed size during iteration" not in str(error):
+                raise
+        await asyncio.sleep(0)
+    return await calling()
+
+
+_ACCESSES: dict[int, tuple[weakref.ref[BaseStore], Access]] = {}
+_GUARD = threading.Lock()
+
+
+def access_to(store: BaseStore) -> Access:
+    """The one `Access` of that very store object."""
+    with _GUARD:
+        known = _ACCESSES.get(id(store))
+        if known is not None and known[0]() is store:
+            return known[1]
+        found = Access(store)
+        identity = id(store)
+
+        def forget(gone: weakref.ref[BaseStore]) -> None:
+            # Without the guard: this runs wherever the store happens to be freed, also while the guard is held.
+            held = _ACCESSES.get(identity)
+            if held is not None and held[0] is gone:
+                _ACCESSES.pop(identity, None)
+
+        _ACCESSES[identity] = (weakref.ref(store, forget), found)
+        return found
