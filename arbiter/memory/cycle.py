@@ -31,7 +31,7 @@ from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableEr
 from arbiter.memory.conversation import responded, window
 from arbiter.memory.entities import Entities, Entity, participants
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
-from arbiter.memory.selection import Selector, check_selectable, select
+from arbiter.memory.selection import Strategy, check_selectable, select
 from arbiter.memory.stores import LockProvider, MemoryStore
 from arbiter.memory.turns import (
     ambient,
@@ -82,7 +82,7 @@ class EvaluationCycle(EvaluatorCycle):
         store: BaseStore | MemoryStore | None = None,
         evaluator_model: ChatModel | str | None = None,
         selector_model: ChatModel | str | None = None,
-        selector: Selector = "rule",
+        selector: Strategy = "rule",
         on_selector_error: Literal["all", "none"] = "all",
         mode: Literal["inline", "background"] = "inline",
         conversation_length: int = 32,
@@ -112,7 +112,7 @@ class EvaluationCycle(EvaluatorCycle):
         _text("agent_id", agent_id)
         _text("messages_key", messages_key)
         self.mode = mode
-        self.selector: Selector = selector
+        self.selector: Strategy = selector
         self.on_selector_error: Literal["all", "none"] = on_selector_error
         self.conversation_length = conversation_length
         self.max_llm_calls_per_turn = max_llm_calls_per_turn
