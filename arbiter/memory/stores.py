@@ -25,6 +25,7 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A lock by name that several processes share."""
 
 _TRIES = 3
+_NAMESPACES = 1000
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
@@ -108,6 +109,18 @@ class MemoryStore:
         pending = await self.alist(ns, filter={PENDING: True})
         return Found(found, semantic=True, by_words=_by_words(pending, query, limit))
 
+    async def anamespaces(self, prefix: Namespace) -> list[Namespace]:
+        """The name spaces that begin with `prefix` and hold anything."""
+        found: dict[Namespace, None] = {}
+        while page := await self._access.call(
+            "list_namespaces", prefix=prefix, limit=_NAMESPACES, offset=len(found)
+        ):
+            before = len(found)
+            found.update(dict.fromkeys(tuple(ns) for ns in page))
+            if len(page) < _NAMESPACES or len(found) == before:
+                break
+        return list(found)
+
     async def aupdate(
         self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
     ) -> Value | None:
@@ -157,6 +170,11 @@ class MemoryStore:
     def _own(self, value: Value) -> Value:
         """`value`, as an object that the caller may change."""
         return copy.deepcopy(value) if self._access.hands_out_its_own else value
+
+    @property
+    def indexed(self) -> bool | None:
+        """Whether the store has embeddings; None if it does not say."""
+        return self._indexed()
 
     def _indexed(self) -> bool | None:
         """Whether the store has embeddings; None if it does not say."""
