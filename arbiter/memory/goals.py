@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from arbiter.errors import ParameterError
+from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext
 from arbiter.memory.conversation import window
 from arbiter.memory.evaluators import (
@@ -136,8 +137,8 @@ class GoalEvaluator(CognitiveEvaluator):
 
     One call of a model for each turn with new messages, while a goal of the room is in progress. After an answer that
     cannot be used it waits, see `Cursors.fail`. The score is the progress of the goals that the answer is about, or of
-    all that are in progress if it is about none or cannot be used; see `arbiter.memory.progress`. Register it after
-    evaluators of facts: it is shown what was learned in the room.
+    all that are in progress if it is about none or cannot be used; see `arbiter.memory.progress`. `model` is asked in
+    place of the cycle's.
     """
 
     description = "Updates the goals of the conversation, where the newest messages show progress or failure."
@@ -158,14 +159,18 @@ class GoalEvaluator(CognitiveEvaluator):
     def __init__(
         self,
         name: str = "UPDATE_GOAL",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
         *,
-        model: ChatModel | None = None,
         allow_new_objectives: bool = False,
         allow_reopen: bool = False,
-        **options: Any,
+        model: ChatModel | None = None,
+        always_run: bool | None = None,
+        skip_selection: bool | None = None,
     ) -> None:
-        """`options` are those of `CognitiveEvaluator`."""
-        super().__init__(name, **options)
+        super().__init__(
+            name, target_instructions, target_nodes, always_run=always_run, skip_selection=skip_selection
+        )
         self.model = model
         self.allow_new_objectives = allow_new_objectives
         self.allow_reopen = allow_reopen

@@ -12,6 +12,7 @@ from langchain_core.messages import HumanMessage
 
 from arbiter.errors import ParameterError, nearest
 from arbiter.history import History, HistoryItem
+from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext, FactEvent
 from arbiter.memory.conversation import counts, speaker_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
@@ -105,14 +106,14 @@ class TrustEvaluator(CognitiveEvaluator):
     def __init__(
         self,
         name: str = "TRUST",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
         *,
         min_trust: float = 50,
         policy_evidence: Mapping[str, str | None] | None = None,
         judge: ChatModel | bool = False,
-        **options: Any,
     ) -> None:
-        """`options` are those of `CognitiveEvaluator`."""
-        super().__init__(name, **options)
+        super().__init__(name, target_instructions, target_nodes)
         given: Any = min_trust
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
             raise ParameterError(f"evaluator {name!r}", "min_trust", f"expected 0 to 100, got {given!r:.80}.")
