@@ -428,6 +428,13 @@ def test_raw_text_is_looked_at_before_another_call(given: Any) -> None:
     assert model.calls == 1
 
 
+@pytest.mark.parametrize("refusal", [NotImplementedError("no"), TypeError("unexpected argument")], ids=repr)
+def test_integration_without_structured_output_is_asked_for_text(refusal: Exception) -> None:
+    model = Own(answers=["?", '[{"claim": "a"}]'], gives=[refusal])
+    assert asked(model) == StructuredOutcome(value=GOOD, status="ok", calls=2)
+    assert "JSON Schema" in model.prompt()
+
+
 @pytest.mark.parametrize("given", [None, 7, "", parts(None), parts(AIMessage("")), parts([1])], ids=repr)
 def test_structured_output_of_no_use_is_repaired(given: Any) -> None:
     outcome = asked(Own(answers=[], gives=[given, parts(AIMessage(""), GOOD)]))
