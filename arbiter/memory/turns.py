@@ -54,8 +54,9 @@ def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Pla
     LangGraph Platform has authenticated. An empty one is none."""
     conf: Mapping[str, Any] = (config or {}).get("configurable") or {}
     context: Any = None if runtime is None else runtime.context
-    is_mapping = isinstance(context, Mapping)
-    said = context.get("user_id") if is_mapping else getattr(context, "user_id", None)
+    said: Any = getattr(context, "user_id", None)
+    if said is None:
+        said = as_state(context).get("user_id")
     info = None if runtime is None else runtime.execution_info
     users = (_id(said), _id(conf.get("user_id")), _id(conf.get("langgraph_auth_user_id")))
     return Place(
