@@ -17,7 +17,8 @@ class Character:
         given: object = name
         if not isinstance(given, str) or not given.strip():
             raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
-        lines: tuple[Any, ...] = (bio,) if isinstance(bio, str) else tuple(bio)
+        given_bio: Any = bio
+        lines: tuple[Any, ...] = (bio,) if isinstance(bio, str) else tuple(given_bio)
         if not all(isinstance(line, str) for line in lines):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from arbiter.states import ROOT, as_state
 
 
 @contextmanager
-def ambient(config: RunnableConfig | None) -> Iterator[None]:
+def ambient(config: RunnableConfig | None) -> Generator[None]:
     """Let `get_config()`, `get_store()` and the like find the node's own, as far as it may be known."""
     token = var_child_runnable_config.set(config)
     try:
@@ -54,7 +54,9 @@ def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Pla
     LangGraph Platform has authenticated. An empty one is none."""
     conf: Mapping[str, Any] = (config or {}).get("configurable") or {}
     context: Any = None if runtime is None else runtime.context
-    said = context.get("user_id") if isinstance(context, Mapping) else getattr(context, "user_id", None)
+    said: Any = getattr(context, "user_id", None)
+    if said is None:
+        said = as_state(context).get("user_id")
     info = None if runtime is None else runtime.execution_info
     users = (_id(said), _id(conf.get("user_id")), _id(conf.get("langgraph_auth_user_id")))
     return Place(
