@@ -97,7 +97,9 @@ class FactsProvider(Provider):
         )
         if not any(part.semantic for part in found):
             return [], False
-        hits = sorted((hit for part in found if part.semantic for hit in part.entries), key=_score, reverse=True)
+        hits = sorted(
+            (hit for part in found if part.semantic for hit in part.entries), key=_score, reverse=True
+        )
         unembedded = sorted((hit for part in found for hit in part.by_words), key=_score, reverse=True)
         near = _shown(hits, ctx, now)[: self.similar]
         return [*near, *_shown(unembedded, ctx, now)[:_UNEMBEDDED]], True
