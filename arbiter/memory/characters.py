@@ -17,12 +17,11 @@ class Character:
         given: object = name
         if not isinstance(given, str) or not given.strip():
             raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
-        given_bio: Any = bio
-        lines: tuple[Any, ...] = (bio,) if isinstance(bio, str) else tuple(given_bio)
+        lines: list[Any] = [bio] if isinstance(bio, str) else [*bio]
         if not all(isinstance(line, str) for line in lines):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name
-        self.bio: tuple[str, ...] = lines
+        self.bio: tuple[str, ...] = tuple(lines)
 
     def __repr__(self) -> str:
         return f"<Character {self.name!r}>"
