@@ -17,7 +17,8 @@ class Character:
         given: object = name
         if not isinstance(given, str) or not given.strip():
             raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
-        lines: list[Any] = [bio] if isinstance(bio, str) else [*bio]
+        found: Any = [bio] if isinstance(bio, str) else bio
+        lines = list(found)
         if not all(isinstance(line, str) for line in lines):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name
