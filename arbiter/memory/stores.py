@@ -175,8 +175,10 @@ class MemoryStore:
             # A vector may be left from what the record said before.
             return claim_of(item.value) is not None and item.value.get(PENDING) is not True
 
+        embedder = watched_embeddings(self.store)
         try:
-            found = await self._access.scored(ns, query, wanted, limit=limit)
+            with nullcontext() if embedder is None else embedder.watch(query):
+                found = await self._access.scored(ns, query, wanted, limit=limit)
         except Exception:  # whatever it was: if it is the store, it will be raised where the records are read
             return None
         return [] if found is None and self._indexed() else found

@@ -20,7 +20,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, SearchItem, SearchOp
 
 from arbiter.calls import start
-from arbiter.memory.embedders import VectorError
+from arbiter.memory.embedders import VectorError, check_vector
 from arbiter.memory.names import Namespace
 from arbiter.memory.values import CLAIM, claim_of, matches
 
@@ -104,7 +104,12 @@ class LocalIndex(BaseStore):
     def __init__(self, inner: BaseStore, table: VectorTable, embeddings: Embeddings, dims: int) -> None:
         self.inner = inner
         self.embeddings = embeddings
-        self.index_config = {"dims": dims, "embed": embeddings, "fields": [CLAIM], "text_fields": [CLAIM]}
+        self.index_config: dict[str, Any] = {
+            "dims": dims,
+            "embed": embeddings,
+            "fields": [CLAIM],
+            "text_fields": [CLAIM],
+        }
         self.supports_ttl = inner.supports_ttl
         self.ttl_config = inner.ttl_config
         self._table = table
@@ -115,7 +120,7 @@ class LocalIndex(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         given = list(ops)
         queries = {op.query for op in given if isinstance(op, SearchOp) and op.query}
-        asked = {query: self.embeddings.embed_query(query) for query in queries}
+        asked = {query: self._embedded(query) for query in queries}
         rows = self._rows([op for op in given if isinstance(op, PutOp)])
         with self._guard:
             found = {
@@ -154,6 +159,11 @@ class LocalIndex(BaseStore):
         for (at, (_, digest)), vector in zip(new.items(), vectors, strict=True):
             rows[at] = Row(".".join(at[0]), at[1], digest, _packed(vector))
         return rows
+
+    def _embedded(self, query: str) -> list[float]:
+        vector = self.embeddings.embed_query(query)
+        check_vector(vector, self.index_config["dims"])
+        return vector
 
     def _digest(self, claim: str) -> str:
         return sha256(f"{self._model}\n{claim}".encode("utf-8", "surrogatepass")).hexdigest()
