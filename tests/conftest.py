@@ -76,6 +76,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ())]
     without = [reason for reason in reasons if NO_SERVER in reason]
     if without:
+        reason = without[0].removeprefix("Skipped: ")
         terminalreporter.write_line(
-            f"{len(without)} tests of PostgreSQL were skipped. {without[0]}", yellow=True
+            f"Not tested on PostgreSQL ({len(without)} skipped): {reason}", yellow=True
         )
