@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC
@@ -22,6 +24,10 @@ T = TypeVar("T")
 
 ALL = 2**31 - 1
 _PAGE = 100
+_CLAIMS = "SELECT key, json_extract(value, '$.claim') FROM store WHERE prefix = ?"
+_MOMENT = 60.0
+_MANY = 10_000
+_FOREIGN_KEYS = "PRAGMA foreign_keys = ON"
 _RACES = 100
 _WHOLE = ("langgraph.store.memory", "langgraph.store.sqlite", "langgraph.store.postgres", "arbiter.memory")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -39,7 +45,9 @@ class Access:
         self._store = weakref.ref(store)
         self._threaded = False
         self._in_memory = isinstance(store, InMemoryStore)
+        self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
         self._whole = any(base.__module__.startswith(_WHOLE) for base in type(store).__mro__)
+        self._settled: dict[Namespace, float] = {}
         self.locks = Locks()
 
     @property
@@ -58,11 +66,14 @@ class Access:
         """The result of a method of `BaseStore` (its sync name). A sync store is called on a thread, an async store on
         the loop that it belongs to, an `InMemoryStore` in place."""
         store = self.store
+        if self._untidy:
+            self._untidy = False
+            await self._keep_vectors_with_records()
         if not self._threaded:
             calling: Callable[..., Coroutine[Any, Any, Any]] = getattr(store, f"a{method}")
             home = _home_of(store)
             try:
-                if home is not None and home is not asyncio.get_running_loop():
+                if home is not None:
                     return await _over_there(home, lambda: calling(*args, **kwargs), store)
                 if self._in_memory:
                     return await _unraced(lambda: calling(*args, **kwargs))
@@ -73,6 +84,26 @@ class Access:
         result = await asyncio.wrap_future(start(lambda: getattr(store, method)(*args, **kwargs)))
         self._threaded = True
         return result
+
+    async def _keep_vectors_with_records(self) -> None:
+        # SqliteStore declares that a vector goes when its record goes, and leaves off what makes SQLite do so. With it
+        # off, the vector of what was forgotten stays in the file.
+        store: Any = self.store
+        home = _home_of(store)
+        if home is None:
+
+            def turn_on() -> None:
+                with store.lock:
+                    store.conn.execute(_FOREIGN_KEYS)
+
+            await asyncio.wrap_future(start(turn_on))
+        else:
+
+            async def turn_on_there() -> None:
+                async with store.lock:
+                    await store.conn.execute(_FOREIGN_KEYS)
+
+            await _over_there(home, turn_on_there, store)
 
     async def items(
         self,
@@ -100,6 +131,35 @@ class Access:
                 asked = min(asked * 4, ALL)
         found.sort(key=_written, reverse=True)
         return found[:limit]
+
+    async def claims(self, ns: Namespace) -> list[tuple[str, str]] | None:
+        """Keys and claims of that name space, where they can be had without the whole records; else None."""
+        store: Any = getattr(self.store, "inner", self.store)
+        if not _is_sqlite(store) or _home_of(store) is not None:
+            return None
+
+        def read() -> list[tuple[str, object]]:
+            with store.lock:
+                found: list[tuple[str, object]] = store.conn.execute(_CLAIMS, (".".join(ns),)).fetchall()
+                return found
+
+        try:
+            rows = await asyncio.wrap_future(start(read))
+        except (AttributeError, sqlite3.Error):  # not set up, or not as we know it
+            return None
+        return [(key, claim) for key, claim in rows if isinstance(claim, str)]
+
+    def settled(self, ns: Namespace) -> bool:
+        """Whether a moment ago no record of that name space waited for its vector."""
+        return time.monotonic() - self._settled.get(ns, -_MOMENT) < _MOMENT
+
+    def settle(self, ns: Namespace, settled: bool) -> None:
+        if len(self._settled) > _MANY:
+            self._settled.clear()
+        if settled:
+            self._settled[ns] = time.monotonic()
+        else:
+            self._settled.pop(ns, None)
 
     async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:
         # A store that we do not know may give fewer than it is asked for, so only an empty page is the end.
@@ -135,6 +195,10 @@ class Access:
         return found[:limit]
 
 
+def _is_sqlite(store: object) -> bool:
+    return any(base.__module__.startswith("langgraph.store.sqlite") for base in type(store).__mro__)
+
+
 def _written(item: SearchItem) -> float:
     at = item.updated_at
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
@@ -155,6 +219,8 @@ def _home_of(store: BaseStore) -> asyncio.AbstractEventLoop | None:
 async def _over_there(
     home: asyncio.AbstractEventLoop, calling: Callable[[], Coroutine[Any, Any, T]], store: BaseStore
 ) -> T:
+    if home is asyncio.get_running_loop():
+        return await calling()
     if not home.is_running():
         raise StoreLoopError(
             f"{type(store).__name__} belongs to the event loop that it was made on, which is not running. "

@@ -15,7 +15,7 @@ from arbiter.memory.access import access_to
 from arbiter.memory.embedders import watched_embeddings
 from arbiter.memory.names import Namespace, joined, namespace, ns_label, safe_key
 from arbiter.memory.values import CLAIM, PENDING, claim_of, clean, clean_text, matches
-from arbiter.memory.words import overlap, words_of
+from arbiter.memory.words import likest
 
 __all__ = ["Entry", "Found", "LockProvider", "MemoryStore", "Namespace", "Value", "namespace", "ns_label"]
 
@@ -103,10 +103,12 @@ class MemoryStore:
             return Found((), semantic=False)
         hits = await self._hits(ns, query, limit)
         if hits is None:
-            entries = await self.alist(ns)
-            return Found(_by_words(entries, query, limit), semantic=False)
+            return Found(await self._lexical(ns, query, limit), semantic=False)
         found = [Entry(item.key, self._own(item.value), item.score) for item in hits]
+        if self._access.settled(ns):
+            return Found(found, semantic=True)
         pending = await self.alist(ns, filter={PENDING: True})
+        self._access.settle(ns, not pending)
         return Found(found, semantic=True, by_words=_by_words(pending, query, limit))
 
     async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
@@ -193,11 +195,20 @@ class MemoryStore:
             # A vector may be left from what the record said before.
             return claim_of(item.value) is not None and item.value.get(PENDING) is not True
 
+        embedder = watched_embeddings(self.store)
         try:
-            found = await self._access.scored(ns, query, wanted, limit=limit)
+            with nullcontext() if embedder is None else embedder.watch(query):
+                found = await self._access.scored(ns, query, wanted, limit=limit)
         except Exception:  # whatever it was: if it is the store, it will be raised where the records are read
             return None
         return [] if found is None and self._indexed() else found
+
+    async def _lexical(self, ns: Namespace, query: str, limit: int) -> list[Entry]:
+        claims = await self._access.claims(ns)
+        if claims is None:
+            return _by_words(await self.alist(ns), query, limit)
+        likely = [(key, score, await self.aget(ns, key)) for key, score in likest(claims, query, limit=limit)]
+        return [Entry(key, value, score) for key, score, value in likely if value is not None]
 
     async def _update(
         self,
@@ -245,6 +256,7 @@ class MemoryStore:
                 await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
         except Exception:  # if it was the store and not the embedder, the next write will raise it again
             value[PENDING] = True
+            self._access.settle(ns, False)
             return False
         return True
 
@@ -258,14 +270,8 @@ class MemoryStore:
 
 
 def _by_words(entries: Sequence[Entry], query: str, limit: int) -> list[Entry]:
-    wanted = words_of(query)
-    scored = [
-        Entry(entry.key, entry.value, score)
-        for entry in entries
-        if (claim := claim_of(entry.value)) is not None and (score := overlap(words_of(claim), wanted))
-    ]
-    scored.sort(key=lambda entry: entry.score or 0.0, reverse=True)
-    return scored[:limit]
+    claims = [(entry, claim) for entry in entries if (claim := claim_of(entry.value)) is not None]
+    return [Entry(entry.key, entry.value, score) for entry, score in likest(claims, query, limit=limit)]
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T], begun: Callable[[], bool] = lambda: True) -> T:
