@@ -29,15 +29,7 @@ class Record:
     def to_value(self) -> dict[str, Any]:
         value: dict[str, Any] = {}
         for part in fields(cast(Any, self)):
-            found = getattr(self, part.name)
-            if isinstance(found, datetime):
-                found = found.astimezone(UTC).isoformat()
-            elif isinstance(found, tuple):
-                members: Any = found
-                found = [member.to_value() if isinstance(member, Record) else member for member in members]
-            elif isinstance(found, Mapping):
-                found = dict(cast("Mapping[str, Any]", found))
-            value[part.name] = found
+            value[part.name] = _plain(getattr(self, part.name))
         return value
 
     @classmethod
@@ -54,6 +46,17 @@ class Record:
             return cls(**given)
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
+
+
+def _plain(found: Any) -> Any:
+    parts: Any = found
+    if isinstance(found, Record):
+        return found.to_value()
+    if isinstance(found, datetime):
+        return found.astimezone(UTC).isoformat()
+    if isinstance(found, tuple):
+        return [_plain(part) for part in parts]
+    return dict(parts) if isinstance(found, Mapping) else parts
 
 
 def time_of(text: str | datetime) -> datetime:
