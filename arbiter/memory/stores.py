@@ -25,6 +25,7 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A lock by name that several processes share."""
 
 _TRIES = 3
+_PAGE = 1_000
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
@@ -110,18 +111,37 @@ class MemoryStore:
         self._access.settle(ns, not pending)
         return Found(found, semantic=True, by_words=_by_words(pending, query, limit))
 
+    async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
+        """All name spaces of that agent that hold records of one kind."""
+        prefix = namespace(agent_id, kind, "")[:-1]
+        found: dict[Namespace, None] = {}
+        while True:
+            page: list[Namespace] = await self._access.call(
+                "list_namespaces", prefix=prefix, max_depth=4, limit=_PAGE, offset=len(found)
+            )
+            before = len(found)
+            found.update(dict.fromkeys(map(tuple, page)))
+            if len(found) == before:
+                return [ns for ns in found if len(ns) == len(prefix) + 1]
+
     async def aupdate(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        *,
+        ttl: Callable[[Value], float | None] | None = None,
     ) -> Value | None:
         """Read, change and write one record under its lock. `change` gets None where there is none, and returns None to
-        delete it, or the very same object to leave it as it is. Returns what is there afterwards."""
+        delete it, or the very same object to leave it as it is. `ttl` says of a value to be written what
+        `aput` is given. Returns what is there afterwards."""
         writing = False
 
         async def update() -> Value | None:
             nonlocal writing
             async with self.lock("record", *ns, key):
                 writing = True
-                return await self._update(ns, safe_key(key), change)
+                return await self._update(ns, safe_key(key), change, ttl)
 
         return await _uninterrupted(update(), lambda: writing)
 
@@ -191,7 +211,11 @@ class MemoryStore:
         return [Entry(key, value, score) for key, score, value in likely if value is not None]
 
     async def _update(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        ttl: Callable[[Value], float | None] | None,
     ) -> Value | None:
         found = await self.aget(ns, key)
         before = copy.deepcopy(found)
@@ -202,7 +226,7 @@ class MemoryStore:
             await self._access.call("delete", ns, key)
             return None
         stored: Value = clean(after)
-        await self._put(ns, key, stored, None)
+        await self._put(ns, key, stored, None if ttl is None else ttl(stored))
         return stored
 
     async def _put(self, ns: Namespace, key: str, value: Value, ttl: float | None) -> None:
