@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 ALL = 2**31 - 1
 _PAGE = 100
+_FOREIGN_KEYS = "PRAGMA foreign_keys = ON"
 _RACES = 100
 _WHOLE = ("langgraph.store.memory", "langgraph.store.sqlite", "langgraph.store.postgres", "arbiter.memory")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -39,6 +40,7 @@ class Access:
         self._store = weakref.ref(store)
         self._threaded = False
         self._in_memory = isinstance(store, InMemoryStore)
+        self._untidy = _is_indexed_sqlite(store)
         self._whole = any(base.__module__.startswith(_WHOLE) for base in type(store).__mro__)
         self.locks = Locks()
 
@@ -58,11 +60,14 @@ class Access:
         """The result of a method of `BaseStore` (its sync name). A sync store is called on a thread, an async store on
         the loop that it belongs to, an `InMemoryStore` in place."""
         store = self.store
+        if self._untidy:
+            self._untidy = False
+            await self._keep_vectors_with_records()
         if not self._threaded:
             calling: Callable[..., Coroutine[Any, Any, Any]] = getattr(store, f"a{method}")
             home = _home_of(store)
             try:
-                if home is not None and home is not asyncio.get_running_loop():
+                if home is not None:
                     return await _over_there(home, lambda: calling(*args, **kwargs), store)
                 if self._in_memory:
                     return await _unraced(lambda: calling(*args, **kwargs))
@@ -73,6 +78,26 @@ class Access:
         result = await asyncio.wrap_future(start(lambda: getattr(store, method)(*args, **kwargs)))
         self._threaded = True
         return result
+
+    async def _keep_vectors_with_records(self) -> None:
+        # SqliteStore declares that a vector goes when its record goes, and leaves off what makes SQLite do so. With it
+        # off, the vector of what was forgotten stays in the file.
+        store: Any = self.store
+        home = _home_of(store)
+        if home is None:
+
+            def turn_on() -> None:
+                with store.lock:
+                    store.conn.execute(_FOREIGN_KEYS)
+
+            await asyncio.wrap_future(start(turn_on))
+        else:
+
+            async def turn_on_there() -> None:
+                async with store.lock:
+                    await store.conn.execute(_FOREIGN_KEYS)
+
+            await _over_there(home, turn_on_there, store)
 
     async def items(
         self,
@@ -135,6 +160,11 @@ class Access:
         return found[:limit]
 
 
+def _is_indexed_sqlite(store: BaseStore) -> bool:
+    sqlite = any(base.__module__.startswith("langgraph.store.sqlite") for base in type(store).__mro__)
+    return sqlite and bool(getattr(store, "index_config", None))
+
+
 def _written(item: SearchItem) -> float:
     at = item.updated_at
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
@@ -155,6 +185,8 @@ def _home_of(store: BaseStore) -> asyncio.AbstractEventLoop | None:
 async def _over_there(
     home: asyncio.AbstractEventLoop, calling: Callable[[], Coroutine[Any, Any, T]], store: BaseStore
 ) -> T:
+    if home is asyncio.get_running_loop():
+        return await calling()
     if not home.is_running():
         raise StoreLoopError(
             f"{type(store).__name__} belongs to the event loop that it was made on, which is not running. "

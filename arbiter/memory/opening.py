@@ -1,0 +1,165 @@
+"""`open_store`: a store in a file or in a database, with what the machine has."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import BaseStore
+
+from arbiter.errors import ConfigurationError
+from arbiter.memory.values import CLAIM
+from arbiter.memory.vectors import LocalIndex, Rows, VectorTable
+
+if TYPE_CHECKING:
+    from langgraph.store.sqlite import SqliteStore
+    from psycopg import Connection
+
+_POSTGRES = ("postgresql://", "postgres://")
+_SETUP_LOCK = 0x6172626974657201
+_BUSY = 30.0
+_TRIES = 20
+
+
+@contextmanager
+def open_store(
+    where: str | PathLike[str], *, embeddings: Embeddings | None = None, dims: int | None = None
+) -> Generator[BaseStore]:
+    """A store in the SQLite file `where` (":memory:" for none), or in the PostgreSQL database of a "postgresql://" URL;
+    set up, and closed at the end. Can be used by any thread.
+
+    With `embeddings` it can be searched by meaning; `dims` is the length of their vectors, asked of them if it is not
+    given. Where the index of the store is not to be had (a Python that cannot load extensions into SQLite, a PostgreSQL
+    without pgvector), vectors are compared by `LocalIndex`, with a warning. `ConfigurationError` if a package is
+    missing.
+    """
+    if embeddings is not None and dims is None:
+        dims = len(embeddings.embed_query("how long is a vector?"))
+    index = None if embeddings is None or dims is None else _index(embeddings, dims)
+    name = fspath(where)
+    with _postgres(name, index) if name.startswith(_POSTGRES) else _sqlite(name, index) as store:
+        yield store
+
+
+def _index(embeddings: Embeddings, dims: int) -> dict[str, Any]:
+    # SqliteStore reads `text_fields` where the others read `fields`, and embeds the whole value without it.
+    return {"dims": dims, "embed": embeddings, "fields": [CLAIM], "text_fields": [CLAIM]}
+
+
+@contextmanager
+def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
+    try:
+        from langgraph.store.sqlite import SqliteStore
+    except ImportError as error:
+        raise _missing("a store in SQLite", "sqlite", error) from error
+    with closing(_connected(path)) as connection:
+        if index is None or _loads_extensions(connection):
+            store = SqliteStore(connection, index=index)
+            _set_up(store)
+            yield store
+            return
+        _warn("this Python cannot load SQLite's extensions")
+        store = SqliteStore(connection)
+        _set_up(store)
+        with closing(_connected(path)) as beside:
+
+            def run(statement: str, values: Sequence[Any]) -> Rows:
+                return beside.execute(statement, values).fetchall()
+
+            table = VectorTable(run, text="TEXT", binary="BLOB")
+            yield LocalIndex(store, table, index["embed"], index["dims"])
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY)
+    with suppress(sqlite3.OperationalError):  # somebody else is setting the same
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    # Without it the vectors of what is deleted stay in the file.
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _loads_extensions(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.enable_load_extension(True)
+        connection.enable_load_extension(False)
+    except (AttributeError, sqlite3.Error):
+        return False
+    return True
+
+
+def _set_up(store: SqliteStore) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            store.setup()
+            return
+        except sqlite3.Error:  # another process is setting up the same file
+            if not left:
+                raise
+            time.sleep(0.05)
+
+
+@contextmanager
+def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
+    try:
+        from langgraph.store.postgres import PostgresStore
+        from psycopg import Connection
+        from psycopg.rows import dict_row, tuple_row
+        from psycopg_pool import ConnectionPool
+    except ImportError as error:
+        raise _missing("a store in PostgreSQL", "postgres", error) from error
+    options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    with ExitStack() as stack:
+        with closing(Connection[Any].connect(conninfo, autocommit=True)) as connection:
+            # A pool would try for half a minute to reach a server that is not there; this says so at once.
+            pool = stack.enter_context(ConnectionPool[Any](conninfo, min_size=1, max_size=8, kwargs=options))
+            _wait_for_turn(connection)
+            if index is None or _has_pgvector(connection):
+                plain = PostgresStore(pool, index=index)
+                plain.setup()
+                store: BaseStore = plain
+            else:
+                _warn("this PostgreSQL has no pgvector")
+                plain = PostgresStore(pool)
+                plain.setup()
+
+                def run(statement: str, values: Sequence[Any]) -> Rows:
+                    with pool.connection() as lent, lent.cursor(row_factory=tuple_row, binary=True) as cursor:
+                        cursor.execute(statement.replace("?", "%s").encode(), values)
+                        return cursor.fetchall() if cursor.description else []
+
+                table = VectorTable(run, text='TEXT COLLATE "C"', binary="BYTEA")
+                store = LocalIndex(plain, table, index["embed"], index["dims"])
+        yield store
+
+
+def _wait_for_turn(connection: Connection[Any]) -> None:
+    """One process at a time sets a database up; the lock is given back with the connection. Asked for again and again:
+    a statement that waited would keep the other's `CREATE INDEX CONCURRENTLY` waiting for it."""
+    while not connection.execute("SELECT pg_try_advisory_lock(%s)", (_SETUP_LOCK,)).fetchall()[0][0]:
+        time.sleep(0.05)
+
+
+def _has_pgvector(connection: Connection[Any]) -> bool:
+    found = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
+    return found is not None
+
+
+def _warn(why: str) -> None:
+    warnings.warn(
+        f"{why}, so that embeddings are compared one by one in this process: exact, good for some ten thousand "
+        "records of one user, and slow beyond.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _missing(what: str, extra: str, error: ImportError) -> ConfigurationError:
+    return ConfigurationError(f"{what} needs {error.name}: pip install 'arbiteros[{extra}]'")

@@ -1,0 +1,217 @@
+"""`LocalIndex`: semantic search over a store that has none, by comparing a query with every vector of a name space.
+
+LangGraph's own index needs a loadable extension in SQLite, or pgvector in PostgreSQL. Where that is missing, vectors
+are kept in a table beside the store's, and compared here: exact, and slower by as much as there are records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from math import hypot
+from operator import mul
+from typing import Any, cast
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, SearchItem, SearchOp
+
+from arbiter.calls import start
+from arbiter.memory.embedders import VectorError
+from arbiter.memory.names import Namespace
+from arbiter.memory.values import CLAIM, claim_of, matches
+
+Rows = list[tuple[Any, ...]]
+Run = Callable[[str, Sequence[Any]], Rows]
+"""Runs one SQL statement, with `?` for parameters, and commits it."""
+
+_CHUNK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A vector of length 1 as little-endian float32, and the digest of what it was made of."""
+
+    ns: Namespace
+    key: str
+    digest: str
+    vector: bytes
+
+
+class VectorTable:
+    """The table `arbiter_vectors`, on SQLite or PostgreSQL. `text` and `binary` are the types of its columns; texts
+    must be compared byte by byte."""
+
+    def __init__(self, run: Run, *, text: str, binary: str) -> None:
+        self._run = run
+        run(
+            f"CREATE TABLE IF NOT EXISTS arbiter_vectors (prefix {text} NOT NULL, key {text} NOT NULL, "
+            f"digest {text} NOT NULL, vector {binary} NOT NULL, PRIMARY KEY (prefix, key))",
+            (),
+        )
+
+    def digest(self, ns: Namespace, key: str) -> str | None:
+        rows = self._run(
+            "SELECT digest FROM arbiter_vectors WHERE prefix = ? AND key = ?", (".".join(ns), key)
+        )
+        return str(rows[0][0]) if rows else None
+
+    def put(self, row: Row) -> None:
+        self._run(
+            "INSERT INTO arbiter_vectors (prefix, key, digest, vector) VALUES (?, ?, ?, ?) ON CONFLICT (prefix, key) "
+            "DO UPDATE SET digest = excluded.digest, vector = excluded.vector",
+            (".".join(row.ns), row.key, row.digest, row.vector),
+        )
+
+    def delete(self, ns: Namespace, key: str) -> None:
+        self._run("DELETE FROM arbiter_vectors WHERE prefix = ? AND key = ?", (".".join(ns), key))
+
+    def under(self, ns: Namespace) -> list[Row]:
+        """The vectors of that name space and of longer ones."""
+        columns = "SELECT prefix, key, digest, vector FROM arbiter_vectors"
+        if ns:
+            prefix = ".".join(ns)  # "/" is the character after "."
+            found = self._run(
+                f"{columns} WHERE prefix = ? OR (prefix > ? AND prefix < ?)",
+                (prefix, f"{prefix}.", f"{prefix}/"),
+            )
+        else:
+            found = self._run(columns, ())
+        return [Row(tuple(row[0].split(".")), row[1], row[2], row[3]) for row in found]
+
+
+class LocalIndex(BaseStore):
+    """`inner` with semantic search over the key "claim". Whatever else it is asked, `inner` answers.
+
+    A text is embedded once: writing a record again whose claim is the same costs no embedding. A vector that was made
+    of another text, or by another model, is as good as none.
+    """
+
+    __slots__ = (
+        "_guard",
+        "_model",
+        "_table",
+        "embeddings",
+        "index_config",
+        "inner",
+        "supports_ttl",
+        "ttl_config",
+    )
+
+    def __init__(self, inner: BaseStore, table: VectorTable, embeddings: Embeddings, dims: int) -> None:
+        self.inner = inner
+        self.embeddings = embeddings
+        self.index_config = {"dims": dims, "embed": embeddings, "fields": [CLAIM], "text_fields": [CLAIM]}
+        self.supports_ttl = inner.supports_ttl
+        self.ttl_config = inner.ttl_config
+        self._table = table
+        self._model = _model_of(embeddings)
+        # One at a time: SQLite has one writer, and the vector and the value of a record are written by two.
+        self._guard = threading.Lock()
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        queries = {op.query for op in given if isinstance(op, SearchOp) and op.query}
+        asked = {query: self.embeddings.embed_query(query) for query in queries}
+        rows = self._rows([op for op in given if isinstance(op, PutOp)])
+        with self._guard:
+            found = {
+                at: self._search(op, asked[op.query])
+                for at, op in enumerate(given)
+                if isinstance(op, SearchOp) and op.query
+            }
+            # Vectors first: after a crash in between there is a vector without a record, which nobody finds, and never
+            # a record that looks as if it had one.
+            for (ns, key), row in rows.items():
+                if row is None:
+                    self._table.delete(ns, key)
+                else:
+                    self._table.put(row)
+            others = iter(self.inner.batch([op for at, op in enumerate(given) if at not in found]))
+            return [cast(Result, found[at]) if at in found else next(others) for at in range(len(given))]
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        return cast("list[Result]", await asyncio.wrap_future(start(lambda: self.batch(given))))
+
+    def _rows(self, puts: Sequence[PutOp]) -> dict[tuple[Namespace, str], Row | None]:
+        """What becomes of the vector of each record: a new one, none, or it is not mentioned and stays."""
+        claims = {(op.namespace, op.key): _indexed(op) for op in puts}
+        rows: dict[tuple[Namespace, str], Row | None] = {
+            at: None for at, claim in claims.items() if claim is None
+        }
+        new: dict[tuple[Namespace, str], tuple[str, str]] = {}
+        with self._guard:
+            for at, claim in claims.items():
+                if claim is not None and self._table.digest(*at) != (digest := self._digest(claim)):
+                    new[at] = (claim, digest)
+        vectors = self.embeddings.embed_documents([claim for claim, _ in new.values()]) if new else []
+        if len(vectors) != len(new):
+            raise VectorError(f"the embedder gave {len(vectors)} vectors for {len(new)} texts.")
+        for (at, (_, digest)), vector in zip(new.items(), vectors, strict=True):
+            rows[at] = Row(*at, digest, _packed(vector))
+        return rows
+
+    def _digest(self, claim: str) -> str:
+        return sha256(f"{self._model}\n{claim}".encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _search(self, op: SearchOp, query: Sequence[float]) -> list[SearchItem]:
+        found: list[SearchItem] = []
+        for item, score in self._nearest(op, query):
+            if matches(item.value, op.filter or {}):
+                found.append(
+                    SearchItem(item.namespace, item.key, item.value, item.created_at, item.updated_at, score)
+                )
+            if len(found) == op.offset + op.limit:
+                break
+        return found[op.offset :]
+
+    def _nearest(self, op: SearchOp, query: Sequence[float]) -> Iterator[tuple[Item, float]]:
+        wanted = _packed(query)
+        rows = [row for row in self._table.under(op.namespace_prefix) if len(row.vector) == len(wanted)]
+        scores = _scores(wanted, [row.vector for row in rows])
+        order = sorted(range(len(rows)), key=scores.__getitem__, reverse=True)
+        for begin in range(0, len(order), _CHUNK):
+            chunk = order[begin : begin + _CHUNK]
+            gets = [GetOp(rows[at].ns, rows[at].key, op.refresh_ttl) for at in chunk]
+            for at, item in zip(chunk, self.inner.batch(gets), strict=True):
+                if isinstance(item, Item) and rows[at].digest == self._digest(claim_of(item.value) or ""):
+                    yield item, scores[at]
+
+
+def _indexed(op: PutOp) -> str | None:
+    """The text that a write wants embedded, None if there is none."""
+    if op.value is None or op.index is False or (op.index is not None and CLAIM not in op.index):
+        return None
+    return claim_of(op.value)
+
+
+def _model_of(embeddings: Embeddings) -> str:
+    inner: object = getattr(embeddings, "inner", embeddings)
+    name: object = getattr(inner, "model", None) or getattr(inner, "model_name", None) or ""
+    return f"{type(inner).__qualname__} {name if isinstance(name, str) else ''}"
+
+
+def _packed(vector: Sequence[float]) -> bytes:
+    """With length 1, so that a product of two is the cosine of their angle."""
+    length = hypot(*vector)
+    scale = 1 / length if length else 0.0
+    return struct.pack(f"<{len(vector)}f", *(number * scale for number in vector))
+
+
+def _scores(query: bytes, vectors: Sequence[bytes]) -> list[float]:
+    if not vectors:
+        return []
+    if find_spec("numpy") is not None:
+        import numpy as np
+
+        matrix = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), -1)
+        found: list[float] = (matrix @ np.frombuffer(query, dtype="<f4")).tolist()
+        return found
+    read = struct.Struct(f"<{len(query) // 4}f").unpack
+    wanted = read(query)
+    return [sum(map(mul, wanted, read(vector))) for vector in vectors]
