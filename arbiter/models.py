@@ -86,8 +86,9 @@ def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> A
 
     First with the model's own structured output, if it has one. An answer that is no tool call is searched for JSON.
     If that gives no value, the model is shown what was wrong and asked once more. An endpoint which refuses the
-    structured request as such (status 400, 422 or 501) is asked for text instead, and that is then the last call.
-    What else the model raises (rate limits, timeouts) is raised here.
+    structured request as such (status 400, 422 or 501), or an integration which cannot make one (`NotImplementedError`,
+    `TypeError`), is asked for text instead, and that is then the last call. What else the model raises (rate limits,
+    timeouts) is raised here.
     """
     steps = _asking(model, messages, schema)
     request = next(steps)
@@ -205,7 +206,9 @@ def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether an endpoint cannot do structured output, as opposed to: not now, or not for you."""
-    return isinstance(error, NotImplementedError) or getattr(error, "status_code", None) in (400, 422, 501)
+    return isinstance(error, NotImplementedError | TypeError) or (
+        getattr(error, "status_code", None) in (400, 422, 501)
+    )
 
 
 def _as_json(schema: type[BaseModel]) -> str:

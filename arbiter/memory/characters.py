@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from arbiter.errors import ParameterError
 
@@ -16,11 +17,12 @@ class Character:
         given: object = name
         if not isinstance(given, str) or not given.strip():
             raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
-        lines = (bio,) if isinstance(bio, str) else tuple(bio)
-        if not all(isinstance(line, str) for line in lines):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given_bio: Any = bio
+        lines: tuple[Any, ...] = (bio,) if isinstance(bio, str) else tuple(given_bio)
+        if not all(isinstance(line, str) for line in lines):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name
-        self.bio = lines
+        self.bio: tuple[str, ...] = lines
 
     def __repr__(self) -> str:
         return f"<Character {self.name!r}>"
