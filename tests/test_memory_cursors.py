@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, overload
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory.cursors import TAIL, Cursors
 from arbiter.memory.stores import MemoryStore, namespace
-
-START = datetime(2025, 1, 1, tzinfo=UTC)
-
-
-class Clock:
-    """A time that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def move(self, minutes: float) -> None:
-        self.now += timedelta(minutes=minutes)
+from tests.reflection_support import START, STORES, Clock, opened
 
 
 def say(*numbers: int) -> list[BaseMessage]:
@@ -51,8 +38,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore(InMemoryStore())
+def store() -> Iterator[MemoryStore]:
+    with opened("memory") as found:
+        yield MemoryStore(found)
 
 
 def cursors(store: MemoryStore, clock: Clock, **known: Any) -> Cursors:
@@ -75,10 +63,13 @@ class Counting(Sequence[BaseMessage]):
     def __len__(self) -> int:
         return len(self.messages)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> BaseMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BaseMessage]: ...
+    def __getitem__(self, index: int | slice) -> BaseMessage | Sequence[BaseMessage]:
         self.read += 1
-        found: Any = self.messages[index]
-        return found
+        return self.messages[index]
 
 
 # What is new --------------------------------------------------------------------------------------
@@ -308,3 +299,35 @@ async def test_a_turn_that_fails_late_makes_nobody_wait(cursor: Cursors) -> None
     before = await cursor.read()
     assert not await cursor.fail(span(1, 8))
     assert await cursor.read() == before
+
+
+# In every store -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize(
+    "room_id", ["room-1", "", "a.b%c@d", "r" * 10_000], ids=["plain", "empty", "dots", "long"]
+)
+async def test_a_cursor_is_the_same_from_every_store(kind: str, room_id: str, clock: Clock) -> None:
+    with opened(kind) as raw:
+        store = MemoryStore(raw)
+        await cursors(store, clock, room_id=room_id, ended_at=START).advance(span(1, 70))
+        await cursors(store, clock, room_id=room_id).fail(span(60, 75))
+        found = await cursors(MemoryStore(raw), clock, room_id=room_id).read()
+    assert (found.last_id, found.processed_total, found.failures) == ("m70", 70, 1)
+    assert found.tail_ids == tuple(f"m{n}" for n in range(7, 71))
+    assert (found.next_try_at, found.updated_at) == (START + timedelta(minutes=2), START)
+    assert found.turn_ended_at == START
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_cursor_that_many_threads_move_counts_each_message_once(kind: str, clock: Clock) -> None:
+    with opened(kind) as raw:
+
+        def read(last: int) -> None:
+            asyncio.run(cursors(MemoryStore(raw), clock).advance(span(1, last)))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(read, [10, 20, 30, 40, 40, 30, 20, 10]))
+        found = asyncio.run(cursors(MemoryStore(raw), clock).read())
+    assert (found.last_id, found.processed_total) == ("m40", 40)
