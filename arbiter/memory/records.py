@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, TypeVar, cast
@@ -57,6 +57,17 @@ def _plain(found: Any) -> Any:
     if isinstance(found, tuple):
         return [_plain(part) for part in parts]
     return dict(parts) if isinstance(found, Mapping) else parts
+
+
+def readable(kind: type[R], values: Iterable[Mapping[str, Any]]) -> list[R]:
+    """The records of that kind in a store's values, in order, without what is none."""
+    found: list[R] = []
+    for value in values:
+        try:
+            found.append(kind.from_value(value))
+        except ValueError:
+            continue
+    return found
 
 
 def time_of(text: str | datetime) -> datetime:

@@ -180,6 +180,11 @@ class MemoryStore:
         """`value`, as an object that the caller may change."""
         return copy.deepcopy(value) if self._access.hands_out_its_own else value
 
+    @property
+    def indexed(self) -> bool | None:
+        """Whether the store has embeddings; None if it does not say."""
+        return self._indexed()
+
     def _indexed(self) -> bool | None:
         """Whether the store has embeddings; None if it does not say."""
         if not hasattr(self.store, "index_config"):
