@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START as STARTS
+from langgraph.graph import StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from typing_extensions import TypedDict
 
+from arbiter import ArbiterOS, HistoryItem
+from arbiter.memory import EvaluationCycle
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.characters import Character
 from arbiter.memory.context import EvalContext
@@ -23,8 +32,9 @@ from arbiter.memory.reflection import ReflectionEvaluator, ReflectionFailedError
 from arbiter.memory.relationships import Relationships
 from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.memory.thoughts import Thoughts
-from tests.reflection_support import START, STORES, Clock, opened, turn
+from tests.reflection_support import START, Clock, turn
 from tests.scripted import Scripted, ScriptedTools, tool_call
+from tests.support import MODES, run
 
 SARAH = Entity(id="sarah-agent", names=("Sarah",), is_agent=True)
 JOHN = Entity(id="user-123", names=("John",))
@@ -144,9 +154,8 @@ class Room:
 
 
 @pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with opened("memory") as raw:
-        yield MemoryStore(raw)
+def store() -> MemoryStore:
+    return MemoryStore(InMemoryStore())
 
 
 # When ---------------------------------------------------------------------------------------------
@@ -192,23 +201,21 @@ async def test_messages_that_came_while_the_model_was_asked_are_still_new(store:
 # What is kept -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", STORES)
-async def test_facts_relationships_and_a_thought_are_kept(kind: str, brought: Brought) -> None:
-    with opened(kind) as raw:
-        room = Room(MemoryStore(raw), SEED, NOTHING)
-        outcome = await room.reflect(span(1, 9))
-        learned = await room.facts()
-        assert {fact.claim for fact in learned} == {fact["claim"] for fact in SEED["facts"]}
-        assert {(fact.confidence, fact.mention_count, fact.state) for fact in learned} == {(0.6, 1, "active")}
-        related = await room.relationships()
-        assert set(related) == {("sarah-agent", "user-123"), ("user-123", "sarah-agent")}
-        assert {one.tags for one in related.values()} == {("group_interaction",)}
-        assert {one.interactions for one in related.values()} == {1}
-        [thought] = await room.thoughts()
-        assert (thought.text, thought.room_id, thought.at) == (SEED["thought"], "room-1", START)
-        assert thought.source_message_ids == tuple(f"m{n}" for n in range(1, 10))
-        assert set(thought.entity_ids) == {"sarah-agent", "user-123"}
-        assert not await room.may(span(1, 9))
+async def test_facts_relationships_and_a_thought_are_kept(any_store: BaseStore, brought: Brought) -> None:
+    room = Room(MemoryStore(any_store), SEED, NOTHING)
+    outcome = await room.reflect(span(1, 9))
+    learned = await room.facts()
+    assert {fact.claim for fact in learned} == {fact["claim"] for fact in SEED["facts"]}
+    assert {(fact.confidence, fact.mention_count, fact.state) for fact in learned} == {(0.6, 1, "active")}
+    related = await room.relationships()
+    assert set(related) == {("sarah-agent", "user-123"), ("user-123", "sarah-agent")}
+    assert {one.tags for one in related.values()} == {("group_interaction",)}
+    assert {one.interactions for one in related.values()} == {1}
+    [thought] = await room.thoughts()
+    assert (thought.text, thought.room_id, thought.at) == (SEED["thought"], "room-1", START)
+    assert thought.source_message_ids == tuple(f"m{n}" for n in range(1, 10))
+    assert set(thought.entity_ids) == {"sarah-agent", "user-123"}
+    assert not await room.may(span(1, 9))
     assert (outcome.score, outcome.passed) == (1.0, True)
     assert outcome.data["status"] == "ok"
     assert outcome.data["llm_calls"] == room.model.calls == 1
@@ -400,16 +407,14 @@ async def test_the_same_turn_once_more_keeps_the_same(store: MemoryStore) -> Non
     assert [thought.id for thought in thoughts] == [thought.id for thought in before[1]]
 
 
-@pytest.mark.parametrize("kind", STORES)
-async def test_two_nodes_that_reflect_on_the_same_messages_count_once(kind: str) -> None:
+async def test_two_nodes_that_reflect_on_the_same_messages_count_once(any_store: BaseStore) -> None:
     """Both were asked before either has moved the cursor."""
-    with opened(kind) as raw:
-        room = Room(MemoryStore(raw), SEED)
-        turns = [room.turn(span(1, 9)), room.turn(span(1, 9))]
-        assert all([await room.evaluator.validate(ctx) for ctx in turns])
-        outcomes = await asyncio.gather(*(room.evaluator.handle(ctx) for ctx in turns))
-        assert {one.interactions for one in (await room.relationships()).values()} == {1}
-        assert len(await room.thoughts()) == 1
+    room = Room(MemoryStore(any_store), SEED)
+    turns = [room.turn(span(1, 9)), room.turn(span(1, 9))]
+    assert all([await room.evaluator.validate(ctx) for ctx in turns])
+    outcomes = await asyncio.gather(*(room.evaluator.handle(ctx) for ctx in turns))
+    assert {one.interactions for one in (await room.relationships()).values()} == {1}
+    assert len(await room.thoughts()) == 1
     assert sorted(outcome.data["status"] for outcome in outcomes) == ["ok", "read_already"]
 
 
@@ -555,6 +560,21 @@ async def test_what_is_off_the_record_is_not_shown_and_is_no_source(
     assert not await room.may(span(1, 9, m5=secret))
 
 
+async def test_an_answer_to_what_is_off_the_record_is_not_shown(store: MemoryStore) -> None:
+    """Also where the window begins with the answer."""
+    room = Room(store, NOTHING)
+    await room.reflect(span(1, 13, m3="Off the record: I'm quitting", m4="So you are quitting"))
+    assert "Message m5 of" in room.model.prompt()
+    assert "quitting" not in room.model.prompt()
+
+
+async def test_secrets_are_not_shown(store: MemoryStore) -> None:
+    room = Room(store, NOTHING)
+    await room.reflect(span(1, 5, m3="My password is hunter2, and I like tea"))
+    assert "hunter2" not in room.model.prompt()
+    assert "I like tea" in room.model.prompt()
+
+
 async def test_a_model_is_not_asked_about_nothing(store: MemoryStore) -> None:
     secret = {f"m{n}": "Off the record: I'm quitting" for n in (1, 3, 5)}
     room = Room(store, SEED)
@@ -609,6 +629,103 @@ async def test_the_thought_is_in_the_feedback_on_request_and_not_from_a_private_
     assert (await room.reflect(span(1, 9))).feedback.startswith(SEED["thought"])
     assert SEED["thought"] not in (await room.reflect(span(1, 13), is_private=True)).feedback
     assert len((await room.reflect(span(1, 17))).feedback) < 300
+
+
+# In a graph ---------------------------------------------------------------------------------------
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+class Talk:
+    """A governed graph in which a user says something and the agent answers, turn by turn."""
+
+    def __init__(self, mode: str, *answers: Any) -> None:
+        self.mode = mode
+        self.clock = Clock()
+        self.store = InMemoryStore()
+        self.model = Scripted(
+            answers=[answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
+        )
+        self.arbiter_os = ArbiterOS()
+        self.arbiter_os.add_evaluation_cycle(
+            EvaluationCycle(
+                store=self.store,
+                evaluator_model=self.model,
+                conversation_length=10,
+                agent_id=SARAH.id,
+                character=Character("Sarah"),
+                entities=[JOHN],
+                clock=self.clock,
+            )
+        )
+        self.arbiter_os.add_evaluator(ReflectionEvaluator())
+        builder = StateGraph(Chat).add_node("reply", self.reply).add_edge(STARTS, "reply")
+        self.app: Any = self.arbiter_os.govern(
+            builder.compile(checkpointer=InMemorySaver()), {"reply": "GENERATE"}
+        )
+
+    def reply(self, state: Chat) -> Chat:
+        return {"messages": [AIMessage("ok")]}
+
+    def say(self, *messages: BaseMessage) -> HistoryItem:
+        """One turn, and what the history has of it."""
+        config = {"configurable": {"thread_id": "room-1", "user_id": JOHN.id}}
+        run(self.app, {"messages": [*messages, HumanMessage("hi")]}, config, mode=self.mode)
+        item = self.arbiter_os.history.last(node="reply")
+        assert item is not None
+        return item
+
+    def related(self) -> list[Any]:
+        known = Relationships(MemoryStore(self.store), agent_id=SARAH.id, clock=self.clock)
+        return asyncio.run(known.of())
+
+
+@MODES
+def test_a_graph_reflects_after_every_fourth_message(mode: str) -> None:
+    """Two messages a turn; the result is beside those of other evaluators, and says nothing of what was said."""
+    talk = Talk(mode, SEED)
+    ran = ["REFLECTION" in talk.say().evaluation_results for _ in range(6)]
+    assert ran == [False, True, False, True, False, True]
+    assert talk.model.calls == 3
+    assert [one.interactions for one in talk.related()] == [3, 3]
+    item = talk.arbiter_os.history.last(node="reply")
+    assert item is not None
+    result = item.evaluation_results["REFLECTION"]
+    assert (result.score, result.passed, result.metadata["relationships"]) == (1.0, True, 2)
+    assert "community" not in repr(result)
+
+
+@MODES
+def test_a_graph_goes_on_after_messages_were_removed(mode: str) -> None:
+    talk = Talk(mode, SEED)
+    talk.say()
+    item = talk.say()
+    read = [message.id for message in item.input_state["messages"]]
+    ran = ["REFLECTION" in talk.say(*gone).evaluation_results for gone in ([RemoveMessage(str(read[0]))], [])]
+    assert ran == [False, True]
+    everything = [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("so far: ...", id="summary")]
+    ran = ["REFLECTION" in talk.say(*gone).evaluation_results for gone in (everything, [], [])]
+    assert ran == [False, True, False]
+
+
+@MODES
+def test_a_graph_does_not_suffer_from_a_model_that_answers_garbage(mode: str) -> None:
+    """Its failures are errors and no results; after the third one the window is passed over, and the trace says so."""
+    talk = Talk(mode, GARBAGE)
+    talk.say()
+    for calls, detail in ((2, ""), (4, ""), (6, "window_skipped")):
+        item = talk.say()
+        assert "REFLECTION" not in item.evaluation_results
+        assert item.evaluation_errors["REFLECTION"] == "ReflectionFailedError in handler"
+        assert [(part.status, part.detail) for part in item.evaluator_trace] == [("failed", detail)]
+        assert talk.model.calls == calls
+        if not detail:
+            assert [part.status for part in talk.say().evaluator_trace] == ["validate_false"]
+        talk.clock.move(10)
+    assert [part.status for part in talk.say().evaluator_trace] == ["validate_false"]
+    assert talk.model.calls == 6
 
 
 # As an evaluator ----------------------------------------------------------------------------------
