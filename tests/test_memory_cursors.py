@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, overload
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory.cursors import TAIL, Cursors
 from arbiter.memory.stores import MemoryStore, namespace
-from tests.reflection_support import START, STORES, Clock, opened
+from tests.reflection_support import START, Clock
 
 
 def say(*numbers: int) -> list[BaseMessage]:
@@ -38,9 +40,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with opened("memory") as found:
-        yield MemoryStore(found)
+def store() -> MemoryStore:
+    return MemoryStore(InMemoryStore())
 
 
 def cursors(store: MemoryStore, clock: Clock, **known: Any) -> Cursors:
@@ -304,30 +305,28 @@ async def test_a_turn_that_fails_late_makes_nobody_wait(cursor: Cursors) -> None
 # In every store -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(
     "room_id", ["room-1", "", "a.b%c@d", "r" * 10_000], ids=["plain", "empty", "dots", "long"]
 )
-async def test_a_cursor_is_the_same_from_every_store(kind: str, room_id: str, clock: Clock) -> None:
-    with opened(kind) as raw:
-        store = MemoryStore(raw)
-        await cursors(store, clock, room_id=room_id, ended_at=START).advance(span(1, 70))
-        await cursors(store, clock, room_id=room_id).fail(span(60, 75))
-        found = await cursors(MemoryStore(raw), clock, room_id=room_id).read()
+async def test_a_cursor_is_the_same_from_every_store(
+    any_store: BaseStore, room_id: str, clock: Clock
+) -> None:
+    store = MemoryStore(any_store)
+    await cursors(store, clock, room_id=room_id, ended_at=START).advance(span(1, 70))
+    await cursors(store, clock, room_id=room_id).fail(span(60, 75))
+    found = await cursors(MemoryStore(any_store), clock, room_id=room_id).read()
     assert (found.last_id, found.processed_total, found.failures) == ("m70", 70, 1)
     assert found.tail_ids == tuple(f"m{n}" for n in range(7, 71))
     assert (found.next_try_at, found.updated_at) == (START + timedelta(minutes=2), START)
     assert found.turn_ended_at == START
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_a_cursor_that_many_threads_move_counts_each_message_once(kind: str, clock: Clock) -> None:
-    with opened(kind) as raw:
+def test_a_cursor_that_many_threads_move_counts_each_message_once(any_store: BaseStore, clock: Clock) -> None:
 
-        def read(last: int) -> None:
-            asyncio.run(cursors(MemoryStore(raw), clock).advance(span(1, last)))
+    def read(last: int) -> None:
+        asyncio.run(cursors(MemoryStore(any_store), clock).advance(span(1, last)))
 
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(read, [10, 20, 30, 40, 40, 30, 20, 10]))
-        found = asyncio.run(cursors(MemoryStore(raw), clock).read())
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, [10, 20, 30, 40, 40, 30, 20, 10]))
+    found = asyncio.run(cursors(MemoryStore(any_store), clock).read())
     assert (found.last_id, found.processed_total) == ("m40", 40)

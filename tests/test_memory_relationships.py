@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory.relationships import (
     COUNTED,
@@ -20,21 +21,19 @@ from arbiter.memory.relationships import (
     normal_tags,
 )
 from arbiter.memory.stores import MemoryStore, namespace
-from tests.reflection_support import START, STORES, Clock, opened, turn
+from tests.reflection_support import START, Clock, turn
 
 PLACE = namespace("agent", "relationships", "all")
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore]:
-    with opened(request.param) as found:
-        yield MemoryStore(found)
+@pytest.fixture
+def store(any_store: BaseStore) -> MemoryStore:
+    return MemoryStore(any_store)
 
 
 @pytest.fixture
-def plain() -> Iterator[MemoryStore]:
-    with opened("memory") as found:
-        yield MemoryStore(found)
+def plain() -> MemoryStore:
+    return MemoryStore(InMemoryStore())
 
 
 def known_in(store: MemoryStore, clock: Any = lambda: START, **options: Any) -> Relationships:

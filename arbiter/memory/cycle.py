@@ -428,7 +428,8 @@ def _settle(
     if error is not None:
         # Without its text: it may quote what somebody said, and the history is printed and exported.
         errors[name] = f"{type(error).__name__} in handler"
-        return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms)
+        detail = "window_skipped" if getattr(error, "skipped", False) is True else ""
+        return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms, detail)
     result, remark = _result_of(done.value)
     if result is None:
         errors[name] = remark
