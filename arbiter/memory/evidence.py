@@ -118,8 +118,9 @@ class TrustProfile(Record):
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        found: Any = value.get("evidence") or ()
-        pieces = [piece for piece in map(_evidence, found) if piece is not None]
+        given: Any = value.get("evidence")
+        several = isinstance(given, list)
+        pieces = [piece for piece in map(_evidence, given if several else ()) if piece is not None]
         return super(TrustProfile, cls).from_value({**value, "evidence": tuple(pieces)})
 
 

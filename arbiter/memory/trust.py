@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from arbiter.errors import ParameterError, nearest
-from arbiter.history import History, HistoryItem
+from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext, FactEvent
 from arbiter.memory.conversation import counts, speaker_of, window
@@ -89,9 +89,9 @@ class TrustEvaluator(CognitiveEvaluator):
 
     Evidence is: somebody contradicts what he said himself, or confirms it again, as evaluators that are registered
     before this one have found (a fact that has changed is neither); and a checker's denials in this thread,
-    `policy_evidence` by the checker's name, "*" for all others, None for no evidence. A denial speaks against the
-    user, so leave out checkers that deny for other reasons. Seen are those that the history has: of a run that
-    a denial ended with an exception, it has none.
+    `policy_evidence` by the checker's name, "*" for all others, None for no evidence. A denial speaks against whoever
+    the newest human message of the node's input is from, so leave out checkers that deny for other reasons. What a
+    checkpoint does not have, because the denial raised, is seen by the process in which it happened.
 
     With `judge`, a model, or True for that of the cycle, one call for each new message of the user also gives
     evidence. The score is the overall trust / 100; passed is at least `min_trust`, by default what a stranger has.
@@ -181,7 +181,8 @@ class TrustEvaluator(CognitiveEvaluator):
 
     def _denials(self, history: History) -> Iterable[tuple[str, HistoryItem, str]]:
         """The id, the node run and the type of evidence of each denial."""
-        for item in history.items():
+        remembered = history.denied() if isinstance(history, CausalHistory) else ()
+        for item in (*history.items(), *remembered):
             for checker, verdict in item.check_policy_results.items():
                 type = self.policy_evidence.get(checker, self.policy_evidence.get("*"))
                 if type is not None and verdict.kind == "deny" and not _failed(verdict):
