@@ -15,14 +15,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
-from arbiter.errors import ParameterError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import CausalHistory, History
 from arbiter.memory.answers import CallBudget
@@ -37,6 +37,7 @@ from arbiter.memory.selection import Strategy, check_selectable, select
 from arbiter.memory.stores import LockProvider, MemoryStore
 from arbiter.memory.turns import (
     Place,
+    Shown,
     ambient,
     as_messages,
     merged,
@@ -51,6 +52,9 @@ from arbiter.memory.turns import (
 from arbiter.models import ChatModel, model_of
 from arbiter.states import as_state, freeze, is_number
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
+
+if TYPE_CHECKING:
+    from arbiter.memory.recollection import Memory
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 1000
@@ -141,6 +145,17 @@ class EvaluationCycle(EvaluatorCycle):
         self._rooms: OrderedDict[str, str] = OrderedDict()
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered, for a program to ask and order. `ConfigurationError` without a store of its own."""
+        from arbiter.memory.recollection import Memory
+
+        if self.store is None:
+            raise ConfigurationError(
+                "this EvaluationCycle has no store of its own. Give it one, or make a Memory of the graph's store."
+            )
+        return Memory(self.store, agent_id=self.agent_id, clock=self.clock, rules=self.fact_rules)
 
     # What the core asks
 
@@ -284,16 +299,19 @@ class EvaluationCycle(EvaluatorCycle):
         messages = merged(before, new)
         message = newest_human(messages)
         room_id, entity_id = self._where(place, turn.history, message)
-        known = {part.id for part in before}
+        known, wrote = {part.id for part in before}, {part.id for part in new}
+        shown = Shown(messages)
         return EvalContext(
             history=turn.history,
             item=item,
             instruction=item.instruction,
             node=item.node,
             state=freeze(state_of(kept["input"], turn.output, self.messages_key, messages)),
-            messages=freeze(messages),
-            new_messages=freeze([part for part in new if part.id not in known and part.type != "remove"]),
-            message=freeze(message),
+            messages=shown,
+            new_messages=[
+                shown[at] for at, part in enumerate(messages) if part.id in wrote and part.id not in known
+            ],
+            message=shown.the(message),
             did_respond=responded(new),
             room_id=room_id,
             entity_id=entity_id,
