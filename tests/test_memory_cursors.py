@@ -181,6 +181,12 @@ async def test_a_limit_keeps_the_newest(cursor: Cursors) -> None:
     await cursor.advance(span(1, 2))
     assert ids(await cursor.unprocessed(span(1, 9), limit=3)) == ["m7", "m8", "m9"]
     assert ids(await cursor.unprocessed(span(1, 4), limit=3)) == ["m3", "m4"]
+    await cursor.advance(span(1, 9))
+    assert ids(await cursor.unprocessed([*span(1, 8), *span(10, 14), *say(2)], limit=3)) == [
+        "m12",
+        "m13",
+        "m14",
+    ]
 
 
 # Going on -----------------------------------------------------------------------------------------
