@@ -15,7 +15,7 @@ from arbiter.memory.access import access_to
 from arbiter.memory.embedders import watched_embeddings
 from arbiter.memory.names import Namespace, joined, namespace, ns_label, safe_key
 from arbiter.memory.values import CLAIM, PENDING, claim_of, clean, clean_text, matches
-from arbiter.memory.words import overlap, words_of
+from arbiter.memory.words import likest
 
 __all__ = ["Entry", "Found", "LockProvider", "MemoryStore", "Namespace", "Value", "namespace", "ns_label"]
 
@@ -25,7 +25,7 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A lock by name that several processes share."""
 
 _TRIES = 3
-_NAMESPACES = 1000
+_PAGE = 1_000
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
@@ -103,36 +103,45 @@ class MemoryStore:
             return Found((), semantic=False)
         hits = await self._hits(ns, query, limit)
         if hits is None:
-            entries = await self.alist(ns)
-            return Found(_by_words(entries, query, limit), semantic=False)
+            return Found(await self._lexical(ns, query, limit), semantic=False)
         found = [Entry(item.key, self._own(item.value), item.score) for item in hits]
+        if self._access.settled(ns):
+            return Found(found, semantic=True)
         pending = await self.alist(ns, filter={PENDING: True})
+        self._access.settle(ns, not pending)
         return Found(found, semantic=True, by_words=_by_words(pending, query, limit))
 
-    async def anamespaces(self, prefix: Namespace) -> list[Namespace]:
-        """The name spaces that begin with `prefix` and hold anything."""
+    async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
+        """All name spaces of that agent that hold records of one kind."""
+        prefix = namespace(agent_id, kind, "")[:-1]
         found: dict[Namespace, None] = {}
-        while page := await self._access.call(
-            "list_namespaces", prefix=prefix, limit=_NAMESPACES, offset=len(found)
-        ):
+        while True:
+            page: list[Namespace] = await self._access.call(
+                "list_namespaces", prefix=prefix, max_depth=4, limit=_PAGE, offset=len(found)
+            )
             before = len(found)
-            found.update(dict.fromkeys(tuple(ns) for ns in page))
-            if len(page) < _NAMESPACES or len(found) == before:
-                break
-        return list(found)
+            found.update(dict.fromkeys(map(tuple, page)))
+            if len(found) == before:
+                return [ns for ns in found if len(ns) == len(prefix) + 1]
 
     async def aupdate(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        *,
+        ttl: Callable[[Value], float | None] | None = None,
     ) -> Value | None:
         """Read, change and write one record under its lock. `change` gets None where there is none, and returns None to
-        delete it, or the very same object to leave it as it is. Returns what is there afterwards."""
+        delete it, or the very same object to leave it as it is. `ttl` says of a value to be written what
+        `aput` is given. Returns what is there afterwards."""
         writing = False
 
         async def update() -> Value | None:
             nonlocal writing
             async with self.lock("record", *ns, key):
                 writing = True
-                return await self._update(ns, safe_key(key), change)
+                return await self._update(ns, safe_key(key), change, ttl)
 
         return await _uninterrupted(update(), lambda: writing)
 
@@ -191,14 +200,27 @@ class MemoryStore:
             # A vector may be left from what the record said before.
             return claim_of(item.value) is not None and item.value.get(PENDING) is not True
 
+        embedder = watched_embeddings(self.store)
         try:
-            found = await self._access.scored(ns, query, wanted, limit=limit)
+            with nullcontext() if embedder is None else embedder.watch(query):
+                found = await self._access.scored(ns, query, wanted, limit=limit)
         except Exception:  # whatever it was: if it is the store, it will be raised where the records are read
             return None
         return [] if found is None and self._indexed() else found
 
+    async def _lexical(self, ns: Namespace, query: str, limit: int) -> list[Entry]:
+        claims = await self._access.claims(ns)
+        if claims is None:
+            return _by_words(await self.alist(ns), query, limit)
+        likely = [(key, score, await self.aget(ns, key)) for key, score in likest(claims, query, limit=limit)]
+        return [Entry(key, value, score) for key, score, value in likely if value is not None]
+
     async def _update(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        ttl: Callable[[Value], float | None] | None,
     ) -> Value | None:
         found = await self.aget(ns, key)
         before = copy.deepcopy(found)
@@ -209,7 +231,7 @@ class MemoryStore:
             await self._access.call("delete", ns, key)
             return None
         stored: Value = clean(after)
-        await self._put(ns, key, stored, None)
+        await self._put(ns, key, stored, None if ttl is None else ttl(stored))
         return stored
 
     async def _put(self, ns: Namespace, key: str, value: Value, ttl: float | None) -> None:
@@ -239,6 +261,7 @@ class MemoryStore:
                 await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
         except Exception:  # if it was the store and not the embedder, the next write will raise it again
             value[PENDING] = True
+            self._access.settle(ns, False)
             return False
         return True
 
@@ -252,14 +275,8 @@ class MemoryStore:
 
 
 def _by_words(entries: Sequence[Entry], query: str, limit: int) -> list[Entry]:
-    wanted = words_of(query)
-    scored = [
-        Entry(entry.key, entry.value, score)
-        for entry in entries
-        if (claim := claim_of(entry.value)) is not None and (score := overlap(words_of(claim), wanted))
-    ]
-    scored.sort(key=lambda entry: entry.score or 0.0, reverse=True)
-    return scored[:limit]
+    claims = [(entry, claim) for entry in entries if (claim := claim_of(entry.value)) is not None]
+    return [Entry(entry.key, entry.value, score) for entry, score in likest(claims, query, limit=limit)]
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T], begun: Callable[[], bool] = lambda: True) -> T:
