@@ -1,16 +1,12 @@
-"""Contexts of turns, a clock that is set by hand, and every kind of store, for tests of single evaluators."""
+"""Turns, and a clock that is set by hand, for tests of single evaluators."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from langchain_core.messages import BaseMessage
-from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 
 from arbiter.history import HistoryItem, Record, RunHistory
 from arbiter.memory import Character, EvalContext, MemoryStore
@@ -19,7 +15,6 @@ from arbiter.memory.conversation import responded
 from arbiter.memory.turns import newest_human
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
-STORES = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 
 class Clock:
@@ -31,16 +26,6 @@ class Clock:
 
     def pass_by(self, **amount: float) -> None:
         self.now += timedelta(**amount)
-
-
-@contextmanager
-def opened(kind: str) -> Generator[MemoryStore]:
-    if kind == "memory":
-        yield MemoryStore(InMemoryStore())
-        return
-    with SqliteStore.from_conn_string(":memory:") as store:
-        store.setup()
-        yield MemoryStore(store)
 
 
 def turn(

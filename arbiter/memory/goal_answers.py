@@ -11,10 +11,14 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, WithJsonSc
 
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.context import EvalContext
-from arbiter.memory.conversation import speaker_of, text_of
+from arbiter.memory.conversation import speaker_of, text_of, window
+from arbiter.memory.facts.boundaries import on_record
 from arbiter.memory.progress import GoalUpdate, ObjectiveUpdate
 from arbiter.memory.records import Goal
 from arbiter.models import quote, visible
+
+_FACTS = 12
+_BEFORE = 4
 
 # The question -------------------------------------------------------------------------------------
 
@@ -32,13 +36,32 @@ IN_PROGRESS;
 If nothing has changed, the list is empty."""
 
 
-def asking(ctx: EvalContext, goals: Sequence[Goal], messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+def shown_of(ctx: EvalContext, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Those of the newest messages that a model may be shown."""
+    # A few more are looked at: the first one may answer something that is not to be remembered.
+    longer = window(ctx.messages, len(messages) + _BEFORE)
+    kept = {id(part) for part in on_record(longer, agent_id=ctx.agent_id, entity_id=ctx.entity_id)}
+    return [part for part in messages if id(part) in kept]
+
+
+async def asking(
+    ctx: EvalContext, goals: Sequence[Goal], messages: Sequence[BaseMessage]
+) -> list[BaseMessage]:
     """The question which of the goals have moved in these messages."""
-    parts = [f"Today is {ctx.clock():%Y-%m-%d}.", "The goals, as JSON:", quote(_json(goals)), "The messages:"]
+    parts = [f"Today is {ctx.clock():%Y-%m-%d}.", "The goals, as JSON:", quote(_json(goals))]
+    if claims := await _known(ctx):
+        parts += ["What is known about the user, newest first:", quote("\n".join(claims))]
+    parts.append("The messages:")
     for message in messages:
         speaker = speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
         parts.append(f"{visible(ctx.name_of(speaker))[:100]}:\n{quote(text_of(message), limit=4_000)}")
     return [SystemMessage(_SYSTEM), HumanMessage("\n\n".join(parts))]
+
+
+async def _known(ctx: EvalContext) -> list[str]:
+    found = await ctx.facts.facts(ctx.entity_id)
+    shown = [fact for fact in found if fact.visibility != "room" or ctx.room_id in fact.room_ids]
+    return [f"{fact.last_seen_at:%Y-%m-%d} {fact.claim}" for fact in shown[:_FACTS]]
 
 
 def _json(goals: Sequence[Goal]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from arbiter.errors import ParameterError
@@ -17,8 +18,9 @@ from arbiter.memory.evaluators import (
     ExampleMessage,
     HandlerOutcome,
 )
-from arbiter.memory.goal_answers import GoalsAnswer, asking
-from arbiter.memory.progress import Applied, GoalUpdate, apply_updates, progress
+from arbiter.memory.facts.privacy import category, has_secret
+from arbiter.memory.goal_answers import GoalsAnswer, asking, shown_of
+from arbiter.memory.progress import Allowed, Applied, GoalUpdate, apply_updates, progress
 from arbiter.memory.records import Goal, GoalStatus
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
@@ -74,7 +76,7 @@ class Goals:
         room_id: str,
         updates: Sequence[GoalUpdate],
         *,
-        allow_new_objectives: bool = False,
+        allow_new_objectives: bool | Allowed = False,
         allow_reopen: bool = False,
     ) -> Applied:
         """`apply_updates` to what is stored, each goal in one step."""
@@ -138,7 +140,8 @@ class GoalEvaluator(CognitiveEvaluator):
     One call of a model for each turn with new messages, while a goal of the room is in progress. After an answer that
     cannot be used it waits, see `Cursors.fail`. The score is the progress of the goals that the answer is about, or of
     all that are in progress if it is about none or cannot be used; see `arbiter.memory.progress`. `model` is asked in
-    place of the cycle's.
+    place of the cycle's. What was said off the record it is not shown, but what is known of the user, so register this
+    evaluator after those that find facts.
     """
 
     description = "Updates the goals of the conversation, where the newest messages show progress or failure."
@@ -189,8 +192,12 @@ class GoalEvaluator(CognitiveEvaluator):
         if not looked_at or not messages:
             return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at)})
         cursors = ctx.cursors(self.name)
+        shown = shown_of(ctx, messages)
+        if not shown:
+            await cursors.advance(messages)
+            return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at), "llm_calls": 0})
         answer = await ctx.ask(
-            GoalsAnswer, asking(ctx, looked_at, messages), model=self.model, item_field="goals"
+            GoalsAnswer, await asking(ctx, looked_at, shown), model=self.model, item_field="goals"
         )
         data: dict[str, Any] = {
             "status": answer.status,
@@ -204,10 +211,16 @@ class GoalEvaluator(CognitiveEvaluator):
         applied = await goals.apply(
             ctx.room_id,
             [goal.update() for goal in answer.value.goals],
-            allow_new_objectives=self.allow_new_objectives,
+            allow_new_objectives=partial(_may_keep, ctx) if self.allow_new_objectives else False,
             allow_reopen=self.allow_reopen,
         )
         await cursors.advance(messages)
         data["changed"] = [goal.id for goal in applied.changed]
         data["refused"] = dict(Counter(refusal.reason for refusal in applied.trace))
         return HandlerOutcome(progress(applied.touched or looked_at), data=data)
+
+
+def _may_keep(ctx: EvalContext, words: str) -> bool:
+    """Whether words of a model may be stored: no secret, and nothing sensitive unless the rules of facts allow it."""
+    allowed = bool(getattr(ctx.fact_rules, "allow_sensitive", False))
+    return not has_secret(words) and (allowed or category(words) is None)

@@ -6,7 +6,7 @@ is called cannot. What is said twice counts once, in any order, and a second pas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,6 +30,10 @@ Reason = Literal[
 """Why something was not taken: no goal has that id; the goal is DONE or FAILED; there is no such status; DONE and
 FAILED at once; DONE while objectives are open; FAILED although all are completed; no objective is called that; a
 completed objective is said to be open again."""
+
+
+Allowed = Callable[[str], bool]
+"""Whether a model may add an objective with that description."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ def apply_updates(
     goals: Sequence[Goal],
     updates: Sequence[GoalUpdate],
     *,
-    allow_new_objectives: bool = False,
+    allow_new_objectives: bool | Allowed = False,
     allow_reopen: bool = False,
 ) -> Applied:
     """Take from `updates` what may be taken.
@@ -79,7 +83,8 @@ def apply_updates(
     A goal is DONE when all of its objectives are completed, whatever is said; DONE while some are open is refused. A
     goal without objectives is DONE when it is said to be. FAILED is taken unless all objectives are completed. DONE
     and FAILED goals stay as they are. An objective is completed if any update says so, and open again, with
-    `allow_reopen`, if all that name it say so. With `allow_new_objectives`, unknown ones are added.
+    `allow_reopen`, if all that name it say so. With `allow_new_objectives`, unknown ones are added; if it is a
+    function, those of which it says that they may be.
     """
     known = {goal.id for goal in goals}
     trace = [
@@ -113,7 +118,7 @@ def progress(goals: Iterable[Goal]) -> float:
 
 
 def _moved(
-    goal: Goal, said: Sequence[GoalUpdate], allow_new: bool, allow_reopen: bool
+    goal: Goal, said: Sequence[GoalUpdate], allow_new: bool | Allowed, allow_reopen: bool
 ) -> tuple[Goal, list[Reason]]:
     named = [objective for update in said for objective in update.objectives]
     objectives, reasons = _objectives(goal.objectives, named, allow_new, allow_reopen)
@@ -124,7 +129,10 @@ def _moved(
 
 
 def _objectives(
-    objectives: tuple[Objective, ...], named: Sequence[ObjectiveUpdate], allow_new: bool, allow_reopen: bool
+    objectives: tuple[Objective, ...],
+    named: Sequence[ObjectiveUpdate],
+    allow_new: bool | Allowed,
+    allow_reopen: bool,
 ) -> tuple[tuple[Objective, ...], list[Reason]]:
     reasons: list[Reason] = []
     said: dict[int, bool] = {}
@@ -136,7 +144,7 @@ def _objectives(
         if places:
             continue
         description = update.description.strip()
-        if allow_new and 0 < len(description) <= MAX_DESCRIPTION:
+        if 0 < len(description) <= MAX_DESCRIPTION and _may_add(allow_new, description):
             new[description] = new.get(description, False) or update.completed
         else:
             reasons.append("unknown_objective")
@@ -155,6 +163,10 @@ def _objectives(
         else:
             reasons.append("unknown_objective")
     return tuple(moved), reasons
+
+
+def _may_add(allowed: bool | Allowed, description: str) -> bool:
+    return allowed if isinstance(allowed, bool) else allowed(description)
 
 
 def _places(objectives: Sequence[Objective], update: ObjectiveUpdate) -> list[int]:

@@ -17,6 +17,7 @@ from arbiter.memory.context import EvalContext, FactEvent
 from arbiter.memory.conversation import counts, speaker_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory.evidence import EVIDENCE, Evidence, TrustProfile, admit
+from arbiter.memory.facts.boundaries import on_record
 from arbiter.memory.risks import RiskAnswer, asking_risk, of_risk
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.models import ChatModel
@@ -94,7 +95,8 @@ class TrustEvaluator(CognitiveEvaluator):
     checkpoint does not have, because the denial raised, is seen by the process in which it happened.
 
     With `judge`, a model, or True for that of the cycle, one call for each new message of the user also gives
-    evidence. The score is the overall trust / 100; passed is at least `min_trust`, by default what a stranger has.
+    evidence, unless it is off the record. The score is the overall trust / 100; passed is at least `min_trust`, by
+    default what a stranger has.
     """
 
     description = "Keeps up to date how far the user can be trusted."
@@ -201,8 +203,13 @@ class TrustEvaluator(CognitiveEvaluator):
             return 0, {}
         if model is None or ctx.budget.left < 1:  # what is known without a model must not be lost over it
             return 0, {"judge": "no model" if model is None else "budget"}
-        messages = window(ctx.messages, ctx.conversation_length)
-        answer = await ctx.ask(RiskAnswer, asking_risk(messages, message), model=model)
+        shown = on_record(
+            window(ctx.messages, ctx.conversation_length), agent_id=ctx.agent_id, entity_id=ctx.entity_id
+        )
+        if all(part.id != message.id for part in shown):
+            await cursors.advance(new)
+            return 0, {"judge": "off the record"}
+        answer = await ctx.ask(RiskAnswer, asking_risk(shown, message), model=model)
         data: dict[str, Any] = {"judge": answer.status, "llm_calls": answer.calls}
         if answer.value is None:
             data["window_skipped"] = await cursors.fail(new)
