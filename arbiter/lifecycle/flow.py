@@ -77,7 +77,7 @@ def _govern(run: NodeRun) -> Steps:
     if plan.advisors:
         stopped = yield from advise(run)
         if stopped is not None:
-            return stopped
+            return (yield from conclude(run, stopped))
     if plan.gate is None:
         output = yield Body(run.input)
     elif not plan.gate.contract.enforced:
