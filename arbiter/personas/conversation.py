@@ -77,7 +77,7 @@ class Cast:
     def before(self, history: History, agent: str | None = None) -> Trajectory:
         """What was said before the newest node run. See `trajectory`. Raises what `messages_in` raises."""
         given = messages_in(history.entries[-1][-1].input_state.get(self.key))
-        return self.trajectory(given, agent, self.writers(history) if any(map(_unsigned, given)) else None)
+        return self.trajectory(given, agent, self.writers(history, given))
 
     def trajectory(
         self, said: Iterable[Any], agent: str | None, writers: Mapping[str, str] | None = None
@@ -102,12 +102,15 @@ class Cast:
             for event in events
         )
 
-    def writers(self, history: History) -> Mapping[str, str]:
-        """Who wrote what has no name: the agent of the node run, else the node, as far as the history has seen it.
+    def writers(self, history: History, said: Iterable[Any]) -> Mapping[str, str]:
+        """Who wrote what has no name in `said`: the agent of the node run, else the node, as far as the history has
+        seen it.
 
         By the id of a message, or by its text if it has none; a text that two have written is nobody's.
         """
         found: dict[str, str] = {}
+        if not any(map(_unsigned, said)):
+            return found
         for superstep in history.entries[:-1]:
             for item in superstep:
                 written = [one for one in self._written(item) if _unsigned(one)]

@@ -31,18 +31,14 @@ class Draft:
 def draft_of(cast: Cast, history: History, output: Mapping[str, Any], known: str | None = None) -> Draft:
     """The draft in the output of the newest node run. Only what is new in it counts, and no message of somebody else
     than an agent. `known` is who acts where nothing else says so."""
-    said = [one for one in _new(cast, history, output) if is_said(cast, one)]
+    given = messages_in(history.entries[-1][-1].input_state.get(cast.key))
+    said = [one for one in new_of(given, messages_in(output.get(cast.key))) if is_said(cast, one)]
     named = (cast.name(one.name) for one in said if isinstance(one, BaseMessage) and one.name)
     agent = next(named, None) or cast.acting(history.entries[-1][-1]) or known
-    before = cast.before(history, agent)
+    before = cast.trajectory(given, agent, cast.writers(history, given))
     text = "\n".join(filter(None, map(_text, said)))
     own = tuple(event.text for event in before.actions_of(agent)) if agent else ()
     return Draft(agent, text, before, own, any(map(_acts, said)))
-
-
-def _new(cast: Cast, history: History, output: Mapping[str, Any]) -> list[Any]:
-    given = history.entries[-1][-1].input_state.get(cast.key)
-    return new_of(messages_in(given), messages_in(output.get(cast.key)))
 
 
 def is_said(cast: Cast, one: Any) -> bool:
@@ -77,7 +73,8 @@ def with_text(cast: Cast, history: History, output: Mapping[str, Any], text: str
     if isinstance(value, str):
         return {**output, cast.key: text}
     messages = messages_in(value)
-    begin = len(messages) - len(_new(cast, history, output))
+    given = messages_in(history.entries[-1][-1].input_state.get(cast.key))
+    begin = len(messages) - len(new_of(given, messages))
     spoken = [at for at, one in enumerate(messages) if at >= begin and is_said(cast, one) and _text(one)]
     kept: list[Any] = []
     for at, one in enumerate(messages):

@@ -105,7 +105,7 @@ class DimensionEvaluator(NodeEvaluator):
         try:
             before = messages_in(item.input_state.get(self.key))
             now = new_of(before, messages_in(item.output_state.get(self.key)))
-            earlier = known.trajectory(before, agent) if cast is None else cast.before(history, agent)
+            earlier = known.trajectory(before, agent, cast.writers(history, before) if cast else None)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise self.abstained(history, f"{self.key!r} holds no messages: {error}") from None
         current = known.trajectory(now, agent)
