@@ -25,10 +25,17 @@ class Advisor(Contract):
 
     kind = "advisor"
     method = "advise"
+    block: str = ""
+    """Advisors of one block speak with one voice: what they answer goes to the `compose` of the first of them."""
 
     def advise(self, history: History, state: Mapping[str, Any]) -> Advice | Awaitable[Advice]:
         """Context for this call: a text or messages for a node that reads `messages`, else a mapping of
         state keys to values (a text goes to the key `advice`); `None` for nothing."""
+        raise NotImplementedError
+
+    def compose(self, parts: Sequence[Any]) -> Advice:
+        """The advice that the answers of all advisors of this one's block make together, in the order in which they
+        were added, without those that were None or failed."""
         raise NotImplementedError
 
 

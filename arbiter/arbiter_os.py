@@ -25,7 +25,7 @@ from arbiter.calls import start
 from arbiter.contracts import Contract
 from arbiter.core import Core
 from arbiter.errors import ConfigurationError, NotAGraphError, PackError, RegistrationError
-from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
 from arbiter.evaluations import Background
 from arbiter.facts import KEEP
 from arbiter.functions import GovernedRunnable, govern_function
@@ -236,6 +236,33 @@ class ArbiterOS:
     def add_evaluator(self, evaluator: NodeEvaluator) -> None:
         """Judge with this after every node that it applies to."""
         self._add(evaluator, NodeEvaluator, "add_evaluator")
+
+    def add_evaluation_cycle(self, cycle: EvaluatorCycle) -> None:
+        """Run with this those evaluators that it takes, such as the cognitive ones. There is one at most."""
+        given: Any = cycle
+        if not isinstance(given, EvaluatorCycle):
+            raise RegistrationError(
+                f"add_evaluation_cycle got {given!r:.80}; expected an arbiter.memory.EvaluationCycle."
+            )
+        self._core.registry.add_cycle(given)
+
+    def remove_evaluator(self, name: str) -> None:
+        """Judge with that evaluator no more. What it has found so far stays in the history."""
+        with self._lock:
+            needed = [c for c in self._core.registry.contracts() if name in getattr(c, "needs", ())]
+            if needed:
+                raise RegistrationError(f"{needed[0].kind} {needed[0].name!r} reads the results of {name!r}.")
+            self._core.registry.remove_evaluator(name)
+
+    @property
+    def evaluators(self) -> Sequence[NodeEvaluator]:
+        """Those that are registered, in that order."""
+        return tuple(lane.evaluator for lane in list(self._core.registry.evaluators))
+
+    @property
+    def evaluation_cycle(self) -> EvaluatorCycle | None:
+        """What runs the cognitive evaluators: the cycle that was added, else the one that the first of them brought."""
+        return self._core.registry.cycle
 
     def add_advisor(self, advisor: Advisor) -> None:
         """Let this add transient context to every call of the nodes that it applies to."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import Context, copy_context
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _QUICK = 0.001
 _SLOW = 0.005
 _PROBES = 3
@@ -145,19 +146,45 @@ def within(seconds: float | None, future: Future[Any]) -> Any:
         raise TimeoutError(f"no answer within {seconds:g} s") from None
 
 
+async def awaited(deadline: float | None, awaitable: Awaitable[T]) -> T:
+    """What `awaitable` gives; `TimeoutError` when it takes longer than `deadline` seconds."""
+    if deadline is None:
+        return await awaitable
+    # Not `wait_for`: that waits until what is awaited agrees to be cancelled, and takes a late answer.
+    task = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=deadline)
+    except BaseException:
+        task.cancel()
+        raise
+    if done:
+        return task.result()
+    task.cancel()
+    raise TimeoutError(f"no answer within {deadline:g} s")
+
+
 class _Loop:
     """An event loop on a daemon thread, for async evaluators, whichever kind of run they judge."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="arbiter-loop", daemon=True).start()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="arbiter-loop", daemon=True
+                )
+                self._thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs on it: then it must not wait for what runs on it."""
+        return threading.current_thread() is self._thread
 
 
 LOOP = _Loop()

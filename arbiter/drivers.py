@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -12,7 +12,7 @@ from typing import Any, cast
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphBubbleUp
 
-from arbiter.calls import start, within
+from arbiter.calls import awaited, start, within
 from arbiter.errors import SyncDriverError
 from arbiter.lifecycle import (
     Ask,
@@ -37,7 +37,7 @@ from arbiter.verdicts import Correction, Verdict
 
 def drive(run: NodeRun) -> Any:
     """Run a node to its end. Raises what the node raised, or what governs it."""
-    if run.plan.empty and run.schemas is None and not run.may_be_held:
+    if run.plan.empty and run.schemas is None and not run.may_be_held and not run.inherited:
         return _drive_unruled(run)
     return _drive(run, lifecycle(run))
 
@@ -84,7 +84,7 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
 async def adrive(run: NodeRun) -> Any:
     """As `drive`, in an event loop."""
     steps = lifecycle(run)
-    if run.plan.empty and run.schemas is None and not run.may_be_held:
+    if run.plan.empty and run.schemas is None and not run.may_be_held and not run.inherited:
         run.begun = run.settings.timer()
         try:
             output = await run.abody(run.input, False)
@@ -282,33 +282,17 @@ async def _acall(op: Call, run: NodeRun) -> Any:
     token = var_child_runnable_config.set(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.amethod is not None:
-            return await _by(seat.deadline, seat.amethod(*op.args))
+            return await awaited(seat.deadline, seat.amethod(*op.args))
         if seat.is_async:
-            return await _by(seat.deadline, seat.method(*op.args))
+            return await awaited(seat.deadline, seat.method(*op.args))
         if seat.pace.inline:
             answer = seat.pace.timed(seat.method, *op.args)
         else:
             # A thread of its own, so that a hanging contract holds up neither the loop nor its shutdown.
             future = start(partial(seat.pace.timed, seat.method, *op.args))
-            answer = await _by(seat.deadline, asyncio.wrap_future(future))
+            answer = await awaited(seat.deadline, asyncio.wrap_future(future))
         if type(answer) in _ANSWERS or not isawaitable(answer):
             return answer
-        return await _by(seat.deadline, answer)
+        return await awaited(seat.deadline, answer)
     finally:
         var_child_runnable_config.reset(token)
-
-
-async def _by(deadline: float | None, awaitable: Awaitable[Any]) -> Any:
-    if deadline is None:
-        return await awaitable
-    # Not `wait_for`: that waits until the contract agrees to be cancelled, and takes a late answer.
-    task = asyncio.ensure_future(awaitable)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=deadline)
-    except BaseException:
-        task.cancel()
-        raise
-    if done:
-        return task.result()
-    task.cancel()
-    raise TimeoutError(f"no answer within {deadline:g} s")

@@ -8,10 +8,14 @@ See docs/design/evaluations.md.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import threading
 import uuid
+import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +27,11 @@ from typing import Any, cast
 from langchain_core.runnables.config import var_child_runnable_config
 
 from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
-from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
-from arbiter.verdicts import EvaluationResult, evaluation_fault
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
 
+_log = logging.getLogger(__name__)
 Stack = tuple[tuple["Lane", int], ...]
 _running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
 """The evaluations that run in this context: the evaluator's lane, and the id of its `Evaluations`."""
@@ -42,7 +47,12 @@ class _Failure:
     message: str
 
 
-Outcome = EvaluationResult | _Failure
+class _NotRun:
+    """The cycle has not run that evaluator."""
+
+
+NOT_RUN = _NotRun()
+Outcome = EvaluationResult | _Failure | _NotRun
 
 
 class Lane:
@@ -93,6 +103,8 @@ class Lane:
     def _outcome(self, view: History, deadline: float | None) -> Outcome:
         try:
             answer = self._call(view, deadline)
+            if isinstance(answer, _Failure):
+                return answer
             fault = evaluation_fault(answer)
         except BaseException as exc:  # also SystemExit: an evaluator's failure is its own affair
             if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -110,13 +122,85 @@ class Lane:
             answer = self.runner.run(lambda: context.run(call), deadline)
         if type(answer) is not EvaluationResult and isawaitable(answer):
             coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
+            if LOOP.is_here:
+                coroutine.close()
+                raise RuntimeError(_FROM_THE_LOOP.format(self.name))
             answer = within(deadline, LOOP.submit(_in(_running.get(), coroutine)))
         return answer
 
 
 async def _in(stack: Stack, coroutine: Any) -> Any:
     _running.set(stack)
-    return await coroutine
+    try:
+        return await coroutine
+    except (
+        SystemExit,
+        KeyboardInterrupt,
+    ) as exc:  # would end the event loop, and with it all that runs there
+        return _Failure(f"{type(exc).__name__}: {exc}")
+
+
+_FROM_THE_LOOP = (
+    "evaluator {!r} is not done, and runs on the same event loop as the caller. "
+    "Await evaluation_results.aget(name), or read it in a `def`."
+)
+
+
+class Together:
+    """A turn of a cycle: run once, for whoever reads one of its results first."""
+
+    __slots__ = ("_fault", "_future", "_lock", "_trace", "cycle", "lanes", "turn")
+
+    def __init__(self, cycle: EvaluatorCycle, turn: Turn, lanes: tuple[Lane, ...]) -> None:
+        self.cycle = cycle
+        self.turn: Turn | None = turn
+        self.lanes = lanes
+        self._lock = threading.Lock()
+        self._future: Future[TurnOutcome] | None = None
+        self._trace: Sequence[EvaluatorTrace] = ()
+        self._fault: Exception | None = None
+
+    def begin(self) -> None:
+        """Let the cycle keep what it needs. Never raises."""
+        assert self.turn is not None
+        try:
+            self.cycle.begin(self.turn)
+        except Exception as exc:
+            self._fault = exc
+
+    @property
+    def begun(self) -> bool:
+        return self._future is not None
+
+    def start(self, key: int, settle: Callable[[TurnOutcome], None]) -> Future[TurnOutcome]:
+        """Run the turn, if nobody has begun. `settle` is called with its outcome before anybody else has it."""
+        with self._lock:
+            if self._future is None:
+                stack = (*_running.get(), *((lane, key) for lane in self.lanes))
+                # In a context of its own: nothing of the graph's run but what the cycle takes from the turn.
+                self._future = Context().run(LOOP.submit, self._run(stack, settle))
+            return self._future
+
+    async def _run(self, stack: Stack, settle: Callable[[TurnOutcome], None]) -> TurnOutcome:
+        _running.set(stack)
+        turn, self.turn = self.turn, None
+        assert turn is not None
+        try:
+            if self._fault is not None:
+                raise self._fault
+            outcome = await self.cycle.run(turn)
+        except BaseException as exc:  # also those that would end the event loop
+            problem = f"{type(exc).__name__} in the cycle"
+            outcome = TurnOutcome(errors={lane.name: problem for lane in self.lanes})
+        self._trace = tuple(outcome.trace)
+        settle(outcome)
+        return outcome
+
+    @property
+    def trace(self) -> Sequence[EvaluatorTrace]:
+        if self._future is not None and self._future.done():
+            return self._trace
+        return tuple(EvaluatorTrace(lane.name, "run", "pending") for lane in self.lanes)
 
 
 class Evaluations(Mapping[str, EvaluationResult]):
@@ -126,11 +210,12 @@ class Evaluations(Mapping[str, EvaluationResult]):
     failed is absent, and `errors` says why.
     """
 
-    __slots__ = ("_lanes", "_results", "_view")
+    __slots__ = ("_lanes", "_results", "_view", "together")
 
-    def __init__(self, lanes: tuple[Lane, ...], view: History) -> None:
+    def __init__(self, lanes: tuple[Lane, ...], view: History, together: Together | None = None) -> None:
         self._lanes = lanes
         self._view: History | None = view
+        self.together = together
         self._results: dict[str, Outcome] = {}
 
     @property
@@ -141,10 +226,36 @@ class Evaluations(Mapping[str, EvaluationResult]):
         """The outcome of that evaluator, run here and now if nobody has begun."""
         found = self._results.get(lane.name)
         if found is None:
-            found = lane.run(id(self), self._results, self._view)
+            if self.together is not None and lane in self.together.lanes:
+                found = self._run_together(lane, self.together)
+            else:
+                found = lane.run(id(self), self._results, self._view)
             if len(self._results) == len(self._lanes):
                 self._view = None  # let go of the past that the view holds
         return found
+
+    def _run_together(self, lane: Lane, together: Together) -> Outcome:
+        if (lane, id(self)) in _running.get():
+            return _Failure(f"evaluator {lane.name!r} waits for its own turn")
+        if LOOP.is_here:
+            return _Failure(_FROM_THE_LOOP.format(lane.name))
+        self.start_together().result()
+        return self._results[lane.name]
+
+    def start_together(self) -> Future[TurnOutcome]:
+        """Run the turn of the cycle, if nobody has begun."""
+        assert self.together is not None
+        return self.together.start(id(self), self._settle)
+
+    def _settle(self, outcome: TurnOutcome) -> None:
+        assert self.together is not None
+        for lane in self.together.lanes:
+            self._results.setdefault(lane.name, _settled(lane.name, outcome))
+
+    @property
+    def trace(self) -> Sequence[EvaluatorTrace]:
+        """What the cycle did so far."""
+        return () if self.together is None else self.together.trace
 
     def resolve_all(self) -> None:
         if len(self._results) < len(self._lanes):
@@ -155,9 +266,12 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def complete(self) -> bool:
         return len(self._results) == len(self._lanes)
 
-    def know(self, results: Mapping[str, EvaluationResult]) -> None:
-        """These results were found before; their evaluators are not asked again."""
+    def know(self, results: Mapping[str, EvaluationResult], *, settled: bool = False) -> None:
+        """These results were found before; their evaluators are not asked again, nor, if that is `settled`, those of
+        the cycle that gave none."""
         self._results.update({name: found for name, found in results.items() if self.lane(name) is not None})
+        if settled and self.together is not None:
+            self._settle(TurnOutcome())
 
     def lane(self, name: object) -> Lane | None:
         for lane in self._lanes:
@@ -173,7 +287,10 @@ class Evaluations(Mapping[str, EvaluationResult]):
         lane = self.lane(name)
         if lane is None:
             return None
-        if name not in self._results and not lane.pace.inline:
+        if name not in self._results and self.together is not None and lane in self.together.lanes:
+            if (lane, id(self)) not in _running.get():
+                await asyncio.wrap_future(self.start_together())
+        elif name not in self._results and not lane.pace.inline:
             await asyncio.wrap_future(start(lambda: self.resolve(lane), context=Context()))
         return self.get(name)
 
@@ -218,11 +335,25 @@ class Evaluations(Mapping[str, EvaluationResult]):
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """What there is so far; None for an evaluator that failed."""
-        return {k: v if isinstance(v, EvaluationResult) else None for k, v in list(self._results.items())}
+        return {
+            name: found if isinstance(found, EvaluationResult) else None
+            for name, found in list(self._results.items())
+            if not isinstance(found, _NotRun)
+        }
 
     def __repr__(self) -> str:
         states = (f"{lane.name}={self._results.get(lane.name, 'pending')!r}" for lane in self._lanes)
         return f"<evaluations {', '.join(states)}>"
+
+
+def _settled(name: str, outcome: TurnOutcome) -> Outcome:
+    if (problem := outcome.errors.get(name)) is not None:
+        return _Failure(problem)
+    found: object = outcome.results.get(name, NOT_RUN)
+    if found is NOT_RUN:
+        return NOT_RUN
+    fault = evaluation_fault(found)
+    return cast(EvaluationResult, found) if fault is None else _Failure(f"evaluator {name!r} {fault}")
 
 
 class ReadEvaluations(Mapping[str, EvaluationResult]):
@@ -248,7 +379,7 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
         if key in self._unseen:
             return default
         if (found := self.evaluations.find(key)) is None:
-            if self.evaluations.lane(key) is not None:
+            if self.evaluations.error_of(key) is not None:
                 self._failed.add(key)
             return default
         self.read[key] = found
@@ -312,6 +443,8 @@ class Background:
         with self._lock:
             self._open += 1
             self._queue.append(evaluations)
+            if evaluations.together is not None:
+                _drain_at_exit(self)
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="arbiter-evaluations", daemon=True)
                 self._worker.start()
@@ -356,9 +489,14 @@ class Background:
             return False
 
     def _process(self, evaluations: Evaluations) -> None:
+        together = evaluations.together
         try:
+            if together is not None and not evaluations.done(together.lanes[0].name):
+                with self._lock:
+                    self._open += 1
+                evaluations.start_together().add_done_callback(lambda _: self._closed())
             for lane in evaluations.lanes:
-                if evaluations.done(lane.name):
+                if evaluations.done(lane.name) or (together is not None and lane in together.lanes):
                     continue
                 if lane.pace.inline:
                     evaluations.resolve(lane)
@@ -400,3 +538,26 @@ class Background:
             self._open -= 1
             if self._open == 0:
                 self._none_open.notify_all()
+
+
+# What a cycle has not written when the interpreter ends would be lost: what it remembers is not in the graph's
+# checkpoint. That has to be before Python closes its thread pools, in which sync models are called, and so before
+# `atexit` comes to its turn.
+_at_exit: Callable[[Callable[[], None]], Any] = getattr(threading, "_register_atexit", atexit.register)
+_pending: weakref.WeakSet[Background] = weakref.WeakSet()
+_EXIT_SECONDS = 30.0
+
+
+def _drain_at_exit(background: Background) -> None:
+    if background not in _pending:
+        if not _pending:
+            _at_exit(_drain_all)
+        _pending.add(background)
+
+
+def _drain_all() -> None:
+    for background in list(_pending):
+        if not background.drain(_EXIT_SECONDS):
+            _log.warning(
+                "evaluations were still running after %g s; they end with the process", _EXIT_SECONDS
+            )

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from arbiter.facts import Fact, Past
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.states import freeze
-from arbiter.verdicts import EvaluationResult, Verdict
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from arbiter.evaluation import EvaluatorCycle
     from arbiter.evaluations import Evaluations
     from arbiter.recorder import Run
 
@@ -216,6 +217,13 @@ class HistoryItem:
         return None if error_of is None else error_of(evaluator)
 
     @property
+    def evaluator_trace(self) -> Sequence[EvaluatorTrace]:
+        """What a cycle did with its evaluators, also with those that did not run, and why. Waits for nothing: while
+        the cycle runs they are `pending`. Empty where the history was restored by another process."""
+        trace: Sequence[EvaluatorTrace] = getattr(self._record.evaluations, "trace", ())
+        return trace
+
+    @property
     def error(self) -> str | None:
         return self._record.error
 
@@ -276,6 +284,10 @@ class HistoryItem:
                 for name, result in self.evaluation_results.items()
             },
             "evaluation_errors": dict(self.evaluation_errors),
+            "evaluator_trace": [
+                {"name": part.name, "stage": part.stage, "status": part.status, "detail": part.detail}
+                for part in self.evaluator_trace
+            ],
             "corrections": list(self.corrections),
             "gating": _jsonable(self._record.gating),
             "error": self.error,
@@ -312,6 +324,11 @@ class History:
     """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
 
     entries: Sequence[Sequence[HistoryItem]]
+
+    @property
+    def cycle(self) -> EvaluatorCycle | None:
+        """The cycle of evaluators of the `ArbiterOS`, in the view of a node run; elsewhere None."""
+        return None
 
     def items(self) -> Iterator[HistoryItem]:
         for superstep in self.entries:
@@ -447,9 +464,17 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    __slots__ = ("_own", "_past", "_recovered", "_run", "_supersteps", "_tallies")
+    __slots__ = ("_cycle", "_own", "_past", "_recovered", "_run", "_supersteps", "_tallies")
 
-    def __init__(self, past: Past, own: HistoryItem, run: Run, tallies: str = "") -> None:
+    def __init__(
+        self,
+        past: Past,
+        own: HistoryItem,
+        run: Run,
+        tallies: str = "",
+        cycle: EvaluatorCycle | None = None,
+    ) -> None:
+        self._cycle = cycle
         self._past = past
         self._own = own
         self._run = run
@@ -457,6 +482,10 @@ class CausalHistory(History):
         self._recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
         self._supersteps: list[tuple[HistoryItem, ...]] | None = None
         self.entries = _CausalEntries(self, own)
+
+    @property
+    def cycle(self) -> EvaluatorCycle | None:
+        return self._cycle
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
         """From now on the node's own item shows these results; None: those of its record."""
@@ -510,6 +539,12 @@ class CausalHistory(History):
     def give_recovered(self, levels: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
         """What siblings had counted, by checker and key: of this graph first, then of those around it."""
         self._recovered = levels
+
+    def denied(self) -> list[HistoryItem]:
+        """Node runs of the thread that were denied, as far as this process remembers them, oldest first: also those
+        that no checkpoint has, because the denial ended the run with an exception. Another process may know less, so
+        it is for evaluators that learn from it, and not for what must be decided alike everywhere."""
+        return [HistoryItem(record, view=True) for record in self._run.log.denied()]
 
     @property
     def thread_id(self) -> str | None:

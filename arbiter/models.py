@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from arbiter.errors import ConfigurationError
@@ -60,13 +60,35 @@ class Answer(Generic[T]):
     model: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one call of a model came back with: its `message`, and what the model's own integration made of that,
+    `parsed` or `failure`, if it was asked for structured output."""
+
+    message: Any
+    parsed: Any = None
+    failure: BaseException | None = None
+
+    @property
+    def calls(self) -> list[Any]:
+        """The arguments of its tool calls."""
+        return _tool_calls(self.message)
+
+    @property
+    def text(self) -> str:
+        """The message as text, the arguments of tool calls as JSON. Reasoning that it shows before the answer is no
+        part of it."""
+        return _text(self.message)
+
+
 def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> Answer[T]:
     """Ask for a `schema`. At most `MAX_REQUESTS` calls of the model.
 
     First with the model's own structured output, if it has one. An answer that is no tool call is searched for JSON.
     If that gives no value, the model is shown what was wrong and asked once more. An endpoint which refuses the
-    structured request as such (status 400, 422 or 501) is asked for text instead, and that is then the last call.
-    What else the model raises (rate limits, timeouts) is raised here.
+    structured request as such (status 400, 422 or 501), or an integration which cannot make one (`NotImplementedError`,
+    `TypeError`), is asked for text instead, and that is then the last call. What else the model raises (rate limits,
+    timeouts) is raised here.
     """
     steps = _asking(model, messages, schema)
     request = next(steps)
@@ -81,13 +103,26 @@ def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> A
             return done.value  # type: ignore[no-any-return]  # of `_asking`
 
 
-async def aask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> Answer[T]:
-    """As `ask`, with `ainvoke`."""
-    steps = _asking(model, messages, schema)
+async def aask(
+    model: ChatModel,
+    messages: Sequence[BaseMessage],
+    schema: type[T],
+    *,
+    read: Callable[[Reply], tuple[T | None, str]] | None = None,
+    more: Callable[[int], bool] | None = None,
+    config: RunnableConfig | None = None,
+) -> Answer[T]:
+    """As `ask`, with `ainvoke`.
+
+    `read` finds the value in a reply, or None and what is wrong with it, which the model is shown. `more` takes the
+    place of `MAX_REQUESTS`: it is asked before each call, with the number of replies so far, whether that may be made;
+    the first always is. `config` is for the model.
+    """
+    steps = _asking(model, messages, schema, read, more)
     request = next(steps)
     while True:
         try:
-            reply = await request.model.ainvoke(request.messages)
+            reply = await request.model.ainvoke(request.messages, config)
         except Exception as error:
             reply = error
         try:
@@ -103,40 +138,56 @@ class _Request:
 
 
 def _asking(
-    model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]
+    model: ChatModel,
+    messages: Sequence[BaseMessage],
+    schema: type[T],
+    read: Callable[[Reply], tuple[T | None, str]] | None = None,
+    more: Callable[[int], bool] | None = None,
 ) -> Generator[_Request, Any, Answer[T]]:
     """Yields requests and is sent the model's reply, or the exception that it raised."""
     structured = _structured(model, schema)
-    replies: list[Any] = []
+    replies: list[Reply] = []
+    refusal: Exception | None = None
     value: T | None = None
     problem = ""
     attempt = 0
-    while value is None and attempt < MAX_REQUESTS:
+    while value is None and (
+        attempt == 0 or (attempt < MAX_REQUESTS if more is None else more(len(replies)))
+    ):
         attempt += 1
-        extra = [_repair(problem, _text(replies[-1]))] if replies else []
+        extra = [_repair(problem, replies[-1].text)] if replies else []
         if structured is None:
             extra.append(_as_json(schema))
         request = [*messages, HumanMessage("\n\n".join(extra))] if extra else [*messages]
-        reply = yield _Request(model if structured is None else structured, request)
-        if isinstance(reply, Exception):
-            if structured is None or attempt == MAX_REQUESTS or not _is_refusal(reply):
-                raise reply
-            structured = None
+        given = yield _Request(model if structured is None else structured, request)
+        if isinstance(given, Exception):
+            if structured is None or not _is_refusal(given):
+                raise given
+            structured, refusal = None, given
             continue
-        parsed = failure = None
-        if structured is not None:
-            parts: Any = reply
-            parsed, failure, reply = parts["parsed"], parts["parsing_error"], parts["raw"]
+        reply = _reply(given, structured is not None)
         replies.append(reply)
-        value, problem = _read(reply, parsed, failure, schema)
+        refusal = None
+        value, problem = _read(reply, schema) if read is None else read(reply)
+    if refusal is not None:
+        raise refusal
     return Answer(
         value=value,
         problem=problem,
-        texts=tuple(_text(reply) for reply in replies),
+        texts=tuple(reply.text for reply in replies),
         attempts=attempt,
-        usage=_usage(replies),
-        model=_name(model, replies[-1]),
+        usage=_usage([reply.message for reply in replies]),
+        model=_name(model, replies[-1].message),
     )
+
+
+def _reply(given: Any, structured: bool) -> Reply:
+    if not structured or isinstance(given, BaseMessage):
+        return Reply(given)
+    parts: Any = given
+    if isinstance(given, Mapping) and "raw" in parts:
+        return Reply(parts["raw"], parts.get("parsed"), parts.get("parsing_error"))
+    return Reply(given, given)  # an integration that does not know `include_raw`
 
 
 def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
@@ -155,7 +206,9 @@ def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether an endpoint cannot do structured output, as opposed to: not now, or not for you."""
-    return isinstance(error, NotImplementedError) or getattr(error, "status_code", None) in (400, 422, 501)
+    return isinstance(error, NotImplementedError | TypeError) or (
+        getattr(error, "status_code", None) in (400, 422, 501)
+    )
 
 
 def _as_json(schema: type[BaseModel]) -> str:
@@ -173,14 +226,13 @@ def _repair(problem: str, text: str) -> str:
 # Reading an answer --------------------------------------------------------------------------------
 
 
-def _read(reply: Any, parsed: Any, failure: BaseException | None, schema: type[T]) -> tuple[T | None, str]:
+def _read(reply: Reply, schema: type[T]) -> tuple[T | None, str]:
     """The value in an answer, or None and what is wrong with it."""
-    calls = _tool_calls(reply)
-    text = _text(reply)
+    calls, text, failure = reply.calls, reply.text, reply.failure
     if calls:
         found = calls
-    elif parsed is not None:  # in a form that only the model's own integration knows
-        found = [parsed]
+    elif reply.parsed is not None:  # in a form that only the model's own integration knows
+        found = [reply.parsed]
     elif len(text) > MAX_ANSWER:
         return None, f"it has {len(text)} characters, and at most {MAX_ANSWER} are read"
     else:
@@ -191,7 +243,7 @@ def _read(reply: Any, parsed: Any, failure: BaseException | None, schema: type[T
         try:
             value = schema.model_validate(candidate)
         except ValidationError as error:
-            problem = problem or _described(error)
+            problem = problem or described(error)
         else:
             if value not in values:
                 values.append(value)
@@ -220,7 +272,7 @@ def _text(reply: Any) -> str:
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 
-def _described(error: ValidationError) -> str:
+def described(error: ValidationError) -> str:
     """What a validation found wrong, in one line, without the values."""
     mistakes = error.errors(include_url=False, include_input=False, include_context=False)
     return _one_line(
@@ -288,18 +340,18 @@ def _closing_brace(text: str, at: int) -> int:
     return len(text)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ValueError("a key is given twice")
     return made
 
 
-def _no_number(name: str) -> float:
+def no_number(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=no_number)
 
 
 # Showing a model what must stay data --------------------------------------------------------------

@@ -14,7 +14,7 @@ from arbiter.advice import Advisor, CorrectionGate
 from arbiter.calls import Pace
 from arbiter.contracts import Contract
 from arbiter.errors import RegistrationError
-from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, spoken
 from arbiter.evaluations import Lane
 from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
@@ -67,8 +67,12 @@ class Plan:
     advisors: tuple[Seat[Advisor], ...] = ()
     gate: Seat[CorrectionGate] | None = None
     lanes: tuple[Lane, ...] = ()
+    cycle: EvaluatorCycle | None = None
+    members: tuple[Lane, ...] = ()
+    """Of the evaluators, those that the cycle runs together."""
     awaited: tuple[Lane, ...] = ()
-    """Evaluators whose results are always committed: durable ones, and those by which attempts are compared."""
+    """Evaluators whose results are always committed: durable ones, those by which attempts are compared, and those
+    of a cycle that runs inline."""
     unseen: frozenset[str] = frozenset()
     """Evaluators whose results nobody may act by."""
     audits: bool = False
@@ -113,6 +117,8 @@ class Registry:
         self.advisors: list[Seat[Advisor]] = []
         self.gates: list[Seat[CorrectionGate]] = []
         self.shadow: Registry | None = None
+        self.cycle: EvaluatorCycle | None = None
+        self._cycle_was_added = False
 
     @property
     def empty(self) -> bool:
@@ -128,6 +134,7 @@ class Registry:
         """What this would be with `new`, in front, in the place of `old`. Raises where a name is taken."""
         draft = Registry()
         with self._lock:
+            draft.cycle = self.cycle
             for contract in (*new, *(c for c in self._contracts() if c not in old)):
                 draft._add(contract)
             draft.advisors, draft.gates = list(self.advisors), list(self.gates)
@@ -141,6 +148,7 @@ class Registry:
             self.checkers = _keeping(self.checkers, draft.checkers)
             self.routers = _keeping(self.routers, draft.routers)
             self.output_checkers = _keeping(self.output_checkers, draft.output_checkers)
+            self.cycle = draft.cycle
             self.version += 1
 
     def _contracts(self) -> list[Contract]:
@@ -158,7 +166,35 @@ class Registry:
         with self._lock:
             self._add(contract)
 
+    def add_cycle(self, cycle: EvaluatorCycle) -> None:
+        """Run with it the evaluators that it takes."""
+        with self._lock:
+            if self._cycle_was_added and cycle is not self.cycle:
+                raise RegistrationError(
+                    f"an evaluation cycle is registered already ({type(self.cycle).__name__}); "
+                    "there is one at most."
+                )
+            self._check_members(cycle, [lane.evaluator for lane in self.evaluators])
+            self.cycle, self._cycle_was_added = cycle, True
+            self.version += 1
+
+    def _check_members(self, cycle: EvaluatorCycle, evaluators: Sequence[NodeEvaluator]) -> None:
+        cycle.check([evaluator for evaluator in evaluators if cycle.takes(evaluator)])
+
+    def remove_evaluator(self, name: str) -> None:
+        """Judge with it no more."""
+        with self._lock:
+            if (found := next((lane for lane in self.evaluators if lane.name == name), None)) is None:
+                raise RegistrationError(
+                    f"there is no evaluator {name!r} to remove. "
+                    f"Evaluators: {', '.join(lane.name for lane in self.evaluators) or 'none'}."
+                )
+            self.evaluators.remove(found)
+            self.version += 1
+
     def _add(self, contract: Contract) -> None:
+        if isinstance(contract, NodeEvaluator) and self._has(contract):
+            return
         self._refuse_duplicate(contract)
         match contract:
             case PolicyChecker():
@@ -168,6 +204,10 @@ class Registry:
             case PolicyRouter():
                 self.routers.append(Seat.of(contract))
             case NodeEvaluator():
+                cycle = self.cycle or contract.default_cycle()
+                if cycle is not None:
+                    self._check_members(cycle, [*(lane.evaluator for lane in self.evaluators), contract])
+                self.cycle = cycle
                 self.evaluators.append(Lane(contract))
             case Advisor():
                 self.advisors.append(Seat.of(contract))
@@ -177,6 +217,22 @@ class Registry:
                 raise RegistrationError(f"{contract!r} is none of the contracts.")
         self.version += 1
 
+    def _has(self, evaluator: NodeEvaluator) -> bool:
+        return any(lane.evaluator is evaluator for lane in self.evaluators)
+
+    def _refuse_alias(self, evaluator: NodeEvaluator) -> None:
+        for lane in self.evaluators:
+            other = lane.evaluator
+            theirs = {spoken(name) for name in (other.name, *other.similes)}
+            clash = [name for name in evaluator.similes if spoken(name) in theirs]
+            if spoken(evaluator.name) in {spoken(name) for name in other.similes}:
+                clash.append(evaluator.name)
+            if clash:
+                raise RegistrationError(
+                    f"evaluator {evaluator.name!r} cannot go by {clash[0]!r}: evaluator {other.name!r} does. "
+                    "Names and similes must differ in more than case, blanks, '-' and '_'."
+                )
+
     def _refuse_duplicate(self, contract: Contract) -> None:
         # Checkers and routers are both policies: one name must say which policy denied or redirected.
         taken: Sequence[Contract]
@@ -184,6 +240,7 @@ class Registry:
             taken = [*(s.contract for s in self.checkers), *(s.contract for s in self.routers)]
         elif isinstance(contract, NodeEvaluator):
             taken = [lane.evaluator for lane in self.evaluators]
+            self._refuse_alias(contract)
         elif isinstance(contract, Advisor):
             taken = [s.contract for s in self.advisors]
         else:
@@ -210,6 +267,9 @@ class Registry:
                 for lane in self.evaluators
                 if lane.evaluator.mode != "off" and lane.evaluator.applies_to(node, instruction)
             )
+            cycle = self.cycle
+            members = () if cycle is None else tuple(lane for lane in lanes if cycle.takes(lane.evaluator))
+            inline = cycle is not None and cycle.mode == "inline"
             compared = {
                 seat.contract.best_by
                 for seat in routers
@@ -234,8 +294,11 @@ class Registry:
                 awaited=tuple(
                     lane
                     for lane in lanes
-                    if lane.evaluator.enforced and (lane.evaluator.durable or lane.name in compared)
+                    if lane.evaluator.enforced
+                    and (lane.evaluator.durable or lane.name in compared or (inline and lane in members))
                 ),
+                cycle=cycle,
+                members=members,
                 unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
                 audits=not all(seat.contract.enforced for seat in called),
                 routers=plain,

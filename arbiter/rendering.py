@@ -52,6 +52,7 @@ _CELLS = 1000  # of one of these: escapes are wider than what they stand for
 _KEYS = 20  # of one mapping
 _HEAD, _TAIL = 7, 3  # of one sequence: the first and the last
 _DEPTH = 8  # of containers in containers
+_SHOWN_BY_ITS_RESULT = ("ran", "failed", "timeout")
 _SECTION_LINES = 100  # of all checks, or all evaluations, of one item
 _SORTED = 200  # a larger set is shown in its own order
 _MARKS = 4  # on one letter: enough to write any language, too few to paint over other lines
@@ -795,6 +796,12 @@ class _Page:
             yield from self._entry(mark, head, feedback, style)
         # After the results: only when all evaluators are done is it known which of them failed.
         yield from self._failures(item.evaluation_errors)
+        for part in item.evaluator_trace:
+            if part.status not in _SHOWN_BY_ITS_RESULT:
+                text = f"{self._name(part.name)}: {part.status}" + (
+                    f" ({part.detail})" if part.detail else ""
+                )
+                yield from self._entry("-", "", _plain_text(text), _NOTE)
 
     def _notes(self, item: HistoryItem) -> Iterator[_Line]:
         for name, remark in self._pairs(item.notes):

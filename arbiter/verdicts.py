@@ -58,6 +58,21 @@ class EvaluationResult:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluatorTrace:
+    """What a cycle did with one of its evaluators in a node run, at `stage` "gate", "select" or "run".
+
+    `status` says how that ended, for example `ran`, `failed`, `timeout`, or, where it did not run, `filtered`,
+    `no_response`, `validate_false`, `not_selected`; `pending` while the cycle runs. `ms` is how long it took.
+    """
+
+    name: str
+    stage: str
+    status: str
+    ms: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Correction:
     """What a correction gate decided about one draft of a node's output.
 

@@ -489,6 +489,7 @@ class Visit(NodeRun):
             schemas=node.schemas,
         )
         self.node = node
+        self.is_graph = node.is_subgraph
         self.ledger = ledger
         if loop.first is None:
             loop.first = step

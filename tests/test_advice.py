@@ -458,3 +458,54 @@ def test_a_retry_policy_goes_on_with_the_next_attempt(mode: str) -> None:
     run(app, {"messages": [HumanMessage("hi")]}, mode=mode)
     assert attempts == [1, 2]
     assert calls == ["hi", "again", "again"]
+
+
+@MODES
+@pytest.mark.parametrize("memory", [None, True], ids=["stateless", "with a memory of its own"])
+def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
+    mode: str, memory: bool | None
+) -> None:
+    """What a graph is given as input it saves and streams; so its chat nodes get the advice, each for its call."""
+    seen: list[list[Any]] = []
+
+    def think(state: Any) -> Any:
+        return {"topic": "tea"}
+
+    def speak(state: Any) -> Any:
+        seen.append([m.content for m in state["messages"]])
+        return {"messages": [AIMessage("hello")]}
+
+    saver = InMemorySaver()
+    inside = chat(think, speak, checkpointer=memory)
+    around = StateGraph(Chat).add_node("agent", inside).add_edge(START, "agent").compile(checkpointer=saver)
+    arbiter_os = ArbiterOS()
+    once = iter(["SECRET", None])
+    arbiter_os.add_advisor(Tell("tell", lambda *_: next(once), target_nodes=["agent"]))
+    app = arbiter_os.govern(around)
+    chunks = [
+        repr(chunk)
+        for chunk in app.stream(
+            {"messages": [HumanMessage("hi", id="1")]},
+            thread("t"),
+            stream_mode=["values", "updates", "debug"],
+            subgraphs=True,
+        )
+    ]
+    run(app, {"messages": [HumanMessage("again", id="2")]}, thread("t"), mode=mode)
+    assert seen == [["SECRET", "hi"], ["hi", "hello", "again"]]
+    assert not any("SECRET" in chunk for chunk in chunks)
+    assert "SECRET" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
+
+
+def test_advice_that_no_node_of_a_graph_has_a_place_for_is_told() -> None:
+    """Nothing is lost without a word."""
+    inside = chain(Spy("a"))
+    builder = StateGraph(Chat)
+    builder.add_node("agent", inside)
+    builder.add_edge(START, "agent")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", [HumanMessage("hm")], target_nodes=["agent"]))
+    arbiter_os.govern(builder.compile()).invoke({"topic": "tea"})
+    item = arbiter_os.history.last(node="agent")
+    assert item is not None
+    assert item.errors == {"advisor tell": "no node of the graph inside could take its advice"}

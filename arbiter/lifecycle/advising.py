@@ -10,14 +10,18 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langgraph.types import Command
 from pydantic import BaseModel
 
+from arbiter.advice import Advisor
 from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, Raised, Steps
-from arbiter.lifecycle.runs import NodeRun
+from arbiter.lifecycle.runs import Handed, NodeRun
 from arbiter.states import as_state, freeze, is_atom, thaw, with_fields, without
 
 
 def advise(run: NodeRun) -> Steps:
     """Ask all advisors. Returns `Raised` to stop the node, when the run was cancelled; else None."""
+    if not run.is_graph:
+        _take_inherited(run)
+    blocks: dict[str, list[tuple[str, Advisor, Any]]] = {}
     for number, seat in enumerate(run.plan.advisors):
         state = freeze(as_state(run.input))
         advice = yield Call(seat, (run.view, state))
@@ -31,11 +35,53 @@ def advise(run: NodeRun) -> Steps:
             if advice is not None and advice != "":
                 run.record.note(f"advisor {seat.name}", "audit: it would have added advice")
             continue
+        id = f"arbiter-{run.record.id}-{number}"
+        if seat.contract.block:
+            if advice is not None:
+                blocks.setdefault(seat.contract.block, []).append((id, seat.contract, advice))
+            continue
         try:
-            lend(run, advice, f"arbiter-{run.record.id}-{number}")
+            _give(run, seat.name, advice, id)
         except Exception as exc:
             run.record.failed(f"advisor {seat.name}", describe(exc))
+    for members in blocks.values():
+        _lend_block(run, members)
     return None
+
+
+def _lend_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
+    id, lead, _ = members[0]
+    try:
+        _give(run, lead.name, lead.compose([advice for _, _, advice in members]), id)
+    except Exception as exc:
+        run.record.failed(f"advisor {lead.name}", describe(exc))
+
+
+def _give(run: NodeRun, advisor: str, advice: Any, id: str) -> None:
+    """Lend advice to the node, or to the nodes inside."""
+    if not run.is_graph:
+        lend(run, advice, id)
+    elif advice is not None and advice != "":
+        run.handed = (*run.handed, Handed(advisor, advice, id))
+
+
+def _take_inherited(run: NodeRun) -> None:
+    """Take what was meant for the graph that this node is part of, as far as the node has a place for it."""
+    for handed in run.inherited:
+        try:
+            lend(run, handed.advice, handed.id)
+        except TypeError:
+            continue
+        handed.taken = True
+
+
+def note_untaken(run: NodeRun) -> None:
+    """Say which advice no node of the graph inside had a place for."""
+    for handed in run.handed:
+        if not handed.taken:
+            run.record.failed(
+                f"advisor {handed.advisor}", "no node of the graph inside could take its advice"
+            )
 
 
 def lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
-from arbiter.evaluations import Evaluations, ReadEvaluations
-from arbiter.lifecycle.advising import advise, without_lent
+from arbiter.evaluation import Turn
+from arbiter.evaluations import Evaluations, ReadEvaluations, Together
+from arbiter.lifecycle.advising import advise, note_untaken, without_lent
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
 from arbiter.lifecycle.escalating import escalate, held_question, kept_output
@@ -74,7 +75,7 @@ def _govern(run: NodeRun) -> Steps:
         run.skip_questions(run.held["after"] - run.questions)
         run.questions = run.held["question"]
         return (yield from conclude(run, kept_output(run.held)))
-    if plan.advisors:
+    if plan.advisors or run.inherited:
         stopped = yield from advise(run)
         if stopped is not None:
             return stopped
@@ -91,6 +92,8 @@ def conclude(run: NodeRun, output: Any) -> Steps:
     """What follows the body. `output` is what it returned, or `Raised`."""
     if type(output) is Raised:
         return (yield from _failed(run, output))
+    if run.handed:
+        note_untaken(run)
     if run.lent:
         output = without_lent(run, output)
     if (wrong := output_refused(run, output)) is not None:
@@ -109,12 +112,13 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     if plan.keeps_output:
         record.raw = output
     if plan.lanes:
-        evaluations = record.evaluations = Evaluations(plan.lanes, run.view)
+        together = _turn(run, output) if plan.members else None
+        evaluations = record.evaluations = Evaluations(plan.lanes, run.view, together)
         run.reads = reads = ReadEvaluations(evaluations, plan.unseen)
         if run.held is not None:
             # Nobody judges again what a human was shown with its judgement.
             known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
-            evaluations.know(known)
+            evaluations.know(known, settled=True)
             reads.read.update(known)
         for lane in plan.awaited:
             yield Resolve(evaluations, lane)
@@ -138,6 +142,23 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     if run.escalation is not None:
         return (yield from escalate(run, output, *run.escalation))
     return answer
+
+
+def _turn(run: NodeRun, output: Any) -> Together:
+    """What the cycle gets of this node run."""
+    plan = run.plan
+    assert plan.cycle is not None
+    turn = Turn(
+        evaluators=tuple(lane.evaluator for lane in plan.members),
+        history=run.view,
+        input=run.input if run.given is None else run.given,
+        output=output,
+        config=run.aside,
+    )
+    together = Together(plan.cycle, turn, plan.members)
+    if run.held is None:
+        together.begin()
+    return together
 
 
 def _not_replaced(run: NodeRun, answer: Raised) -> Raised | None:

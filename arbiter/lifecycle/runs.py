@@ -50,6 +50,16 @@ class Settings:
     shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
 
 
+@dataclass(slots=True, eq=False)
+class Handed:
+    """Advice for a node that is a graph: it goes to the nodes inside, since a graph's input is saved and streamed."""
+
+    advisor: str
+    advice: Any
+    id: str
+    taken: bool = False
+
+
 _lock = threading.Lock()
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
@@ -74,6 +84,8 @@ class NodeRun:
     """The input's fields before something was lent."""
     lent: Mapping[str, Any] = NOTHING
     """State keys and messages that the body has for this call only."""
+    handed: Sequence[Handed] = ()
+    """Advice for the nodes of the graph that this node is."""
     reads: ReadEvaluations | None = None
     questions: int = 0
     handlers: Sequence[BaseCallbackHandler] = ()
@@ -122,11 +134,24 @@ class NodeRun:
         self.targets = targets
         self.schemas = schemas
 
+    is_graph: bool = False
+    """Whether its body is a graph, whose nodes are governed too."""
+
+    @property
+    def inherited(self) -> Sequence[Handed]:
+        """Advice that the graphs around this node were given for their nodes."""
+        parent = self.parent
+        if parent is None or not parent.is_graph:
+            return ()
+        outer = parent.inherited
+        return (*outer, *parent.handed) if outer else parent.handed
+
     @property
     def view(self) -> CausalHistory:
         """What policies see."""
         if self._view is None:
-            self._view = CausalHistory(self.past, HistoryItem(self.record, view=True), self.run)
+            item = HistoryItem(self.record, view=True)
+            self._view = CausalHistory(self.past, item, self.run, cycle=self.plan.cycle)
         return self._view
 
     @property

@@ -16,11 +16,15 @@ class Character:
         given: object = name
         if not isinstance(given, str) or not given.strip():
             raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
-        lines = (bio,) if isinstance(bio, str) else tuple(bio)
-        if not all(isinstance(line, str) for line in lines):  # pyright: ignore[reportUnnecessaryIsInstance]
+        lines: tuple[str, ...] = (bio,) if isinstance(bio, str) else tuple(bio)
+        if not all(map(_is_text, lines)):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name
         self.bio = lines
 
     def __repr__(self) -> str:
         return f"<Character {self.name!r}>"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

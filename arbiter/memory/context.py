@@ -102,6 +102,7 @@ class EvalContext:
             room_id=self.room_id,
             evaluator=evaluator,
             clock=self.clock,
+            ended_at=self.ended_at,
         )
 
     @property

@@ -54,4 +54,5 @@ def list_of(value: Mapping[str, Any], key: str) -> list[Any]:
     found: Any = value.get(key)
     if found is None:
         return []
-    return list(found) if isinstance(found, list | tuple) else [found]
+    several = isinstance(found, list | tuple)
+    return [*found] if several else [found]

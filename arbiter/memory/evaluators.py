@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arbiter.errors import RegistrationError
-from arbiter.evaluation import NodeEvaluator
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
 from arbiter.history import History
 from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext
@@ -106,6 +106,11 @@ class CognitiveEvaluator(NodeEvaluator):
             f"evaluator {self.name!r} is cognitive: it is run by the EvaluationCycle of an ArbiterOS. "
             "Register it with add_evaluator."
         )
+
+    def default_cycle(self) -> EvaluatorCycle:
+        from arbiter.memory.cycle import EvaluationCycle
+
+        return EvaluationCycle()
 
     def ensure_valid(self) -> None:
         super().ensure_valid()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, TypeVar, cast
@@ -29,15 +29,7 @@ class Record:
     def to_value(self) -> dict[str, Any]:
         value: dict[str, Any] = {}
         for part in fields(cast(Any, self)):
-            found = getattr(self, part.name)
-            if isinstance(found, datetime):
-                found = found.astimezone(UTC).isoformat()
-            elif isinstance(found, tuple):
-                members: Any = found
-                found = [member.to_value() if isinstance(member, Record) else member for member in members]
-            elif isinstance(found, Mapping):
-                found = dict(cast("Mapping[str, Any]", found))
-            value[part.name] = found
+            value[part.name] = _plain(getattr(self, part.name))
         return value
 
     @classmethod
@@ -56,6 +48,28 @@ class Record:
             raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
 
 
+def _plain(found: Any) -> Any:
+    parts: Any = found
+    if isinstance(found, Record):
+        return found.to_value()
+    if isinstance(found, datetime):
+        return found.astimezone(UTC).isoformat()
+    if isinstance(found, tuple):
+        return [_plain(part) for part in parts]
+    return dict(parts) if isinstance(found, Mapping) else parts
+
+
+def readable(kind: type[R], values: Iterable[Mapping[str, Any]]) -> list[R]:
+    """The records of that kind in a store's values, in order, without what is none."""
+    found: list[R] = []
+    for value in values:
+        try:
+            found.append(kind.from_value(value))
+        except ValueError:
+            continue
+    return found
+
+
 def time_of(text: str | datetime) -> datetime:
     """An aware UTC time from ISO 8601. A time without zone is UTC. Raises `ValueError`."""
     when = text if isinstance(text, datetime) else datetime.fromisoformat(text)
@@ -68,11 +82,12 @@ class Fact(Record):
 
     `type` is `fact` (true and stays so), `status` (true now) or `opinion`. `confidence` is 0 to 0.99. `speaker` is the
     entity that said it first. `room_ids` and `source_message_ids` say where, oldest first. `valid_from` and `valid_to`
-    bound when it held, as far as known; `expires_at` is when a status is no longer believed.
+    bound when it held, as far as known; `expires_at` is when a status is no longer believed. `speakers` are
+    all who said it, `counted` the turns whose mentions were counted last, so that none is counted twice.
     """
 
     _times = ("first_seen_at", "last_seen_at", "valid_from", "valid_to", "expires_at")
-    _tuples = ("source_message_ids", "room_ids", "contradicts", "derived_from")
+    _tuples = ("source_message_ids", "room_ids", "contradicts", "derived_from", "speakers", "counted")
 
     id: str
     claim: str
@@ -102,6 +117,8 @@ class Fact(Record):
     expires_at: datetime | None = None
     needs_embedding: bool = False
     origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    speakers: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def expired(self, now: datetime) -> bool:

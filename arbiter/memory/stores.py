@@ -24,6 +24,7 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A lock by name that several processes share."""
 
 _TRIES = 3
+_PAGE = 1_000
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
@@ -108,25 +109,44 @@ class MemoryStore:
         pending = await self._by_words(ns, query, limit, {PENDING: True})
         return Found(found, semantic=True, by_words=pending)
 
+    async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
+        """All name spaces of that agent that hold records of one kind."""
+        prefix = namespace(agent_id, kind, "")[:-1]
+        found: dict[Namespace, None] = {}
+        while True:
+            page: list[Namespace] = await self._access.call(
+                "list_namespaces", prefix=prefix, max_depth=4, limit=_PAGE, offset=len(found)
+            )
+            before = len(found)
+            found.update(dict.fromkeys(map(tuple, page)))
+            if len(found) == before:
+                return [ns for ns in found if len(ns) == len(prefix) + 1]
+
     async def aupdate(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        *,
+        ttl: Callable[[Value], float | None] | None = None,
     ) -> Value | None:
         """Read, change and write one record under its lock. `change` gets None where there is none, and returns None to
-        delete it, or the very same object to leave it as it is. Returns what is there afterwards."""
+        delete it, or the very same object to leave it as it is. `ttl` says of a value to be written what
+        `aput` is given. Returns what is there afterwards."""
         writing = False
 
         async def update() -> Value | None:
             nonlocal writing
             async with self.lock("record", *ns, key):
                 writing = True
-                return await self._update(ns, safe_key(key), change)
+                return await self._update(ns, safe_key(key), change, ttl)
 
         return await _uninterrupted(update(), lambda: writing)
 
     async def areindex(self, ns: Namespace, *, everything: bool = False) -> int:
         """Try once more to embed what could not be embedded; how many were. With `everything` all records that have a
         claim: after a store was given an index, or another model. Gives up after three failures in a row."""
-        if self._indexed() is False:
+        if self.indexed is False:
             return 0
         done = failures = 0
         for entry in await self.alist(ns, filter=None if everything else {PENDING: True}):
@@ -158,7 +178,8 @@ class MemoryStore:
         """`value`, as an object that the caller may change."""
         return copied(value) if self._access.hands_out_its_own else value
 
-    def _indexed(self) -> bool | None:
+    @property
+    def indexed(self) -> bool | None:
         """Whether the store has embeddings; None if it does not say."""
         if not hasattr(self.store, "index_config"):
             return None
@@ -166,7 +187,7 @@ class MemoryStore:
 
     async def _hits(self, ns: Namespace, query: str, limit: int) -> list[SearchItem] | None:
         """What the index finds; None where there is none, or where it or its embedder does not work."""
-        if self._indexed() is False:
+        if self.indexed is False:
             return None
 
         def wanted(item: SearchItem) -> bool:
@@ -178,7 +199,7 @@ class MemoryStore:
                 found = await self._access.scored(ns, query, wanted, limit=limit)
         except Exception:  # whatever it was: if it is the store, it will be raised where the records are read
             return None
-        return [] if found is None and self._indexed() else found
+        return [] if found is None and self.indexed else found
 
     async def _lexical(self, ns: Namespace, query: str, limit: int) -> list[Entry]:
         claims = await self._access.claims(ns)
@@ -204,7 +225,11 @@ class MemoryStore:
         return nullcontext() if embedder is None else embedder.watch(text)
 
     async def _update(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        ttl: Callable[[Value], float | None] | None,
     ) -> Value | None:
         found = await self.aget(ns, key)
         before = copied(found)
@@ -215,7 +240,7 @@ class MemoryStore:
             await self._access.call("delete", ns, key)
             return None
         stored: Value = clean(after)
-        await self._put(ns, key, stored, None)
+        await self._put(ns, key, stored, None if ttl is None else ttl(stored))
         return self._own(stored)
 
     async def _put(self, ns: Namespace, key: str, value: Value, ttl: float | None) -> None:
@@ -224,7 +249,7 @@ class MemoryStore:
         if ttl is not None and getattr(self.store, "supports_ttl", False):
             options["ttl"] = ttl / 60
         claim = claim_of(value)
-        if self._indexed() is not False:
+        if self.indexed is not False:
             if claim is not None and await self._put_embedded(ns, key, value, claim, options):
                 return
             # An index keeps the vector of what is overwritten without one.

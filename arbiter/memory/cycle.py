@@ -1,0 +1,520 @@
+"""`EvaluationCycle`: gate, select and run the cognitive evaluators of a turn, and what all of them share.
+
+    GATE (all at once) -> SELECT (at most one question to a model, and one repair) -> RUN (one after another)
+
+See docs/design/memory.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
+from langgraph.store.base import BaseStore
+
+from arbiter.errors import ConfigurationError, ParameterError
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
+from arbiter.history import CausalHistory, History
+from arbiter.memory.answers import CallBudget
+from arbiter.memory.calling import Called, call
+from arbiter.memory.characters import Character
+from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
+from arbiter.memory.conversation import list_of, responded, window
+from arbiter.memory.entities import Entities, Entity, participants
+from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory.providers.provider import ProviderContext, query_of
+from arbiter.memory.selection import Strategy, check_selectable, select
+from arbiter.memory.stores import LockProvider, MemoryStore
+from arbiter.memory.turns import (
+    Place,
+    Shown,
+    ambient,
+    as_messages,
+    merged,
+    name_messages,
+    newest_human,
+    place_of,
+    runtime_of,
+    speaker_said,
+    state_of,
+    written,
+)
+from arbiter.models import ChatModel, model_of
+from arbiter.states import as_state, freeze, is_number
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
+
+if TYPE_CHECKING:
+    from arbiter.memory.recollection import Memory
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 1000
+Privacy = bool | Callable[[RunnableConfig], bool]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class EvaluationCycle(EvaluatorCycle):
+    """Runs the cognitive evaluators of an `ArbiterOS`, and holds what they share.
+
+    `store` is where they remember, any LangGraph `BaseStore`; without one, the store that the graph was compiled with.
+    `evaluator_model` and `selector_model` are any chat models, or texts like "openai:gpt-5-mini"; a selector without a
+    model of its own asks the first. `selector` is "rule" (run all that passed the gate), "llm", or a callable
+    `(ctx, candidates) -> names`; when it fails, `on_selector_error` says whether "all" or "none" of them run.
+
+    With `mode="inline"` a node run ends when its evaluators have; with "background" they follow, in order for each
+    thread, and `drain` waits for them. At most `max_llm_calls_per_turn` calls of models are made for one message of a
+    user. `conversation_length` is how many messages make a conversation (see the evaluators' triggers).
+    Times out after `validate_timeout_s` and `handler_timeout_s` seconds; None for never.
+
+    `agent_id` names whose memory it is, `character` who the agent is. `entities` are participants that are known
+    beforehand. `is_private` says whether a thread is private: True, or a function of the node's config; what is learned
+    there is not told elsewhere. `clock` gives aware times.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: BaseStore | MemoryStore | None = None,
+        evaluator_model: ChatModel | str | None = None,
+        selector_model: ChatModel | str | None = None,
+        selector: Strategy = "rule",
+        on_selector_error: Literal["all", "none"] = "all",
+        mode: Literal["inline", "background"] = "inline",
+        conversation_length: int = 32,
+        max_llm_calls_per_turn: int = 4,
+        validate_timeout_s: float | None = 2.0,
+        handler_timeout_s: float | None = 30.0,
+        agent_id: str = "agent",
+        character: Character | None = None,
+        entities: Iterable[Entity] = (),
+        is_private: Privacy = False,
+        messages_key: str = "messages",
+        max_context_chars: int = 4000,
+        fact_rules: Any = None,
+        lock_provider: LockProvider | None = None,
+        seed: int = 0,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        _one_of("mode", mode, "inline", "background")
+        _one_of("on_selector_error", on_selector_error, "all", "none")
+        if not callable(selector):
+            _one_of("selector", selector, "rule", "llm")
+        _whole("conversation_length", conversation_length, 1)
+        _whole("max_llm_calls_per_turn", max_llm_calls_per_turn, 0)
+        _whole("max_context_chars", max_context_chars, 1)
+        _seconds("validate_timeout_s", validate_timeout_s)
+        _seconds("handler_timeout_s", handler_timeout_s)
+        _text("agent_id", agent_id)
+        _text("messages_key", messages_key)
+        self.mode = mode
+        self.selector: Strategy = selector
+        self.on_selector_error: Literal["all", "none"] = on_selector_error
+        self.conversation_length = conversation_length
+        self.max_llm_calls_per_turn = max_llm_calls_per_turn
+        self.validate_timeout_s = validate_timeout_s
+        self.handler_timeout_s = handler_timeout_s
+        self.agent_id = agent_id
+        self.character = Character(agent_id) if character is None else character
+        self.entities = tuple(entities)
+        self.is_private = is_private
+        self.messages_key = messages_key
+        self.max_context_chars = max_context_chars
+        self.fact_rules = fact_rules
+        self.seed = seed
+        self.clock = clock
+        self.evaluator_model = None if evaluator_model is None else model_of(evaluator_model)
+        self.selector_model = None if selector_model is None else model_of(selector_model)
+        if selector == "llm" and self.selector_model is None and self.evaluator_model is None:
+            raise _wrong("selector", "'llm' needs a selector_model or an evaluator_model.")
+        self._lock_provider = lock_provider
+        self._stores: weakref.WeakKeyDictionary[BaseStore, MemoryStore] = weakref.WeakKeyDictionary()
+        self.store = None if store is None else self._wrapped(store)
+        self._budgets: OrderedDict[tuple[str, str | None], CallBudget] = OrderedDict()
+        self._rooms: OrderedDict[str, str] = OrderedDict()
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._warned = False
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered, for a program to ask and order. `ConfigurationError` without a store of its own."""
+        from arbiter.memory.recollection import Memory
+
+        if self.store is None:
+            raise ConfigurationError(
+                "this EvaluationCycle has no store of its own. Give it one, or make a Memory of the graph's store."
+            )
+        return Memory(self.store, agent_id=self.agent_id, clock=self.clock, rules=self.fact_rules)
+
+    # What the core asks
+
+    def takes(self, evaluator: NodeEvaluator) -> bool:
+        """Cognitive evaluators, and those that judge and have a `validate` of their own."""
+        return isinstance(evaluator, CognitiveEvaluator) or callable(getattr(evaluator, "validate", None))
+
+    def check(self, evaluators: Sequence[NodeEvaluator]) -> None:
+        if self.selector == "llm":
+            check_selectable([e for e in evaluators if isinstance(e, CognitiveEvaluator)])
+
+    def begin(self, turn: Turn) -> None:
+        name_messages(turn.output, self.messages_key)
+        runtime = runtime_of(turn.config)
+        turn.kept.update(
+            ended_at=self.clock(),
+            runtime=runtime,
+            input=as_state(turn.input),
+            messages=[*written(turn.input, self.messages_key)],
+            new_messages=[*written(turn.output, self.messages_key)],
+        )
+
+    async def run(self, turn: Turn) -> TurnOutcome:
+        ctx = self._context(turn)
+        ctx.entities = await self._entities(ctx)
+        lock = self._turns.get(ctx.room_id)
+        if lock is None:
+            lock = self._turns[ctx.room_id] = asyncio.Lock()
+        async with lock:
+            with ambient(turn.config):
+                return await self._run(turn.evaluators, ctx)
+
+    # What providers ask
+
+    def provider_context(self, history: History, state: Mapping[str, Any]) -> ProviderContext:
+        """For whom and where a node is about to run. Called where LangGraph's `get_config` finds the node's config."""
+        config = _config_here()
+        runtime = runtime_of(config)
+        messages = as_messages(list_of(state, self.messages_key), "")
+        room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(messages))
+        return ProviderContext(
+            store=self.store or self._of_runtime(runtime),
+            agent_id=self.agent_id,
+            room_id=room_id,
+            entity_id=entity_id,
+            clock=self.clock,
+            character=self.character,
+            messages=messages,
+            entities=self.entities,
+            is_private=self._private(config),
+            query=query_of(messages),
+            fact_rules=self.fact_rules,
+        )
+
+    # The stages
+
+    async def _run(self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext) -> TurnOutcome:
+        trace: dict[str, EvaluatorTrace] = {}
+        passed = await self._gate(evaluators, ctx, trace)
+        chosen, remarks = await self._select(passed, ctx, trace)
+        results: dict[str, EvaluationResult] = {}
+        errors: dict[str, str] = {}
+        for evaluator in chosen:
+            ctx.prior = dict(results)
+            name = evaluator.name
+            done = await call(_handler_of(evaluator), _shown(evaluator, ctx), timeout=self.handler_timeout_s)
+            trace[name] = _settle(name, done, results, errors)
+            if name in errors and self.mode == "background":
+                _log.warning("evaluator %r failed in the background: %s", name, errors[name])
+        ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
+        return TurnOutcome(results=results, errors=errors, trace=(*remarks, *ordered))
+
+    async def _gate(
+        self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]
+    ) -> list[NodeEvaluator]:
+        """Those that may run, in the order of registration. All `validate` at once."""
+        asked: list[NodeEvaluator] = []
+        for evaluator in evaluators:
+            if (refusal := self._refusal(evaluator, ctx)) is None:
+                asked.append(evaluator)
+            else:
+                trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", *refusal)
+        answers = await asyncio.gather(*(self._validate(evaluator, ctx) for evaluator in asked))
+        passed: list[NodeEvaluator] = []
+        for evaluator, answer in zip(asked, answers, strict=True):
+            status, detail = _gated(answer)
+            if status is None:
+                passed.append(evaluator)
+            else:
+                trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", status, answer.ms, detail)
+        return passed
+
+    def _refusal(self, evaluator: NodeEvaluator, ctx: EvalContext) -> tuple[str, float, str] | None:
+        """Why an evaluator is not even asked, as the rest of a trace."""
+        if not isinstance(evaluator, CognitiveEvaluator):
+            return None
+        if evaluator.needs_messages and self.messages_key not in ctx.state:
+            return "filtered", 0.0, f"the state has no {self.messages_key!r}"
+        if not (ctx.did_respond or evaluator.always_run):
+            return "no_response", 0.0, ""
+        if evaluator.needs_store and ctx.store is None:
+            return "filtered", 0.0, "there is no store"
+        if evaluator.needs_model and ctx.model is None and getattr(evaluator, "model", None) is None:
+            return "filtered", 0.0, "there is no model"
+        return None
+
+    async def _validate(self, evaluator: NodeEvaluator, ctx: EvalContext) -> Called:
+        validate: Any = getattr(evaluator, "validate")  # noqa: B009 - judging evaluators need not have one
+        if getattr(validate, "__func__", None) is CognitiveEvaluator.validate:
+            return Called(True)
+        return await call(validate, ctx, timeout=self.validate_timeout_s)
+
+    async def _select(
+        self, passed: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]
+    ) -> tuple[list[NodeEvaluator], list[EvaluatorTrace]]:
+        """Those that are to run, in the order of registration, and remarks about what the selector said."""
+        candidates = [e for e in passed if isinstance(e, CognitiveEvaluator)]
+        if self.selector == "rule" or not candidates:
+            return [*passed], []
+        found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)
+        remarks = [EvaluatorTrace(name, "select", "unknown_name") for name in found.unknown]
+        if found.fallback:
+            remarks.append(EvaluatorTrace("selector", "select", "selector_fallback", 0.0, found.detail))
+        offered = {e.name for e in candidates}
+        left = offered - set(found.chosen)
+        trace.update({name: EvaluatorTrace(name, "select", "not_selected") for name in left})
+        return [e for e in passed if e.name not in left], remarks
+
+    # What a turn is
+
+    def _context(self, turn: Turn) -> EvalContext:
+        kept, config = turn.kept, turn.config
+        runtime = kept["runtime"]
+        item = turn.history.entries[-1][-1]
+        place = place_of(config, runtime)
+        run_key = ":".join(
+            (place.thread_id or "", place.checkpoint_id or uuid.uuid4().hex, item.node, item.id)
+        )
+        before = as_messages(kept["messages"], f"{run_key}<")
+        new = as_messages(kept["new_messages"], run_key)
+        messages = merged(before, new)
+        message = newest_human(messages)
+        room_id, entity_id = self._where(place, turn.history, message)
+        known, wrote = {part.id for part in before}, {part.id for part in new}
+        shown = Shown(messages)
+        return EvalContext(
+            history=turn.history,
+            item=item,
+            instruction=item.instruction,
+            node=item.node,
+            state=freeze(state_of(kept["input"], turn.output, self.messages_key, messages)),
+            messages=shown,
+            new_messages=[
+                shown[at] for at, part in enumerate(messages) if part.id in wrote and part.id not in known
+            ],
+            message=shown.the(message),
+            did_respond=responded(new),
+            room_id=room_id,
+            entity_id=entity_id,
+            agent_id=self.agent_id,
+            entities=self.entities,
+            is_private=self._private(config),
+            store=self.store or self._of_runtime(runtime),
+            model=self.evaluator_model,
+            selector_model=self.selector_model,
+            character=self.character,
+            conversation_length=self.conversation_length,
+            context=None if runtime is None else runtime.context,
+            config=config or {},
+            clock=self.clock,
+            emit=_silent if runtime is None else _carefully(runtime.stream_writer),
+            run_key=run_key,
+            ended_at=kept["ended_at"],
+            budget=self._budget(turn, message),
+            fact_rules=self.fact_rules,
+        )
+
+    def _where(self, place: Place, history: History, message: BaseMessage | None) -> tuple[str, str]:
+        """The ids of the room and of the user."""
+        room_id = place.thread_id or self._room_of_run(_run_of(history))
+        return room_id, place.entity_id or speaker_said(message) or self._anonymous(room_id)
+
+    def _room_of_run(self, run_id: str) -> str:
+        """Without a thread each run of a graph is a room of its own."""
+        found = self._rooms.get(run_id)
+        if found is None:
+            found = self._rooms[run_id] = f"run:{uuid.uuid4().hex}"
+            if len(self._rooms) > _REMEMBERED:
+                self._rooms.popitem(last=False)
+        return found
+
+    def _anonymous(self, room_id: str) -> str:
+        """Somebody of whom nobody said who it is: nobody else, in any other thread."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "a thread has no user_id (in the context or in configurable): what is learned there is kept for that "
+                "thread alone."
+            )
+        return f"thread:{room_id}"
+
+    def _budget(self, turn: Turn, message: BaseMessage | None) -> CallBudget:
+        """That of the message that is being answered, also when several nodes answer it."""
+        key = (_run_of(turn.history), None if message is None else message.id)
+        found = self._budgets.get(key)
+        if found is None:
+            found = self._budgets[key] = CallBudget(self.max_llm_calls_per_turn)
+            if len(self._budgets) > _REMEMBERED:
+                self._budgets.popitem(last=False)
+        return found
+
+    def _private(self, config: RunnableConfig | None) -> bool:
+        return self.is_private(config or {}) if callable(self.is_private) else self.is_private
+
+    async def _entities(self, ctx: EvalContext) -> tuple[Entity, ...]:
+        """Who takes part, those in the store included. Without the store's, if it cannot be read: whoever needs
+        the store finds out by himself."""
+        registered: Sequence[Entity] = ()
+        if ctx.store is not None:
+            try:
+                registered = await Entities(ctx.store, agent_id=self.agent_id).all()
+            except Exception as exc:
+                _log.warning("registered entities could not be read: %s", type(exc).__name__)
+        return participants(
+            window(ctx.messages, self.conversation_length),
+            agent_id=self.agent_id,
+            character=self.character,
+            entity_id=ctx.entity_id,
+            registered=(*self.entities, *registered),
+        )
+
+    def _of_runtime(self, runtime: Any) -> MemoryStore | None:
+        store = None if runtime is None else runtime.store
+        return None if store is None else self._wrapped(store)
+
+    def _wrapped(self, store: BaseStore | MemoryStore) -> MemoryStore:
+        if isinstance(store, MemoryStore):
+            return store
+        given: Any = store
+        if not isinstance(given, BaseStore):
+            raise _wrong("store", f"expected a LangGraph BaseStore, got {given!r:.80}.")
+        found = self._stores.get(store)
+        if found is None:
+            found = self._stores[store] = MemoryStore(store, lock_provider=self._lock_provider)
+        return found
+
+
+def _run_of(history: History) -> str:
+    return history.run_id if isinstance(history, CausalHistory) else ""
+
+
+def _config_here() -> RunnableConfig | None:
+    try:
+        return get_config()
+    except RuntimeError:  # outside of a graph
+        return None
+
+
+def _handler_of(evaluator: NodeEvaluator) -> Callable[..., Any]:
+    return evaluator.handle if isinstance(evaluator, CognitiveEvaluator) else evaluator.evaluate
+
+
+def _shown(evaluator: NodeEvaluator, ctx: EvalContext) -> Any:
+    return ctx if isinstance(evaluator, CognitiveEvaluator) else ctx.history
+
+
+def _gated(answer: Called) -> tuple[str | None, str]:
+    """What a `validate` means: the status of a trace, None to go on."""
+    if answer.late:
+        return "validate_timeout", ""
+    if answer.error is not None:
+        return "validate_error", type(answer.error).__name__
+    try:
+        return (None, "") if answer.value else ("validate_false", "")
+    except Exception as exc:  # an answer that cannot even say whether it is true
+        return "validate_error", type(exc).__name__
+
+
+def _settle(
+    name: str, done: Called, results: dict[str, EvaluationResult], errors: dict[str, str]
+) -> EvaluatorTrace:
+    """File what a handler came to."""
+    error = done.error
+    if isinstance(error, BudgetSpentError):
+        return EvaluatorTrace(name, "run", "filtered", done.ms, "budget")
+    if isinstance(error, NotAvailableError):
+        return EvaluatorTrace(name, "run", "filtered", done.ms, str(error))
+    if error is not None:
+        # Without its text: it may quote what somebody said, and the history is printed and exported.
+        errors[name] = f"{type(error).__name__} in handler"
+        detail = "window_skipped" if getattr(error, "skipped", False) is True else ""
+        return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms, detail)
+    result, remark = _result_of(done.value)
+    if result is None:
+        errors[name] = remark
+        return EvaluatorTrace(name, "run", "failed", done.ms)
+    results[name] = result
+    return EvaluatorTrace(name, "run", "ran", done.ms, remark)
+
+
+def _result_of(answer: Any) -> tuple[EvaluationResult | None, str]:
+    """A handler's answer as a result, and what was wrong with it."""
+    if answer is None:
+        answer = HandlerOutcome()
+    remark = ""
+    if isinstance(answer, HandlerOutcome):
+        score: Any = answer.score
+        if isinstance(score, float) and math.isnan(score):
+            score, remark = 0.0, "the score was NaN"
+        elif is_number(score) or isinstance(score, float):
+            score = min(1.0, max(0.0, float(score)))
+        data: Any = answer.data
+        answer = EvaluationResult(score, answer.passed, answer.feedback, data)
+    fault = evaluation_fault(answer)
+    if fault is not None:
+        kind = type(answer).__name__
+        known = isinstance(answer, EvaluationResult)
+        return None, f"the handler {fault}" if known else f"the handler returned a {kind}"
+    return answer, remark
+
+
+def _silent(chunk: Any) -> None:
+    return None
+
+
+def _carefully(write: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A stream may be closed when a late handler writes to it."""
+
+    def emit(chunk: Any) -> None:
+        try:
+            write(chunk)
+        except Exception as exc:
+            _log.debug("nobody listens to the stream any more: %s", type(exc).__name__)
+
+    return emit
+
+
+# Options ------------------------------------------------------------------------------------------
+
+
+def _wrong(parameter: str, problem: str) -> ParameterError:
+    return ParameterError("EvaluationCycle", parameter, problem)
+
+
+def _one_of(name: str, value: Any, *allowed: str) -> None:
+    if value not in allowed:
+        raise _wrong(name, f"expected {' or '.join(map(repr, allowed))}, got {value!r:.80}.")
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise _wrong(name, f"expected a whole number from {least}, got {value!r:.80}.")
+
+
+def _seconds(name: str, value: Any) -> None:
+    if value is not None and not (is_number(value) and value > 0):
+        raise _wrong(name, f"expected seconds above 0, or None, got {value!r:.80}.")
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise _wrong(name, f"expected a non-empty text, got {value!r:.80}.")

@@ -1,0 +1,192 @@
+"""`FactsProvider`: what is known about the user, as far as it may be said here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from arbiter.evaluators.outputs import checked_number
+from arbiter.instructions import Instruction
+from arbiter.memory.providers.composing import ProviderResult, one_line
+from arbiter.memory.providers.provider import Provider, ProviderContext, ProvidingCycle
+from arbiter.memory.records import Fact, readable
+from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
+from arbiter.memory.words import overlap, words_of
+
+KINDS = ("facts", "status")
+CONFLICTING = "(unverified, conflicting)"
+_DAY = 86_400
+_WIDER = 10
+_UNEMBEDDED = 2
+_OWNER = "FactsProvider"
+
+
+class FactsProvider(Provider):
+    """Says what is known about the user of the turn: the `similar` facts that are most like the last messages, and the
+    `recent` ones that were heard last, statuses included.
+
+    Ranked by confidence, halved every `half_life_days` since a fact was last heard; conflicting ones follow, newest
+    first, and say so. What is like the last messages is found by the store's embeddings. Without them only the
+    `window` records of each kind that were written last are compared, by words: a provider must not read all of a
+    user's facts. Should fewer than `recent` of those be fit to show, ten times as many are looked at.
+    """
+
+    name = "facts"
+    description = "Known about the user, with confidence and the date when it was last heard"
+    position = 10
+
+    def __init__(
+        self,
+        name: str = "",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        similar: int = 6,
+        recent: int = 6,
+        window: int = 100,
+        half_life_days: float = 30.0,
+        cycle: ProvidingCycle | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes, cycle=cycle, **options)
+        self.similar = int(checked_number(_OWNER, "similar", similar, low=0, whole=True))
+        self.recent = int(checked_number(_OWNER, "recent", recent, low=0, whole=True))
+        self.window = int(checked_number(_OWNER, "window", window, low=1, whole=True))
+        self.half_life_days = checked_number(_OWNER, "half_life_days", half_life_days, above=0)
+
+    async def get(self, ctx: ProviderContext) -> ProviderResult:
+        store, now = ctx.needed_store(), ctx.clock()
+        places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in KINDS]
+        newest, (near, semantic) = await asyncio.gather(
+            self._newest(store, places, ctx, now), self._near(store, places, ctx, now)
+        )
+        if not semantic:
+            near = _by_words(newest, ctx.query, self.similar)
+        chosen = {fact.id: fact for fact in (*near, *newest[: self.recent])}
+        chosen |= await _opponents(store, places, ctx, now, chosen)
+        shown = self._ranked(_finest(chosen, newest), now)
+        text = "\n".join(line_of(fact) for fact in shown)
+        return ProviderResult(
+            text=text,
+            values={self.name: text},
+            data={"facts": [fact.to_value() for fact in shown], "semantic": semantic},
+        )
+
+    async def _newest(
+        self, store: MemoryStore, places: Sequence[Namespace], ctx: ProviderContext, now: datetime
+    ) -> list[Fact]:
+        """Those that may be shown of the records written last, newest first."""
+        for window in (self.window, self.window * _WIDER):
+            pages = await asyncio.gather(*(store.alist(place, limit=window) for place in places))
+            found = [fact for page in pages for fact in _shown(page, ctx, now)]
+            if len(found) >= self.recent or all(len(page) < window for page in pages):
+                break
+        return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
+
+    async def _near(
+        self, store: MemoryStore, places: Sequence[Namespace], ctx: ProviderContext, now: datetime
+    ) -> tuple[list[Fact], bool]:
+        """The facts that the store's embeddings find for the query, best first; False without embeddings."""
+        if store.indexed is False or not ctx.query:
+            return [], False
+        # Of those found some may not be shown: superseded ones are as like the query as their successors.
+        found = await asyncio.gather(
+            *(store.asearch(place, ctx.query, limit=self.similar * 3) for place in places)
+        )
+        if not any(part.semantic for part in found):
+            return [], False
+        hits = sorted(
+            (hit for part in found if part.semantic for hit in part.entries), key=_score, reverse=True
+        )
+        unembedded = sorted((hit for part in found for hit in part.by_words), key=_score, reverse=True)
+        near = _shown(hits, ctx, now)[: self.similar]
+        return [*near, *_shown(unembedded, ctx, now)[:_UNEMBEDDED]], True
+
+    def _ranked(self, facts: Iterable[Fact], now: datetime) -> list[Fact]:
+        def weight(fact: Fact) -> float:
+            days = max(0.0, (now - fact.last_seen_at).total_seconds() / _DAY)
+            return fact.confidence * 0.5 ** (days / self.half_life_days)
+
+        newest = sorted(facts, key=lambda fact: fact.last_seen_at, reverse=True)
+        active = sorted((f for f in newest if f.state == "active"), key=weight, reverse=True)
+        return [*active, *(fact for fact in newest if fact.state == "disputed")]
+
+
+def line_of(fact: Fact) -> str:
+    """A fact as one line: `[conf=0.93, 2026-01-31] User lives in Seattle`."""
+    line = f"[conf={fact.confidence:.2f}, {fact.last_seen_at.date().isoformat()}] {one_line(fact.claim)}"
+    return line if fact.state == "active" else f"{line} {CONFLICTING}"
+
+
+def may_be_shown(fact: Fact, ctx: ProviderContext) -> bool:
+    """Whether the user of the turn may be told in this room.
+
+    What is visible to a room is told where it was said. What is visible to an entity is told to whom it is about, and
+    what somebody else said of them only to who said it, or where it was said.
+    """
+    if fact.visibility == "agent":
+        return True
+    if ctx.room_id in fact.room_ids:
+        return fact.visibility == "room" or ctx.entity_id in (fact.subject, fact.speaker)
+    if fact.visibility == "room":
+        return False
+    told = fact.provenance == "third_party"
+    return ctx.entity_id == fact.speaker or (ctx.entity_id == fact.subject and not told)
+
+
+def _shown(entries: Iterable[Entry], ctx: ProviderContext, now: datetime) -> list[Fact]:
+    return [fact for fact in readable(Fact, (entry.value for entry in entries)) if _fits(fact, ctx, now)]
+
+
+def _fits(fact: Fact, ctx: ProviderContext, now: datetime) -> bool:
+    return fact.state in ("active", "disputed") and not fact.expired(now) and may_be_shown(fact, ctx)
+
+
+def _by_words(facts: Sequence[Fact], query: str, limit: int) -> list[Fact]:
+    wanted = words_of(query)
+    scored = [(overlap(words_of(fact.claim), wanted), fact) for fact in facts]
+    scored = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: pair[0], reverse=True)
+    return [fact for _, fact in scored[:limit]]
+
+
+def _finest(chosen: Mapping[str, Fact], known: Iterable[Fact]) -> list[Fact]:
+    """What is chosen, each fact in its finest form: "lives in Ballard" for "lives in Seattle"."""
+    refining = {
+        fact.refines: fact for fact in (*known, *chosen.values()) if fact.refines and fact.state == "active"
+    }
+    found: dict[str, Fact] = {}
+    for fact in chosen.values():
+        passed = {fact.id}
+        while fact.id in refining and refining[fact.id].id not in passed:
+            fact = refining[fact.id]
+            passed.add(fact.id)
+        found[fact.id] = fact
+    return list(found.values())
+
+
+def _score(entry: Entry) -> float:
+    return entry.score or 0.0
+
+
+async def _opponents(
+    store: MemoryStore,
+    places: Sequence[Namespace],
+    ctx: ProviderContext,
+    now: datetime,
+    chosen: Mapping[str, Fact],
+) -> dict[str, Fact]:
+    """The other sides of the conflicts in `chosen`: one side alone would look like the truth."""
+    missing = {
+        id: None
+        for fact in chosen.values()
+        if fact.state == "disputed"
+        for id in fact.contradicts
+        if id not in chosen
+    }
+    found: list[Value | None] = await asyncio.gather(
+        *(store.aget(place, id) for id in missing for place in places)
+    )
+    facts = readable(Fact, (value for value in found if value is not None))
+    return {fact.id: fact for fact in facts if _fits(fact, ctx, now)}

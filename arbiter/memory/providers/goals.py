@@ -1,0 +1,41 @@
+"""`GoalsProvider`: what is to be reached in this room."""
+
+from __future__ import annotations
+
+from arbiter.memory.providers.composing import ProviderResult, one_line
+from arbiter.memory.providers.provider import Provider, ProviderContext
+from arbiter.memory.records import Goal, GoalStatus, readable
+from arbiter.memory.stores import namespace
+
+_ORDER: tuple[GoalStatus, ...] = ("IN_PROGRESS", "DONE", "FAILED")
+
+
+class GoalsProvider(Provider):
+    """Says which goals the room has, with their steps; those in progress first."""
+
+    name = "goals"
+    description = "Goals of this conversation"
+    position = 30
+    most = 20
+
+    async def get(self, ctx: ProviderContext) -> ProviderResult:
+        entries = await ctx.needed_store().alist(namespace(ctx.agent_id, "goals", ctx.room_id))
+        found = readable(Goal, (entry.value for entry in entries))
+        found.sort(key=lambda goal: (_ORDER.index(goal.status), goal.name, goal.id))
+        shown = found[: self.most]
+        text = "\n".join(line for goal in shown for line in lines_of(goal))
+        return ProviderResult(
+            text=text,
+            values={self.name: text},
+            data={"goals": [goal.to_value() for goal in shown]},
+        )
+
+
+def lines_of(goal: Goal) -> list[str]:
+    """A goal as `- [ ] Plan the trip (IN_PROGRESS)`, and a line for each step."""
+    steps = [f"  {_box(each.completed)} {one_line(each.description, 200)}" for each in goal.objectives]
+    return [f"{_box(goal.status == 'DONE')} {one_line(goal.name, 200)} ({goal.status})", *steps]
+
+
+def _box(done: bool) -> str:
+    return "- [x]" if done else "- [ ]"

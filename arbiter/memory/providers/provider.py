@@ -1,0 +1,236 @@
+"""`Provider`: what a program tells a node of what it knows, for one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from langchain_core.messages import BaseMessage
+from langgraph.config import get_config
+
+from arbiter.advice import Advisor
+from arbiter.calls import LOOP, within
+from arbiter.errors import ArbiterError, RegistrationError
+from arbiter.history import History
+from arbiter.instructions import Instruction
+from arbiter.memory.calling import call
+from arbiter.memory.characters import Character
+from arbiter.memory.context import NotAvailableError
+from arbiter.memory.conversation import text_of, window
+from arbiter.memory.entities import Entity
+from arbiter.memory.providers.composing import (
+    MAX_CHARS,
+    ComposedContext,
+    ProviderResult,
+    Section,
+    compose_sections,
+)
+from arbiter.memory.stores import MemoryStore
+
+ASKED_FOR = "providers"
+"""The key of `configurable` with the names of dynamic providers that a run asks for."""
+QUERIED = 5
+
+
+class ProviderError(ArbiterError):
+    """A provider failed. Says its name and the type of what it raised, not the text, which may quote somebody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderContext:
+    """For whom and where something is to be said.
+
+    `messages` are those of the conversation so far, read-only; `query` is what the last of them say, for whoever
+    searches. `entity_id` is the user, `entities` are participants that are known beforehand.
+    """
+
+    store: MemoryStore | None
+    agent_id: str
+    room_id: str
+    entity_id: str
+    clock: Callable[[], datetime]
+    character: Character
+    messages: Sequence[BaseMessage] = ()
+    entities: Sequence[Entity] = ()
+    is_private: bool = False
+    query: str = ""
+    fact_rules: Any = None
+
+    def needed_store(self) -> MemoryStore:
+        """The store; `NotAvailableError` if there is none: then there is nothing to say, which is no failure."""
+        if self.store is None:
+            raise NotAvailableError("no store: give the EvaluationCycle one, or compile the graph with one.")
+        return self.store
+
+
+def query_of(messages: Sequence[BaseMessage]) -> str:
+    """What the last five messages say that count, one a line, oldest first."""
+    return "\n".join(text_of(message).strip() for message in window(messages, QUERIED))
+
+
+class ProvidingCycle(Protocol):
+    """What a provider asks of an `EvaluationCycle`."""
+
+    max_context_chars: int
+
+    def provider_context(self, history: History, state: Mapping[str, Any]) -> ProviderContext | None:
+        """For whom and where the node is about to run. Called in the node's own context, where LangGraph's `get_config`
+        works. None if that cannot be said."""
+        ...
+
+
+class Provider(Advisor):
+    """Tells a node, for one call, what `get` says. All providers of a node make one block of text together.
+
+    The lowest `position` comes first, under `description` as its heading. A `dynamic` one is asked only in runs that
+    ask for it by name: `configurable={"providers": ["weather"]}`. `cycle` is the cycle whose store and identities
+    it uses; without one, that of the `ArbiterOS`; without any, it is not asked.
+    """
+
+    block = "memory"
+    name: str = ""
+    position: int = 0
+    dynamic: bool = False
+    deadline: float | None = 5.0
+
+    def __init__(
+        self,
+        name: str = "",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        description: str | None = None,
+        position: int | None = None,
+        dynamic: bool | None = None,
+        deadline: float | None = None,
+        cycle: ProvidingCycle | None = None,
+    ) -> None:
+        super().__init__(name or type(self).name, target_instructions, target_nodes, deadline)
+        if description is not None:
+            self.description = description
+        if position is not None:
+            self.position = position
+        if dynamic is not None:
+            self.dynamic = dynamic
+        self.cycle = cycle
+
+    def get(self, ctx: ProviderContext) -> ProviderResult | Awaitable[ProviderResult]:
+        """What there is to say; `async def` or `def`. A `def` is called on a thread of its own."""
+        raise NotImplementedError
+
+    def advise(self, history: History, state: Mapping[str, Any]) -> Any:
+        asked = self._asked(history, state)
+        if asked is None:
+            return None
+        if LOOP.is_here:
+            raise ProviderError(f"provider {self.name!r} would wait for the event loop that it is called on.")
+        return self._said(_waited(LOOP.submit(section_of(self, asked[0])), self.deadline), asked[1])
+
+    async def aadvise(self, history: History, state: Mapping[str, Any]) -> Any:
+        asked = self._asked(history, state)
+        return None if asked is None else self._said(await section_of(self, asked[0]), asked[1])
+
+    def compose(self, parts: Sequence[Any]) -> str | None:
+        """The block that the sections make together, None if there is nothing in it."""
+        sections = [part for part in parts if isinstance(part, Section)]
+        limits = [section.max_chars for section in sections if section.max_chars is not None]
+        return compose_sections(sections, min(limits, default=MAX_CHARS)).text or None
+
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
+        if type(self).get is Provider.get:
+            raise RegistrationError(
+                f"provider {self.name!r} ({type(self).__name__}) has no method 'get'. "
+                "Define async def get(self, ctx)."
+            )
+
+    def _asked(self, history: History, state: Mapping[str, Any]) -> tuple[ProviderContext, int] | None:
+        """For whom, and how long the block may be; None if this call is not to be told anything."""
+        cycle: Any = self.cycle or history.cycle
+        if not hasattr(cycle, "provider_context") or (self.dynamic and self.name not in _named()):
+            return None
+        ctx: ProviderContext | None = cycle.provider_context(history, state)
+        return None if ctx is None else (ctx, cycle.max_context_chars)
+
+    def _said(self, section: Section, max_chars: int) -> Section | None:
+        if section.error:
+            raise ProviderError(section.error)
+        if section.result is None or not section.result.text.strip():
+            return None
+        return Section(
+            name=section.name,
+            result=section.result,
+            position=section.position,
+            heading=section.heading,
+            max_chars=max_chars,
+        )
+
+
+async def section_of(provider: Provider, ctx: ProviderContext) -> Section:
+    """What a provider says, or in `error` why it does not. Never raises."""
+    called = await call(provider.get, ctx, timeout=provider.deadline)
+    answer: Any = called.value
+    error = ""
+    result = None
+    if isinstance(called.error, NotAvailableError):
+        result = ProviderResult()
+    elif called.error is not None:
+        # Without its text, which may quote what somebody said.
+        error = f"{type(called.error).__name__} in provider {provider.name!r}"
+    elif (fault := _fault(answer)) is None:
+        result = answer
+    else:
+        error = f"provider {provider.name!r} returned {fault}; expected a ProviderResult"
+    return Section(
+        name=provider.name,
+        result=result,
+        position=provider.position,
+        heading=provider.description,
+        error=error,
+    )
+
+
+def _fault(answer: Any) -> str | None:
+    if not isinstance(answer, ProviderResult):
+        return f"a {type(answer).__name__}"
+    text: Any = answer.text
+    if not isinstance(text, str):
+        return f"a text that is a {type(text).__name__}"
+    parts: Sequence[Any] = (answer.values, answer.data)
+    return None if all(isinstance(part, Mapping) for part in parts) else "values or data that are no mapping"
+
+
+async def acompose_context(
+    providers: Sequence[Provider],
+    ctx: ProviderContext,
+    names: Iterable[str] | None = None,
+    max_chars: int = MAX_CHARS,
+) -> ComposedContext:
+    """Ask providers, all at once, and compose what they say. Without `names` all that are not dynamic. Never raises for
+    what a provider does."""
+    wanted = None if names is None else frozenset(names)
+    asked = [p for p in providers if (not p.dynamic if wanted is None else p.name in wanted)]
+    sections = await asyncio.gather(*(section_of(provider, ctx) for provider in asked))
+    return compose_sections(sections, max_chars)
+
+
+def _named() -> Sequence[str]:
+    """The dynamic providers that this run asks for."""
+    try:
+        named: Any = (get_config().get("configurable") or {}).get(ASKED_FOR)
+    except RuntimeError:  # outside of a graph
+        return ()
+    return (named,) if isinstance(named, str) else tuple(named or ())
+
+
+def _waited(future: Future[Section], seconds: float | None) -> Section:
+    try:
+        # The provider's own deadline runs on the loop; this one is for a loop that somebody holds up.
+        return within(None if seconds is None else seconds + 1, future)
+    except TimeoutError:
+        future.cancel()
+        raise

@@ -1,0 +1,195 @@
+"""From a node run to an `EvalContext`: which messages there are, who takes part, and where."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, overload
+
+from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Command
+
+from arbiter.memory.conversation import SPEAKER, list_of
+from arbiter.states import ROOT, as_state, freeze
+
+
+@contextmanager
+def ambient(config: RunnableConfig | None) -> Generator[None]:
+    """Let `get_config()`, `get_store()` and the like find the node's own, as far as it may be known."""
+    token = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:
+    """LangGraph's runtime of the node, None outside of a graph."""
+    if config is None:
+        return None
+    with ambient(config):
+        try:
+            return get_runtime()
+        except (KeyError, RuntimeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a turn is. `entity_id` is the user's; `named` says whether anybody has said who that is."""
+
+    thread_id: str | None
+    entity_id: str | None
+    checkpoint_id: str | None
+
+
+def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Place:
+    """Thread and user, as the graph was called: `context.user_id`, `configurable["user_id"]`, or the user that
+    LangGraph Platform has authenticated. An empty one is none."""
+    conf: Mapping[str, Any] = (config or {}).get("configurable") or {}
+    context: Any = None if runtime is None else runtime.context
+    said: Any = getattr(context, "user_id", None)
+    if said is None:
+        said = as_state(context).get("user_id")
+    info = None if runtime is None else runtime.execution_info
+    users = (_id(said), _id(conf.get("user_id")), _id(conf.get("langgraph_auth_user_id")))
+    return Place(
+        thread_id=_id(conf.get("thread_id")),
+        entity_id=next((user for user in users if user is not None), None),
+        checkpoint_id=None if info is None else info.checkpoint_id,
+    )
+
+
+def _id(value: Any) -> str | None:
+    text = "" if value is None else str(value)
+    return text if text.strip() else None
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def written(output: Any, key: str) -> list[Any]:
+    """What a node run wrote to the messages, in whatever shape: an update, a `Command`, a list of those, a model, or
+    bare messages."""
+    if isinstance(output, BaseMessage):
+        return [output]
+    parts: Any = output
+    if isinstance(output, list | tuple) and parts:
+        if all(isinstance(part, BaseMessage) for part in parts):
+            return [*parts]
+        if any(isinstance(part, Command | Mapping) for part in parts):
+            return [message for part in parts for message in written(part, key)]
+    if isinstance(output, Command):
+        update: Any = parts.update
+        return _in_pairs(update, key) if isinstance(update, list | tuple) else written(update, key)
+    return list_of(as_state(parts), key)
+
+
+def _in_pairs(update: Any, key: str) -> list[Any]:
+    """As `written`, of an update that may be a list of (key, value)."""
+    try:
+        pairs = [(name, value) for name, value in update]
+    except (TypeError, ValueError):
+        return written(update, key)
+    if not all(isinstance(name, str) for name, _ in pairs):
+        return written(update, key)
+    return [message for name, value in pairs if name == key for message in list_of({key: value}, key)]
+
+
+def name_messages(output: Any, key: str) -> None:
+    """Give the messages that a node run wrote the ids that LangGraph would give them a moment later: whoever remembers
+    one must be able to find it again."""
+    for message in written(output, key):
+        if isinstance(message, BaseMessage) and not message.id:
+            message.id = str(uuid.uuid4())
+
+
+def as_messages(found: Sequence[Any], run_key: str) -> list[BaseMessage]:
+    """Messages of any form that LangChain takes. One that has no id yet is given one by its place, to be told from the
+    others; what is no message is left out."""
+    messages: list[BaseMessage] = []
+    for number, part in enumerate(found):
+        if isinstance(part, BaseMessage):
+            message = part
+        else:
+            try:
+                [message] = convert_to_messages([part])
+            except (ValueError, TypeError, NotImplementedError):
+                continue
+        if not message.id:
+            message = message.model_copy(
+                update={"id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run_key}#{number}"))}
+            )
+        messages.append(message)
+    return messages
+
+
+def merged(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The list after the node, as LangGraph's `add_messages` makes it: an id that is there is replaced."""
+    if any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in after):
+        last = max(
+            n for n, m in enumerate(after) if isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES
+        )
+        before, after = (), after[last + 1 :]
+    by_id: dict[str | None, BaseMessage] = {message.id: message for message in before}
+    for message in after:
+        if isinstance(message, RemoveMessage):
+            by_id.pop(message.id, None)
+        else:
+            by_id[message.id] = message
+    return list(by_id.values())
+
+
+class Shown(Sequence[BaseMessage]):
+    """Messages as handlers see them: copies, each made when it is first looked at and the same from then on."""
+
+    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+        self._messages = messages
+        self._copies: dict[int, BaseMessage] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> BaseMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BaseMessage]: ...
+    def __getitem__(self, index: int | slice) -> BaseMessage | Sequence[BaseMessage]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        if (copy := self._copies.get(at)) is None:
+            copy = self._copies.setdefault(at, freeze(self._messages[at]))
+        return copy
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def the(self, message: BaseMessage | None) -> BaseMessage | None:
+        """The copy of that very message."""
+        for at in range(len(self) - 1, -1, -1):
+            if self._messages[at] is message:
+                return self[at]
+        return None
+
+
+def newest_human(messages: Sequence[BaseMessage]) -> BaseMessage | None:
+    return next((message for message in reversed(messages) if isinstance(message, HumanMessage)), None)
+
+
+def speaker_said(message: BaseMessage | None) -> str | None:
+    """The entity that a message itself says it is from."""
+    said = None if message is None else message.additional_kwargs.get(SPEAKER)
+    return said if isinstance(said, str) and said.strip() else None
+
+
+def state_of(turn_input: Any, turn_output: Any, key: str, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+    """Input merged with output, without what LangGraph's reducers would do to other keys than the messages."""
+    state = {**as_state(turn_input), **as_state(turn_output)}
+    state.pop(ROOT, None)
+    if messages:
+        state[key] = list(messages)
+    return state
