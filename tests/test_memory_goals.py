@@ -350,6 +350,21 @@ def test_an_update_keeps_what_a_newer_version_has_written_and_passes_over_what_i
         asyncio.run(scenario(store))
 
 
+def test_a_program_may_change_a_goal_but_not_which_goal_it_is() -> None:
+    async def scenario(store: MemoryStore) -> None:
+        goals = Goals(store, "agent")
+        await goals.create(goal(A, B))
+        other = goal(B, id="g2", status="FAILED")
+        changed = await goals.update("room-1", "g1", lambda found: replace(other, room_id="room-2"))
+        assert changed == replace(other, id="g1")
+        assert await goals.all("room-1") == [changed]
+        assert await goals.all("room-2") == []
+        assert await goals.update("room-1", "g9", lambda found: other) is None
+
+    with opened("memory") as store:
+        asyncio.run(scenario(store))
+
+
 @pytest.mark.parametrize(
     ("wrong", "parameter"),
     [

@@ -218,6 +218,11 @@ def test_of_positive_evidence_three_pieces_a_day_count(type: str, source: Source
     assert len(admit((), [*today, *yesterday])) == 2 * kept
 
 
+def test_of_a_day_the_earliest_count_so_that_nothing_is_gained_by_more() -> None:
+    found = [piece("CONSISTENT_BEHAVIOR", f"e{n}", days=n / 24, source="facts") for n in range(6)]
+    assert [kept.id for kept in admit((), found)] == ["e5", "e4", "e3"]
+
+
 def test_what_is_kept_is_bounded_and_praise_does_not_push_out_what_speaks_against() -> None:
     bad = piece("SECURITY_VIOLATION", "bad", days=500, source="policy")
     praise = [
@@ -276,6 +281,19 @@ def test_what_is_no_profile_is_as_good_as_none(value: Any) -> None:
         assert (await trust.profile("user-1")).overall == 50
         assert (await trust.record("user-1", [piece("INCONSISTENT_BEHAVIOR")])).overall == 44
         assert (await trust.profile("user-1")).overall == 44
+
+    with opened("memory") as store:
+        asyncio.run(scenario(store))
+
+
+def test_new_evidence_keeps_what_a_newer_version_has_written() -> None:
+    async def scenario(store: MemoryStore) -> None:
+        trust, place = Trust(store, "agent", Clock()), namespace("agent", "trust", "user-1")
+        await store.aput(place, "profile", {"entity_id": "user-1", "at": NOON.isoformat(), "later": 1})
+        await trust.record("user-1", [piece("SPAM")])
+        value = await store.aget(place, "profile")
+        assert value is not None
+        assert (value["later"], len(value["evidence"])) == (1, 1)
 
     with opened("memory") as store:
         asyncio.run(scenario(store))

@@ -118,10 +118,11 @@ class TrustProfile(Record):
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
-        given: Any = value.get("evidence")
-        several = isinstance(given, list)
-        pieces = [piece for piece in map(_evidence, given if several else ()) if piece is not None]
-        return super(TrustProfile, cls).from_value({**value, "evidence": tuple(pieces)})
+        found = value.get("evidence")
+        pieces: Any = found  # whatever somebody has written there
+        read = map(_evidence, pieces) if isinstance(found, list) else ()
+        kept = tuple(piece for piece in read if piece is not None)
+        return super(TrustProfile, cls).from_value({**value, "evidence": kept})
 
 
 def _evidence(value: Any) -> Evidence | None:
