@@ -18,10 +18,13 @@ from arbiter.personas import (
     GateConfig,
     Intervention,
     InterventionBatch,
+    MockJudge,
     Persona,
     Proposition,
+    RecordingError,
     Target,
     anti_convergence,
+    requires_action_type,
     variety,
 )
 from arbiter.personas.interventions import HEADING
@@ -118,6 +121,67 @@ def test_what_fails_does_not_fire(failing: str, mode: str) -> None:
     assert texts(run(advised(one, jim), hello("Own."), mode=mode))[-1] == "Hi"
     assert "Sing." not in jim.told()
     assert one.log[0].problem
+
+
+@MODES
+def test_a_stale_recording_is_an_error_of_the_run(mode: str) -> None:
+    """Also when the run goes on, and for everybody who acts in the step: it is not a judge that says no."""
+    one = Intervention([JIM, PAM], judge=MockJudge({})).set_textual_precondition("bored").set_effect("Sing.")
+    jim = Speaker("Hi")
+    app = advised(one, jim, checkpointer=InMemorySaver())
+    for given in (hello("Own."), None):
+        with pytest.raises(RecordingError, match="Record again"):
+            run(app, given, thread("1"), mode=mode)
+    assert jim.calls == 0
+
+
+def test_a_stale_recording_in_audit_is_noted() -> None:
+    one = Intervention(JIM, judge=MockJudge({})).set_textual_precondition("bored").set_effect("Sing.")
+    one.mode = "audit"
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    arbiter_os.govern(chat(Speaker("Hi"))).invoke(hello("Own."))
+    assert "Record again" in arbiter_os.history.entries[-1][-1].errors["advisor intervention"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "claim"),
+    [
+        ([JIM, PAM], "{{agent_name}} is sad"),
+        ([JIM], "{{agent}} is sad"),
+        ([JIM], "{{recipient_name}} is sad"),
+        ([], "{{channel_name}} is sad"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["textual", "propositional"])
+def test_a_claim_that_nobody_can_fill_cannot_be_registered(targets: Any, claim: str, kind: str) -> None:
+    """It would be asked about never."""
+    one = Intervention(targets, judge=Says({"result": True})).set_effect("Sing.")
+    if kind == "textual":
+        one.set_textual_precondition(claim)
+    else:
+        one.set_propositional_precondition(Proposition("p", claim), 5)
+    with pytest.raises(RegistrationError, match="nobody fills"):
+        ArbiterOS().add_advisor(one)
+
+
+def test_what_is_filled_can_be_asked_about() -> None:
+    judge = Says({"result": True})
+    one = Intervention(JIM, judge=judge, channel="office").set_effect("Sing.")
+    one.set_textual_precondition("{{agent_name}} is sad in {{channel_name}}")
+    advised(one, Speaker("Hi")).invoke(hello("Own."))
+    assert "Jim is sad in office" in judge.prompt()
+    assert one.log[0].fired
+
+
+@MODES
+def test_a_claim_that_does_not_apply_is_not_found_to_be_true(mode: str) -> None:
+    """Its precondition is not met: nobody was asked, and nothing fires."""
+    judge = Says({"result": True})
+    claim = Proposition("sad", "{{agent_name}} is sad", precondition=requires_action_type({"THINK"}))
+    one = Intervention(JIM, judge=judge).set_propositional_precondition(claim).set_effect("Sing.")
+    run(advised(one, Speaker("Hi")), hello("Own."), mode=mode)
+    assert (judge.calls, one.log[0].fired) == (0, False)
 
 
 @MODES
@@ -404,6 +468,17 @@ def test_anti_convergence(given: Any, settings: Any, calls: int, fired: bool, mo
     assert ("A calm salesman" in jim.told()) is fired
     assert ("happened to Pam" in pam.told()) is fired
     assert ("A shy painter" in pam.told()) is fired
+
+
+def test_a_mean_of_equal_overlaps_is_that_overlap() -> None:
+    """Three pairs of 0.7 each are not less than 0.7."""
+    shared = " ".join(f"w{n}" for n in range(14))  # 14 of the 20 words of two of them
+    said = [(name, f"{shared} {name}1 {name}2 {name}3") for name in ("Jim", "Pam", "Dwight")]
+    judge = Says({"result": True})
+    config = GateConfig(anti_convergence_enabled=True, convergence_threshold=0.7)
+    batch = anti_convergence([JIM, PAM, DWIGHT], judge, config)
+    advised(batch, Speaker("a")).invoke(conversation(*said))
+    assert judge.calls == 1
 
 
 @MODES

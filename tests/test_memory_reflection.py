@@ -82,12 +82,12 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> Brought:
     ingest = FactStore.ingest
 
     async def noting(
-        self: FactStore, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str
+        self: FactStore, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str, **options: Any
     ) -> Ingested:
         if notes.error is not None:
             raise notes.error
         notes.claims += claims
-        return await ingest(self, claims, ctx, evaluator=evaluator)
+        return await ingest(self, claims, ctx, evaluator=evaluator, **options)
 
     monkeypatch.setattr(FactStore, "ingest", noting)
     return notes

@@ -157,6 +157,9 @@ async def test_what_is_read_can_be_changed_without_changing_the_store(any_store:
         read["tags"].append("three")
     (await store.asearch(NS, "cat")).entries[0].value["tags"].append("four")
     assert await store.aget(NS, "k") == {"claim": "a cat", "tags": ["one"]}
+    written = await store.aupdate(NS, "l", lambda _: {"tags": ["one"]}) or {}
+    written["tags"].append("two")
+    assert await store.aget(NS, "l") == {"tags": ["one"]}
 
 
 async def test_texts_that_a_database_refuses_are_stored(any_store: BaseStore) -> None:

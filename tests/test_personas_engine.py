@@ -209,7 +209,7 @@ def test_an_agent_sees_others_as_stimuli_and_itself_as_acting() -> None:
     engine(judge).score(claim(), Target(trajectory=said, agent="Jim"))
     assert quoted_lines(judge.prompt())[-3:] == [
         "> Jim acts: [Hi]",
-        "> --> Jim: [Pam: Yo]",
+        "> --> Jim from Pam: [Yo]",
         "> Jim acts: [Bye]",
     ]
     engine(judge).score(claim(target_type="environment"), Target(trajectory=said, agent="Jim"))

@@ -17,6 +17,7 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter.calls import start
 from arbiter.errors import ArbiterError
+from arbiter.memory.embedders import watched_embeddings
 from arbiter.memory.locks import Locks
 from arbiter.memory.names import Namespace
 
@@ -47,7 +48,9 @@ class Access:
         self._in_memory = isinstance(store, InMemoryStore)
         self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
         self._whole = any(base.__module__.startswith(_WHOLE) for base in type(store).__mro__)
+        self.embedder = watched_embeddings(store)
         self._settled: dict[Namespace, float] = {}
+        self._owed: dict[Namespace, float] = {}
         self.locks = Locks()
 
     @property
@@ -153,13 +156,20 @@ class Access:
         """Whether a moment ago no record of that name space waited for its vector."""
         return time.monotonic() - self._settled.get(ns, -_MOMENT) < _MOMENT
 
-    def settle(self, ns: Namespace, settled: bool) -> None:
+    def settle(self, ns: Namespace, *, since: float) -> None:
+        """None waited when it was looked at, which was begun at `since` (`time.monotonic`)."""
         if len(self._settled) > _MANY:
             self._settled.clear()
-        if settled:
-            self._settled[ns] = time.monotonic()
-        else:
-            self._settled.pop(ns, None)
+        if self._owed.get(ns, -_MOMENT) < since:
+            self._settled[ns] = since
+
+    def owe(self, ns: Namespace) -> None:
+        """From now on, one waits."""
+        if len(self._owed) > _MANY:
+            self._owed.clear()
+            self._settled.clear()
+        self._owed[ns] = time.monotonic()
+        self._settled.pop(ns, None)
 
     async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:
         # A store that we do not know may give fewer than it is asked for, so only an empty page is the end.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import copy
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, SearchItem
 
 from arbiter.memory.access import access_to
-from arbiter.memory.embedders import watched_embeddings
 from arbiter.memory.names import Namespace, joined, namespace, ns_label, safe_key
-from arbiter.memory.values import CLAIM, PENDING, claim_of, clean, clean_text, matches
+from arbiter.memory.values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
 from arbiter.memory.words import likest
 
 __all__ = ["Entry", "Found", "LockProvider", "MemoryStore", "Namespace", "Value", "namespace", "ns_label"]
@@ -107,9 +106,8 @@ class MemoryStore:
         found = [Entry(item.key, self._own(item.value), item.score) for item in hits]
         if self._access.settled(ns):
             return Found(found, semantic=True)
-        pending = await self.alist(ns, filter={PENDING: True})
-        self._access.settle(ns, not pending)
-        return Found(found, semantic=True, by_words=_by_words(pending, query, limit))
+        pending = await self._by_words(ns, query, limit, {PENDING: True})
+        return Found(found, semantic=True, by_words=pending)
 
     async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
         """All name spaces of that agent that hold records of one kind."""
@@ -148,7 +146,7 @@ class MemoryStore:
     async def areindex(self, ns: Namespace, *, everything: bool = False) -> int:
         """Try once more to embed what could not be embedded; how many were. With `everything` all records that have a
         claim: after a store was given an index, or another model. Gives up after three failures in a row."""
-        if self._indexed() is False:
+        if self.indexed is False:
             return 0
         done = failures = 0
         for entry in await self.alist(ns, filter=None if everything else {PENDING: True}):
@@ -178,14 +176,10 @@ class MemoryStore:
 
     def _own(self, value: Value) -> Value:
         """`value`, as an object that the caller may change."""
-        return copy.deepcopy(value) if self._access.hands_out_its_own else value
+        return copied(value) if self._access.hands_out_its_own else value
 
     @property
     def indexed(self) -> bool | None:
-        """Whether the store has embeddings; None if it does not say."""
-        return self._indexed()
-
-    def _indexed(self) -> bool | None:
         """Whether the store has embeddings; None if it does not say."""
         if not hasattr(self.store, "index_config"):
             return None
@@ -193,27 +187,42 @@ class MemoryStore:
 
     async def _hits(self, ns: Namespace, query: str, limit: int) -> list[SearchItem] | None:
         """What the index finds; None where there is none, or where it or its embedder does not work."""
-        if self._indexed() is False:
+        if self.indexed is False:
             return None
 
         def wanted(item: SearchItem) -> bool:
             # A vector may be left from what the record said before.
             return claim_of(item.value) is not None and item.value.get(PENDING) is not True
 
-        embedder = watched_embeddings(self.store)
         try:
-            with nullcontext() if embedder is None else embedder.watch(query):
+            with self._watched(query):
                 found = await self._access.scored(ns, query, wanted, limit=limit)
         except Exception:  # whatever it was: if it is the store, it will be raised where the records are read
             return None
-        return [] if found is None and self._indexed() else found
+        return [] if found is None and self.indexed else found
 
     async def _lexical(self, ns: Namespace, query: str, limit: int) -> list[Entry]:
         claims = await self._access.claims(ns)
         if claims is None:
-            return _by_words(await self.alist(ns), query, limit)
+            return await self._by_words(ns, query, limit, {})
         likely = [(key, score, await self.aget(ns, key)) for key, score in likest(claims, query, limit=limit)]
         return [Entry(key, value, score) for key, score, value in likely if value is not None]
+
+    async def _by_words(self, ns: Namespace, query: str, limit: int, filter: Value) -> list[Entry]:
+        def wanted(item: SearchItem) -> bool:
+            return claim_of(item.value) is not None and matches(item.value, filter)
+
+        begun = time.monotonic()
+        items = await self._access.items(ns, wanted, filter=filter, limit=None)
+        if PENDING in filter and not items:
+            self._access.settle(ns, since=begun)
+        found = likest([(item, item.value[CLAIM]) for item in items], query, limit=limit)
+        return [Entry(item.key, self._own(item.value), score) for item, score in found]
+
+    def _watched(self, text: str) -> AbstractContextManager[None]:
+        """While a wrong vector of that text counts as a failure of the embedder."""
+        embedder = self._access.embedder
+        return nullcontext() if embedder is None else embedder.watch(text)
 
     async def _update(
         self,
@@ -223,7 +232,7 @@ class MemoryStore:
         ttl: Callable[[Value], float | None] | None,
     ) -> Value | None:
         found = await self.aget(ns, key)
-        before = copy.deepcopy(found)
+        before = copied(found)
         after = change(found)
         if after is found and found == before:
             return found
@@ -232,7 +241,7 @@ class MemoryStore:
             return None
         stored: Value = clean(after)
         await self._put(ns, key, stored, None if ttl is None else ttl(stored))
-        return stored
+        return self._own(stored)
 
     async def _put(self, ns: Namespace, key: str, value: Value, ttl: float | None) -> None:
         """Write a value that is ours, and note in it whether it could be embedded."""
@@ -240,7 +249,7 @@ class MemoryStore:
         if ttl is not None and getattr(self.store, "supports_ttl", False):
             options["ttl"] = ttl / 60
         claim = claim_of(value)
-        if self._indexed() is not False:
+        if self.indexed is not False:
             if claim is not None and await self._put_embedded(ns, key, value, claim, options):
                 return
             # An index keeps the vector of what is overwritten without one.
@@ -248,6 +257,8 @@ class MemoryStore:
             if old is not None and claim_of(old.value) is not None:
                 await self._access.call("delete", ns, key)
         await self._access.call("put", ns, key, value, **options)
+        if value.get(PENDING) is True:
+            self._access.owe(ns)
 
     async def _put_embedded(
         self, ns: Namespace, key: str, value: Value, claim: str, options: Mapping[str, Any]
@@ -255,13 +266,11 @@ class MemoryStore:
         """Whether it could be; if not, the value says so from now on."""
         if PENDING in value:
             value[PENDING] = False
-        embedder = watched_embeddings(self.store)
         try:
-            with nullcontext() if embedder is None else embedder.watch(claim):
+            with self._watched(claim):
                 await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
         except Exception:  # if it was the store and not the embedder, the next write will raise it again
             value[PENDING] = True
-            self._access.settle(ns, False)
             return False
         return True
 
@@ -272,11 +281,6 @@ class MemoryStore:
             if value is None or claim is None or not (everything or value.get(PENDING) is True):
                 return False
             return await self._put_embedded(ns, key, value, claim, {})
-
-
-def _by_words(entries: Sequence[Entry], query: str, limit: int) -> list[Entry]:
-    claims = [(entry, claim) for entry in entries if (claim := claim_of(entry.value)) is not None]
-    return [Entry(entry.key, entry.value, score) for entry, score in likest(claims, query, limit=limit)]
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T], begun: Callable[[], bool] = lambda: True) -> T:

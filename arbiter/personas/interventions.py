@@ -26,7 +26,7 @@ from arbiter.personas.characters import Persona
 from arbiter.personas.conversation import AgentOf, Cast
 from arbiter.personas.engine import JudgeResult, PropositionEngine, Target
 from arbiter.personas.judges import Judge
-from arbiter.personas.propositions import Proposition
+from arbiter.personas.propositions import Proposition, variables_in
 from arbiter.personas.trajectories import Event, Trajectory
 
 Condition = Callable[[list[Target]], bool]
@@ -91,7 +91,7 @@ class _Interventions(Advisor):
     def ensure_valid(self) -> None:
         super().ensure_valid()
         for intervention in self.interventions:
-            intervention.check()
+            intervention.check(self.cast)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
         key, item = _step_of(history)
@@ -105,6 +105,9 @@ class _Interventions(Advisor):
         else:
             try:
                 self._run(self._evaluating(history, item))
+            except BaseException:
+                self._forget_step(key)
+                raise
             finally:
                 step.done.set()
         return self._take(history, item)
@@ -119,8 +122,17 @@ class _Interventions(Advisor):
                 step.task = asyncio.ensure_future(self._arun(self._evaluating(history, item)))
         if step.task is not None:
             # Who waits may be cancelled; the others still want to know.
-            await asyncio.shield(step.task)
+            try:
+                await asyncio.shield(step.task)
+            except Exception:
+                self._forget_step(key)
+                raise
         return self._take(history, item)
+
+    def _forget_step(self, key: Any) -> None:
+        """What could not be evaluated is not done: it is evaluated anew when the run goes on."""
+        with self._lock:
+            self._steps.pop(key, None)
 
     def _new_step(self, key: Any) -> _Step:
         step = self._steps[key] = _Step()
@@ -131,7 +143,7 @@ class _Interventions(Advisor):
     # Evaluating
 
     def _evaluating(self, history: History, item: HistoryItem) -> Generator[_Question, Any, None]:
-        talk = self.cast.before(item)
+        talk = self.cast.before(history)
         run = _run_of(history)
         thoughts: list[tuple[str, str]] = []
         for intervention in self.interventions:
@@ -176,6 +188,8 @@ class _Interventions(Advisor):
             while True:
                 try:
                     answer: Any = question.engine.run(question.steps)
+                except ConfigurationError:
+                    raise
                 except Exception as error:
                     answer = error
                 question = steps.send(answer)
@@ -188,6 +202,8 @@ class _Interventions(Advisor):
             while True:
                 try:
                     answer: Any = await question.engine.arun(question.steps)
+                except ConfigurationError:
+                    raise
                 except Exception as error:
                     answer = error
                 question = steps.send(answer)
@@ -230,7 +246,11 @@ class Intervention(_Interventions):
     last `last_n` events. With `persist` an agent keeps the thought for the rest of the run, as in the paper; it is kept
     in memory, never in messages or checkpoints.
 
-    A judge or a function that fails keeps it from firing; the `log` says so.
+    A judge or a function that fails keeps it from firing; the `log` says so. A stale recording, and other mistakes in
+    the set-up (`ConfigurationError`), are raised by the node that acts.
+
+    A nudge is told in the node in which its agent is known to act: by `agent_of`, the node's name, or, for a single
+    agent, `target_nodes`.
     """
 
     def __init__(
@@ -252,7 +272,10 @@ class Intervention(_Interventions):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
         given = [targets] if isinstance(targets, Persona | str) else list(targets)
-        self.cast = Cast([*given, *agents], key=key, agent_of=agent_of, channel=channel)
+        self.cast = Cast(
+            [*given, *agents], key=key, agent_of=agent_of, channel=channel, nodes=self.target_nodes
+        )
+        self.messages_key = key
         self.agents = [one.name if isinstance(one, Persona) else one for one in given]
         self.engine = (
             judge
@@ -295,16 +318,28 @@ class Intervention(_Interventions):
         self._effect = (lambda targets: effect) if isinstance(effect, str) else effect
         return self
 
-    def check(self) -> None:
+    def check(self, cast: Cast | None = None) -> None:
         """Raise `RegistrationError` if this cannot be evaluated; warn if nothing limits it."""
         if self._effect is None:
             raise RegistrationError(f"intervention {self.name!r} has no effect. Call set_effect(...).")
         if self.engine is None and (self._textual or self._propositional):
             raise RegistrationError(f"intervention {self.name!r} has a condition for a judge. Pass judge=.")
+        self._check_variables(cast or self.cast)
         if not (self._functional or self._textual or self._propositional):
             warnings.warn(
                 f"intervention {self.name!r} has no precondition: it fires at every step.", stacklevel=2
             )
+
+    def _check_variables(self, cast: Cast) -> None:
+        """Raise `RegistrationError` for a claim that can never be asked about, because nobody fills its variables."""
+        one = self.agents[0] if len(self.agents) == 1 else None
+        known = cast.target(Trajectory(), one).variables
+        for claim in filter(None, (self._textual, self._propositional)):
+            if unknown := sorted(variables_in(claim.claim) - known.keys()):
+                raise RegistrationError(
+                    f"intervention {self.name!r}: nobody fills {{{{{unknown[0]}}}}} in its claim "
+                    f"{claim.claim!r:.80}. There is agent_name with a single target, and channel_name with channel=."
+                )
 
     def evaluating(self, targets: list[Target]) -> Generator[_Question, Any, Intervened]:
         """The decisions of one evaluation."""
@@ -323,6 +358,8 @@ class Intervention(_Interventions):
                 if not found["propositional"]:
                     return Intervened(**found)
             nudges = self._nudges(targets)
+        except ConfigurationError:
+            raise
         except Exception as error:
             _log.warning("intervention %r did not fire: %s: %s", self.name, type(error).__name__, error)
             return Intervened(**found, problem=f"{type(error).__name__}: {error}")
@@ -347,7 +384,8 @@ class Intervention(_Interventions):
             raise RuntimeError(result.problem or result.status)
         if threshold is not None:
             return result.score is not None and result.score < threshold
-        return result.result is True and result.status != "no_evidence"  # nothing was said yet
+        # Nothing was said yet, or the claim does not apply: nobody has found it to be true.
+        return result.result is True and result.status == "judged"
 
     def _nudges(self, targets: list[Target]) -> dict[str, str]:
         assert self._effect is not None
@@ -384,8 +422,15 @@ class InterventionBatch(_Interventions):
                 raise ConfigurationError(f"batch {name!r}: expected at least one intervention, or a cast.")
             personas = {p.name: p for known in casts for p in known.personas.values()}
             first = casts[0]
-            cast = Cast(personas.values(), key=first.key, agent_of=first.agent_of, channel=first.channel)
+            cast = Cast(
+                personas.values(),
+                key=first.key,
+                agent_of=first.agent_of,
+                channel=first.channel,
+                nodes=self.target_nodes,
+            )
         self.cast = cast
+        self.messages_key = cast.key
 
     @classmethod
     def create_for_each(

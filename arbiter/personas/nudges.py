@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from arbiter.personas.engine import PropositionEngine, Target
 from arbiter.personas.interventions import Condition, Effect, Intervention, InterventionBatch
 from arbiter.personas.judges import Judge
 from arbiter.personas.propositions import Proposition
+from arbiter.personas.scorers import weighted_mean
 from arbiter.personas.texts import vocabulary_similarity
 
 NudgeKind = Literal[
@@ -84,7 +84,9 @@ def anti_convergence(
         .set_effect(_nudging(cast, nudges, "devils_advocate"))
         for threshold, group in thresholds.items()
     ]
-    return InterventionBatch(each, name=name, cast=Cast(known, **_of_cast(settings)), **targets)
+    return InterventionBatch(
+        each, name=name, cast=Cast(known, nodes=targets.get("target_nodes"), **_of_cast(settings)), **targets
+    )
 
 
 def variety(
@@ -137,7 +139,8 @@ def _converged(threshold: float) -> Condition:
             if event.kind == "action" and event.type == "TALK":
                 said.setdefault(event.actor, []).append(event.text)
         pairs = vocabulary_similarity(said)
-        return bool(pairs) and math.fsum(pairs.values()) / len(pairs) >= threshold
+        alike = weighted_mean((1.0, value) for value in pairs.values())
+        return alike is not None and alike >= threshold
 
     return converged
 

@@ -15,7 +15,7 @@ from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableEr
 from arbiter.memory.facts.guards import may_agree, same_sense
 from arbiter.memory.facts.normal import normal_form
 from arbiter.memory.facts.rules import FactRules
-from arbiter.models import quote
+from arbiter.models import ChatModel, quote
 
 Relation = Literal["duplicate", "refines", "supersedes", "contradicts", "ends", "unrelated"]
 
@@ -130,13 +130,15 @@ _RELATIONS = """What the new claim is to the known one:
 - unrelated: none of these. Different things of the same kind can be true at once."""
 
 
-async def adjudicate(pairs: Sequence[Pair], ctx: EvalContext, rules: FactRules) -> list[Relation]:
+async def adjudicate(
+    pairs: Sequence[Pair], ctx: EvalContext, rules: FactRules, model: ChatModel | None = None
+) -> list[Relation]:
     """The relation of each pair, in one question for all of them.
 
     What the model does not say, or says without being believed (claims with other numbers or a negation are never the
     same), is decided by rule, and so is everything if there is no model, no call left, or no answer.
     """
-    said = await _asked(pairs, ctx) if pairs else {}
+    said = await _asked(pairs, ctx, model) if pairs else {}
     found: list[Relation] = []
     for number, pair in enumerate(pairs, 1):
         relation = said.get(number)
@@ -146,9 +148,9 @@ async def adjudicate(pairs: Sequence[Pair], ctx: EvalContext, rules: FactRules) 
     return found
 
 
-async def _asked(pairs: Sequence[Pair], ctx: EvalContext) -> dict[int, Relation]:
+async def _asked(pairs: Sequence[Pair], ctx: EvalContext, model: ChatModel | None) -> dict[int, Relation]:
     try:
-        outcome = await ctx.ask(Judgements, _question(pairs), item_field="relations")
+        outcome = await ctx.ask(Judgements, _question(pairs), model=model, item_field="relations")
     except (NotAvailableError, BudgetSpentError):
         return {}
     judgements = outcome.value.relations if outcome.value is not None else []

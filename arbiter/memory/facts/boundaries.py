@@ -90,7 +90,7 @@ _IRREGULAR = {
     "found": "find", "gave": "give", "gone": "go", "got": "get", "gotten": "get", "grew": "grow", "kept": "keep",
     "knew": "know", "left": "leave", "lost": "lose", "made": "make", "met": "meet", "paid": "pay", "ran": "run",
     "saw": "see", "sold": "sell", "spent": "spend", "spoke": "speak", "took": "take", "taught": "teach",
-    "thought": "think", "went": "go", "won": "win", "wrote": "write", "goes": "go", "children": "child",
+    "thought": "think", "went": "go", "won": "win", "wrote": "write", "goes": "go", "going": "go", "children": "child",
 }  # fmt: skip
 
 

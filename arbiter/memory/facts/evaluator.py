@@ -27,6 +27,8 @@ from arbiter.memory.facts.extraction import (
     rendered,
 )
 from arbiter.memory.facts.privacy import redacted
+from arbiter.memory.stores import namespace
+from arbiter.models import ChatModel
 
 Trigger = Literal["cursor", "modulo"]
 _LONGEST = 4_000
@@ -96,6 +98,7 @@ class FactEvaluator(CognitiveEvaluator):
         target_nodes: Iterable[str] | None = None,
         *,
         trigger: Trigger = "cursor",
+        model: ChatModel | None = None,
         description: str = "",
         similes: Sequence[str] = (),
         examples: Sequence[EvaluationExample] = (),
@@ -118,6 +121,7 @@ class FactEvaluator(CognitiveEvaluator):
             problem = f"expected 'cursor' or 'modulo', got {trigger!r:.80}."
             raise ParameterError(f"evaluator {name!r}", "trigger", problem)
         self.trigger = trigger
+        self.model = model
 
     async def validate(self, ctx: EvalContext) -> bool:
         """Whether enough is unread, or the user asks to forget something. Reads the cursor only."""
@@ -147,18 +151,21 @@ class FactEvaluator(CognitiveEvaluator):
         return ((await cursors.read()).processed_total + len(unread)) % enough == 0
 
     async def _forget(self, ctx: EvalContext, unread: Sequence[BaseMessage]) -> int:
-        """Do what unread messages ask to be forgotten. Repeated until they are read, which changes nothing."""
-        humans = [said for said in ctx.messages if isinstance(said, HumanMessage) and counts(said)]
-        places = {id(said): place for place, said in enumerate(humans)}
+        """Do what unread messages ask to be forgotten, each once. How many facts that were."""
+        asking = requests(unread, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+        if not asking:
+            return 0
+        store, key = ctx.needed_store(), f"{self.name}.requests"
+        ns = namespace(ctx.agent_id, "cursors", ctx.room_id)
+        # A request that stays unread for some turns must not take with it what is said after it.
+        done: list[Any] = ((await store.aget(ns, key)) or {}).get("done", [])
         forgotten = 0
-        for message, speaker, asked in requests(unread, agent_id=ctx.agent_id, entity_id=ctx.entity_id):
-            own = [
-                human
-                for human in humans[: places[id(message)]]
-                if speaker_of(human, agent_id=ctx.agent_id, entity_id=ctx.entity_id) == speaker
-            ]
-            before = own[-1].id if own else None
-            forgotten += await ctx.facts.forget_as_asked(speaker, asked, said_before=before)
+        for message, speaker, asked in asking:
+            if message.id not in done:
+                before = _said_before(message, speaker, ctx)
+                forgotten += await ctx.facts.forget_as_asked(speaker, asked, said_before=before)
+        ids = [message.id for message, _, _ in asking]
+        await store.aput(ns, key, {"done": [*dict.fromkeys([*done, *ids])][-_MOST:]})
         return forgotten
 
     async def _learn(
@@ -171,22 +178,24 @@ class FactEvaluator(CognitiveEvaluator):
             # What only the agent has said teaches it nothing.
             await cursors.advance(window)
             return _outcome(Ingested(), calls=0, forgotten=forgotten)
-        first = shown.index(fresh[0])
+        first = next(place for place, message in enumerate(shown) if message.id in ids)
         earlier = shown[max(first - _CONTEXT, 0) : first]
+        used = ctx.budget.used
         outcome = await self._extracted(ctx, earlier, fresh)
         if outcome.value is None:
             skipped = await cursors.fail(window)
             raise ExtractionFailedError(outcome.calls, outcome.error, skipped=skipped)
-        used = ctx.budget.used
-        claims = [
-            sourced
-            for found in outcome.value.claims
-            if (sourced := _sourced(found.as_claim(), fresh, earlier)) is not None
-        ]
-        ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name)
+        found = [_sourced(claim.as_claim(), fresh, earlier) for claim in outcome.value.claims]
+        claims = [claim for claim in found if claim is not None]
+        try:
+            ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name, model=self.model)
+        except Exception:
+            # What can be written no second time either must not cost calls of the model in each turn.
+            await cursors.fail(window)
+            raise
         await cursors.advance(window)
         ingested = replace(ingested, dropped_invalid=ingested.dropped_invalid + outcome.dropped_items)
-        calls = outcome.calls + ctx.budget.used - used
+        calls = ctx.budget.used - used
         return _outcome(ingested, calls=calls, forgotten=forgotten, clean=outcome.status == "ok")
 
     async def _extracted(
@@ -208,8 +217,19 @@ class FactEvaluator(CognitiveEvaluator):
             chaining=facts.rules.chaining,
         )
         if facts.rules.chaining:
-            return await ctx.ask(InferredClaims, asked, item_field="claims")
-        return await ctx.ask(ExtractedClaims, asked, item_field="claims")
+            return await ctx.ask(InferredClaims, asked, model=self.model, item_field="claims")
+        return await ctx.ask(ExtractedClaims, asked, model=self.model, item_field="claims")
+
+
+def _said_before(message: BaseMessage, speaker: str, ctx: EvalContext) -> str | None:
+    """The id of what the speaker of a message said before it."""
+    found: str | None = None
+    for said in ctx.messages:
+        if said is message:
+            break
+        if isinstance(said, HumanMessage) and counts(said) and _speaker(said, ctx)[0] == speaker:
+            found = said.id
+    return found
 
 
 def _speaker(message: BaseMessage, ctx: EvalContext) -> Speaker:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts.claims import Claim
@@ -17,6 +17,12 @@ from arbiter.models import quote, visible
 # The schema ---------------------------------------------------------------------------------------
 
 _YES = ("true", "yes", "1")
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("expected a sentence")
+    return text
 
 
 def _word(given: Any) -> Any:
@@ -61,13 +67,15 @@ class ExtractedClaim(BaseModel):
     """One thing that is said in the conversation. Only `claim` and `type` must be right; any other field that cannot be
     read is as if it were not there."""
 
-    claim: Annotated[str, Field(description="One sentence that can be understood on its own.", pattern=r"\S")]
+    claim: Annotated[str, AfterValidator(_not_blank)] = Field(
+        description="One sentence that can be understood on its own."
+    )
     type: Annotated[ClaimType, BeforeValidator(_word)] = Field(description="fact, status or opinion.")
     in_bio: Flag = Field(False, description="Whether the agent's own description says so already.")
     already_known: Flag = Field(False, description="Whether it is among the known facts.")
     subject: Text = Field(None, description="The id or the name of whom or what it is about.")
     slot: Text = Field(None, description="What it says of the subject, as a short key: residence.city.")
-    value: Text = Field(None, description="What the slot is then: Seattle.")
+    value: Text = Field(None, description="What the slot is then: Oslo.")
     valid_from: Annotated[
         datetime | None,
         BeforeValidator(_date),
@@ -120,7 +128,7 @@ For each claim:
 - in_bio is true if the description of the agent says it already.
 - already_known is true if it is among the known facts; known_id is then the id of that one. List it all the same.
 - subject is the id of the participant that it is about, or the name of anybody or anything else.
-- slot and value, if it says what something of the subject is: residence.city and Seattle.
+- slot and value, if it says what something of the subject is: residence.city and Oslo.
 - valid_from, if it says since when, as a date.
 - source_message_ids are the ids of the new messages that say it. What only the agent says about somebody is no claim.
 - sensitivity is public, personal, or sensitive (health, religion, politics, sexuality, addresses, minors, crime).

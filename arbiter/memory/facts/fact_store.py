@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 from arbiter.errors import ParameterError
 from arbiter.memory.context import EvalContext
@@ -16,6 +17,7 @@ from arbiter.memory.facts.retention import keep_within
 from arbiter.memory.facts.rules import FactRules
 from arbiter.memory.records import Fact
 from arbiter.memory.stores import Entry, MemoryStore, namespace
+from arbiter.models import ChatModel
 
 BELIEVED = ("facts", "status")
 """The kinds that are no opinions."""
@@ -35,14 +37,20 @@ class FactStore:
         self.store = store
         self.agent_id = agent_id
         self.clock = clock
-        self.rules = rules or FactRules()
+        given: Any = FactRules() if rules is None else rules
+        if not isinstance(given, FactRules):
+            raise ParameterError("FactStore", "rules", f"expected FactRules, got {rules!r:.80}.")
+        self.rules = given
 
-    async def ingest(self, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str) -> Ingested:
+    async def ingest(
+        self, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str, model: ChatModel | None = None
+    ) -> Ingested:
         """Take in claims, in order; see docs/memory.md. What a claim does to what is known is appended to `ctx.events`.
 
-        The same claims of the same turn once more change nothing, whichever evaluator brings them.
+        The same claims of the same turn once more change nothing, whichever evaluator brings them. `model` compares new
+        claims with known ones; by default the cycle's.
         """
-        ingestion = Ingestion(self.store, self.rules, ctx, evaluator)
+        ingestion = Ingestion(self.store, self.rules, ctx, evaluator, model)
         ingested = await ingestion.run(claims)
         for entity_id in sorted(ingestion.scopes):
             await keep_within(
@@ -58,7 +66,10 @@ class FactStore:
         kinds: Sequence[str] = BELIEVED,
         limit: int | None = None,
     ) -> list[Fact]:
-        """What is known about an entity, newest first. `state=None`: whatever its state. Expired statuses are not."""
+        """What is known about an entity, newest first. `state=None`: whatever its state. Expired statuses are not.
+
+        With `limit`, the newest so far as the store knows when each was written.
+        """
         found: list[Fact] = []
         for kind in kinds:
             # A little more than the limit: some may have expired, and the order of writing is not quite ours.

@@ -210,16 +210,19 @@ _COMMON = words_of("""
     a an the this that these those i he she it they we you his her its their our my your user users agent speaker
     person there here is are was were has have had does do did works lives likes loves wants needs
 """)
+_COUNT = re.compile(r"[-+$€£¥]*\d[\d.,:/%-]*(?:st|nd|rd|th|k|m|bn)?", re.IGNORECASE)
 _UNCASED = re.compile(r"[\u0600-\u06ff\u0900-\u0dff\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 
 
 def names(text: str) -> frozenset[str]:
     """The words of a text that stand for something in particular: with a capital letter, a digit, `_` or the like in
-    them. Of writing that has no capitals, every run of letters."""
+    them. Numbers are none. Of writing that has no capitals, every run of letters."""
     found: set[str] = set()
     for token in _TOKEN.findall(bare(text).replace("\u2019", "'")):
         word = token.strip(".'`*-").removesuffix("'s")
-        if word.lower() not in _COMMON and (word != word.lower() or re.search(r"[\d_@#/\\.]", word)):
+        particular = word != word.lower() or re.search(r"[\d_@#/\\.]", word)
+        counts = _COUNT.fullmatch(word) or word.lower() in _UNITS
+        if particular and not counts and word.lower() not in _COMMON:
             found.add(word)
         found.update(_UNCASED.findall(word))
     return frozenset(found)
