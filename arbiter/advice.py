@@ -19,7 +19,8 @@ Advice = str | BaseMessage | Sequence[BaseMessage] | Mapping[str, Any] | None
 class Advisor(Contract):
     """Adds context to one call of a node. What it adds never becomes part of the state.
 
-    An advisor that fails is skipped, and the item says so. One that also has a method `aadvise` is asked by that in
+    An advisor that fails is skipped, and the item says so; only what it raises as a `ConfigurationError`, a mistake in
+    the set-up, fails the node. One that also has a method `aadvise` is asked by that in
     an async run.
     """
 
@@ -37,9 +38,12 @@ class CorrectionGate(Contract):
 
     A draft that is sent back is called for again with the feedback as transient input, at most
     `max_attempts` calls in all; the last draft is then taken (`on_exhausted="commit"`) or the node fails
-    (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. A gate that fails itself lets the
-    draft pass, and the item says so. A node has at most one gate. One that also has a method `areview` is asked by
-    that in an async run.
+    (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. What the body does beside its output happens
+    with every draft: it writes to a store or calls a service, and the result of a `@task` is saved and streamed.
+
+    A gate that fails itself lets the draft pass, and the item says so; only what it raises as a `ConfigurationError`,
+    a mistake in the set-up, fails the node. A node has at most one gate. One that also has a method `areview` is asked
+    by that in an async run.
     """
 
     kind = "gate"

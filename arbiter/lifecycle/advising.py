@@ -10,6 +10,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langgraph.types import Command
 from pydantic import BaseModel
 
+from arbiter.errors import ConfigurationError
 from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
@@ -24,6 +25,9 @@ def advise(run: NodeRun) -> Steps:
         if type(advice) is Raised:
             if not isinstance(advice.error, Exception):
                 run.record.status, run.record.error = "cancelled", describe(advice.error)
+                return advice
+            if isinstance(advice.error, ConfigurationError) and seat.contract.enforced:
+                run.record.status, run.record.error = "failed", describe(advice.error)
                 return advice
             run.record.failed(f"advisor {seat.name}", describe(advice.error))
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph.types import Command
 
-from arbiter.errors import CorrectionError
+from arbiter.errors import ConfigurationError, CorrectionError
 from arbiter.history import Record
 from arbiter.lifecycle.advising import lend, without_lent
 from arbiter.lifecycle.outcomes import describe
@@ -66,7 +66,9 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
         record.output = snapshot(output, run.settings.snapshot)
         answer = yield Call(seat, (run.view, freeze(as_state(output)), attempt))
         if type(answer) is Raised or not isinstance(answer, Correction):
-            if type(answer) is Raised and not isinstance(answer.error, Exception):
+            if type(answer) is Raised and (
+                not isinstance(answer.error, Exception) or isinstance(answer.error, ConfigurationError)
+            ):
                 return answer
             problem = (
                 describe(answer.error)
