@@ -41,6 +41,7 @@ from arbiter.personas import (
     PersonaGate,
     Proposition,
     PropositionSet,
+    RecordingError,
 )
 from tests.gate_support import PAM, Chat, Speaker, chat, enabled, gated, hello, scored, texts
 from tests.personas_support import JIM, Says, prompt_of
@@ -286,11 +287,15 @@ def test_a_dimension_that_fails_still_fails_beside_one_that_hangs(mode: str) -> 
     assert (gate.actions[0].outcome, gate.actions[0].total_score) == ("forced_through", 3 + 7)
 
 
-def test_a_stale_recording_is_an_error_of_the_gate() -> None:
-    """Nobody takes it for a judge that was out of order: the item says what to do."""
-    app, _, arbiter_os = gated(MockJudge({}), enabled("adherence"), Speaker("Fine"))
-    assert texts(app.invoke(hello()))[-1] == "Fine"
-    assert "Record again" in arbiter_os.history.entries[-1][-1].errors["gate persona"]
+@MODES
+def test_a_stale_recording_fails_the_node(mode: str) -> None:
+    """Nobody takes it for a judge that was out of order, and no replay passes whatever was edited."""
+    app, gate, arbiter_os = gated(MockJudge({}), enabled("adherence"), Speaker("Fine"))
+    with pytest.raises(RecordingError, match="Record again"):
+        run(app, hello(), mode=mode)
+    assert not gate.actions
+    item = arbiter_os.history.entries[-1][-1]
+    assert (item.status, "Record again" in (item.error or "")) == ("failed", True)
 
 
 # Feedback -----------------------------------------------------------------------------------------

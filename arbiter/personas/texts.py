@@ -9,9 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from functools import reduce
 from itertools import combinations
-from operator import or_
 from typing import Any
 
 _NEITHER_WORD_NOR_BLANK = re.compile(r"[^\w\s]")
@@ -123,7 +121,10 @@ def _added(numbers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
                 digits.append(0)
             digits[place], number = digits[place] ^ number, digits[place] & number
             place += 1
-    found = [(0, reduce(or_, digits, 0))]
+    anywhere = 0
+    for digit in digits:
+        anywhere |= digit
+    found = [(0, anywhere)]
     for place, digit in enumerate(digits):
         found = [
             (count, bits)
