@@ -88,6 +88,11 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return not isinstance(value, bool) and isinstance(value, int | float) and -inf < value < inf
 
 
+def is_whole(value: object, *, least: int) -> TypeGuard[int]:
+    """Whether that is a whole number from `least` on. True is none."""
+    return not isinstance(value, bool) and isinstance(value, int) and value >= least
+
+
 def number_at(state: Mapping[str, Any], key: str) -> float | None:
     """The number at `key`, or None if there is none. NaN is none; True is not 1."""
     value: Any = state.get(key)

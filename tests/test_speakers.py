@@ -44,7 +44,7 @@ def test_a_nudge_is_for_its_agent_and_not_for_whoever_acts_first(mode: str) -> N
     """Also where the graph has nodes that no persona is given for."""
     one = (
         Intervention(JIM)
-        .set_functional_precondition(lambda targets: len(targets[0].trajectory) == 1)
+        .set_functional_precondition(lambda targets: len(targets[0].trajectory) >= 1)
         .set_effect("Sing.")
     )
     arbiter_os = ArbiterOS()

@@ -31,7 +31,7 @@ from arbiter.calls import start, within
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.models import ChatModel, model_of
+from arbiter.models import ChatModel, areply, model_of
 from arbiter.packs import pack_folder
 from arbiter.personas.answers import HIGHEST
 from arbiter.personas.asking import Steps
@@ -379,7 +379,7 @@ class PersonaGate(CorrectionGate):
 
     async def _arewrite(self, op: _Rewrite) -> str | Exception:
         writer: Any = self.rewriter
-        task: asyncio.Future[Any] = asyncio.ensure_future(writer.ainvoke(list(op.messages)))
+        task: asyncio.Future[Any] = asyncio.ensure_future(areply(writer, list(op.messages)))
         try:
             done, _ = await asyncio.wait({task}, timeout=self.rewriter_timeout)
             return _text_of(task.result()) if done else _late(self.rewriter_timeout)

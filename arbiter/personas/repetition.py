@@ -12,7 +12,7 @@ from arbiter.instructions import Instruction
 from arbiter.models import quote
 from arbiter.personas.characters import Persona
 from arbiter.personas.config import GateConfig
-from arbiter.personas.conversation import AgentOf, Cast, checked_configs, config_for
+from arbiter.personas.conversation import AgentOf, Cast, all_configs, checked_configs, config_for
 from arbiter.personas.texts import ngrams, repetition, tokens
 
 RECENT = 5
@@ -46,6 +46,10 @@ class RepetitionSuppressor(Advisor):
         self.messages_key = key
         enabled = GateConfig(repetition_suppression_enabled=True) if config is None else config
         self.config = checked_configs(enabled, self.cast, f"advisor {name!r}")
+
+    def applies_to(self, node: str, instruction: Instruction | None) -> bool:
+        on = any(config.repetition_suppression_enabled for config in all_configs(self.config))
+        return on and super().applies_to(node, instruction)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
         item = history.entries[-1][-1]

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from arbiter.models import visible
 
-MAX_EVENT = 4_000
+MAX_EVENT = 20_000
 """Of a longer text of one event, in characters, a judge is shown the first and the last half of that."""
 SOMEBODY = "assistant"
 """Who says an AI message that has no name, where nobody else is known to."""
