@@ -87,9 +87,10 @@ class Companion:
     def learned(self) -> str:
         """What came of the last turn, in one line; "" if nothing did."""
         item = self.arbiter_os.history.last(node="talk")
-        results = {} if item is None else item.evaluation_results
-        found = [f"{name}: {result.feedback}" for name, result in results.items() if result.feedback]
-        return "; ".join(found)
+        if item is None:
+            return ""
+        results = item.evaluation_results
+        return "; ".join(f"{name}: {result.feedback}" for name, result in results.items() if result.feedback)
 
 
 def play(companion: Companion, console: Console) -> None:
