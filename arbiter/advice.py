@@ -50,9 +50,9 @@ class CorrectionGate(Contract):
     with every draft: it writes to a store or calls a service, and the result of a `@task` is saved and streamed.
 
     A gate that fails itself lets the draft pass, and the item says so; a `ConfigurationError` is a mistake in the
-    set-up, and the node raises it. A node has at most one gate. One that also has a method `areview` is asked by that in
-    an async run. `messages_key` is where a chat node has its messages, with which it is handed the feedback; another
-    node has it as `feedback`.
+    set-up, and the node raises it. A node has at most one gate. One that also has a method `areview` is asked by that
+    in an async run. `messages_key` is where a chat node has its messages, with which it is handed the feedback;
+    another node has it as `feedback`.
     """
 
     kind = "gate"

@@ -13,8 +13,7 @@ class Character:
     __slots__ = ("bio", "name")
 
     def __init__(self, name: str, bio: Sequence[str] | str = ()) -> None:
-        given: object = name
-        if not isinstance(given, str) or not given.strip():
+        if not _is_text(name) or not name.strip():
             raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
         lines: tuple[str, ...] = (bio,) if isinstance(bio, str) else tuple(bio)
         if not all(map(_is_text, lines)):

@@ -17,6 +17,7 @@ from arbiter.calls import LOOP
 from arbiter.memory.access import StoreLoopError
 from arbiter.memory.cycle import utc_now
 from arbiter.memory.entities import Entities, Entity
+from arbiter.memory.evidence import TrustProfile
 from arbiter.memory.facts import FactStore
 from arbiter.memory.goals import Goals
 from arbiter.memory.names import joined
@@ -32,7 +33,7 @@ from arbiter.memory.records import (
 )
 from arbiter.memory.relationships import Relationships
 from arbiter.memory.stores import MemoryStore, Value, namespace
-from arbiter.memory.trust import Trust, TrustProfile
+from arbiter.memory.trust import Trust
 from arbiter.models import visible
 
 T = TypeVar("T")
@@ -144,9 +145,9 @@ class Memory:
         return self._wait(self.aregister_entity(entity_id, *names))
 
     async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
-        """Delete for good what is known about an entity: the facts whose claim has `query` in it (any case), the one with
-        that `id`, or all; with their vectors, what was derived from them, and their mentions in thoughts. It cannot be
-        learned again. Returns how many were deleted. See `FactStore.forget`."""
+        """Delete for good what is known about an entity: the facts whose claim has `query` in it (any case), the one
+        with that `id`, or all; with their vectors, what was derived from them, and their mentions in thoughts. It
+        cannot be learned again. Returns how many were deleted. See `FactStore.forget`."""
         return await self._facts.forget(entity_id, query, id=id)
 
     def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
@@ -184,8 +185,8 @@ class Memory:
         return self._wait(self.aexport(entity_id))
 
     async def atable(self, entity_id: str) -> Table:
-        """What is known about an entity, to be printed: claim, type, confidence, how often and when it was heard, and from
-        which messages. Conflicting claims are there too, and say so."""
+        """What is known about an entity, to be printed: claim, type, confidence, how often and when it was heard, and
+        from which messages. Conflicting claims are there too, and say so."""
         known = [fact for fact in await self.afacts(entity_id, None) if fact.state in ("active", "disputed")]
         table = Table(title=Text(f"known about {visible(entity_id)}"))
         for heading in ("claim", "type", "confidence", "mentions", "last heard", "sources"):
