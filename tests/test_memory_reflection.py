@@ -29,9 +29,9 @@ from arbiter.memory.evaluators import HandlerOutcome
 from arbiter.memory.facts import Claim, FactEvaluator, FactStore, Ingested
 from arbiter.memory.records import Fact
 from arbiter.memory.reflection import ReflectionEvaluator, ReflectionFailedError
-from arbiter.memory.relationships import Relationships
+from arbiter.memory.reflection.relationships import Relationships
+from arbiter.memory.reflection.thoughts import Thoughts
 from arbiter.memory.stores import MemoryStore, namespace
-from arbiter.memory.thoughts import Thoughts
 from tests.reflection_support import START, Clock, turn
 from tests.scripted import Scripted, ScriptedTools, tool_call
 from tests.support import MODES, run

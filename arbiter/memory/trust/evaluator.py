@@ -16,10 +16,10 @@ from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext, FactEvent
 from arbiter.memory.conversation import counts, speaker_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
-from arbiter.memory.evidence import EVIDENCE, Evidence, TrustProfile, admit
 from arbiter.memory.facts.boundaries import on_record
-from arbiter.memory.risks import RiskAnswer, asking_risk, of_risk
 from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory.trust.evidence import EVIDENCE, Evidence, TrustProfile, admit
+from arbiter.memory.trust.risks import RiskAnswer, asking_risk, of_risk
 from arbiter.models import ChatModel
 from arbiter.verdicts import Verdict
 

@@ -21,10 +21,10 @@ from arbiter.memory.facts import Ingested
 from arbiter.memory.facts.boundaries import on_record
 from arbiter.memory.facts.privacy import category, has_secret
 from arbiter.memory.records import Fact, Thought
-from arbiter.memory.reflection_answer import FoundRelationship, ReflectionAnswer
-from arbiter.memory.reflection_prompt import EXAMPLES, Known, reflection_prompt, shown_ids
-from arbiter.memory.relationships import EXCLUSIVE_TAGS, Relationships, Sighting
-from arbiter.memory.thoughts import Thoughts, thought_id
+from arbiter.memory.reflection.answer import FoundRelationship, ReflectionAnswer
+from arbiter.memory.reflection.prompt import EXAMPLES, Known, reflection_prompt, shown_ids
+from arbiter.memory.reflection.relationships import EXCLUSIVE_TAGS, Relationships, Sighting
+from arbiter.memory.reflection.thoughts import Thoughts, thought_id
 from arbiter.models import ChatModel
 
 KNOWN_PEOPLE = 8

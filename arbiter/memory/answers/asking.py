@@ -12,9 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import BaseModel
 
-from arbiter.memory.literals import extract_json as extract_json
-from arbiter.memory.replies import TOLERANT as TOLERANT
-from arbiter.memory.replies import Reader
+from arbiter.memory.answers.replies import Reader
 from arbiter.models import ChatModel, aask
 
 T = TypeVar("T", bound=BaseModel)
