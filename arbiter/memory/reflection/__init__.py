@@ -1,5 +1,5 @@
 """Reflection: thoughts about a room, facts in it, and who has to do with whom."""
 
-from arbiter.memory.reflection.evaluator import ReflectionEvaluator, ReflectionFailedError
+from arbiter.memory.reflection.evaluator import ReflectionEvaluator
 
-__all__ = ["ReflectionEvaluator", "ReflectionFailedError"]
+__all__ = ["ReflectionEvaluator"]
