@@ -379,6 +379,19 @@ async def test_garbage_costs_two_calls_and_then_a_pause() -> None:
     assert await due(room)
 
 
+async def test_an_outage_of_a_model_loses_no_messages_for_hours() -> None:
+    """Garbage is given up after three tries, a provider that is down not before eight."""
+    room = Room(None, *[ConnectionError("down")] * 7, answer("User has a cat"), length=1)
+    room.says("I have a cat")
+    for _ in range(7):
+        with pytest.raises(UnusableAnswerError) as failed:
+            await room.evaluate()
+        assert not failed.value.skipped
+        room.passes(hours=2)
+    await room.evaluate()
+    assert [fact.claim for fact in await room.facts()] == ["User has a cat"]
+
+
 async def test_a_window_that_is_poison_is_passed_over_in_the_end() -> None:
     room = Room(None, *["no idea"] * 6, answer("User has a cat"), length=1)
     room.says("poison")

@@ -172,7 +172,7 @@ class FactEvaluator(CognitiveEvaluator):
         used = ctx.budget.used
         outcome = await self._extracted(ctx, earlier, fresh)
         if outcome.value is None:
-            skipped = await cursors.fail(window)
+            skipped = await cursors.fail(window, raised=outcome.raised)
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
         found = [_sourced(claim.as_claim(), fresh, earlier) for claim in outcome.value.claims]
         claims = [claim for claim in found if claim is not None]
@@ -180,7 +180,7 @@ class FactEvaluator(CognitiveEvaluator):
             ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name, model=self.model)
         except Exception:
             # What can be written no second time either must not cost calls of the model in each turn.
-            await cursors.fail(window)
+            await cursors.fail(window, raised=True)
             raise
         await cursors.advance(window)
         ingested = replace(ingested, dropped_invalid=ingested.dropped_invalid + outcome.dropped_items)

@@ -206,7 +206,7 @@ class GoalEvaluator(CognitiveEvaluator):
             "dropped_invalid": answer.dropped_items,
         }
         if answer.value is None or (answer.dropped_items and not answer.value.goals):
-            data |= {"status": "failed", "window_skipped": await cursors.fail(messages)}
+            data |= {"status": "failed", "window_skipped": await cursors.fail(messages, raised=answer.raised)}
             return HandlerOutcome(progress(looked_at), False, "no usable answer", data)
         applied = await goals.apply(
             ctx.room_id,

@@ -105,7 +105,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
             )
         answer = await ctx.ask(ReflectionAnswer, await self._prompt(ctx, found), model=self.model)
         if answer.value is None:
-            skipped = await cursors.fail(found.messages)
+            skipped = await cursors.fail(found.messages, raised=answer.raised)
             raise UnusableAnswerError(answer.calls, answer.error, skipped=skipped)
         # A second evaluation of the same messages, in this process or another one, finds them read when its turn comes.
         async with ctx.needed_store().lock(ctx.agent_id, "room", ctx.room_id, self.name):
@@ -119,7 +119,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
                 raise
             except Exception:
                 # What can be written no second time either must not cost a call of the model in each turn.
-                await cursors.fail(found.messages)
+                await cursors.fail(found.messages, raised=True)
                 raise
             await cursors.advance(found.messages)
         outcome.data["llm_calls"] = ctx.budget.used - used

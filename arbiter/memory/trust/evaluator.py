@@ -212,7 +212,7 @@ class TrustEvaluator(CognitiveEvaluator):
         answer = await ctx.ask(RiskAnswer, asking_risk(shown, message), model=model)
         data: dict[str, Any] = {"judge": answer.status, "llm_calls": answer.calls}
         if answer.value is None:
-            data["window_skipped"] = await cursors.fail(new)
+            data["window_skipped"] = await cursors.fail(new, raised=answer.raised)
             return 0, data
         added = 0
         if (meant := of_risk(answer.value.risk)) is not None:
