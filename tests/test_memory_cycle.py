@@ -31,7 +31,7 @@ from arbiter import (
     RegistrationError,
     ThresholdEvaluator,
 )
-from arbiter.errors import ParameterError
+from arbiter.errors import EvaluationError, ParameterError
 from arbiter.memory import (
     CognitiveEvaluator,
     EvalContext,
@@ -882,3 +882,15 @@ def test_data_has_to_be_json() -> None:
     arbiter_os, app = governed(E("A", [], handler=lambda ctx: HandlerOutcome(data={"x": object()})))
     app.invoke(hi(), config())
     assert last(arbiter_os).evaluation_errors == {"A": "the handler returned data that is no JSON"}
+
+
+@MODES
+def test_a_cognitive_evaluator_can_be_asked_like_any_other(mode: str) -> None:
+    """Whoever calls `evaluate(history)` gets its result, or an error that says why there is none."""
+    arbiter_os, app = governed(E("A", []))
+    run(app, hi(), config(), mode=mode)
+    history = arbiter_os.history
+    result = asyncio.run(E("B", []).evaluate(history))
+    assert (result.score, result.feedback) == (0.5, "done")
+    with pytest.raises(EvaluationError, match="validate_false"):
+        asyncio.run(E("C", [], validator=lambda ctx: False).evaluate(history))

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from arbiter.errors import RegistrationError
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
+from arbiter.errors import EvaluationError, RegistrationError
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn
 from arbiter.history import History
 from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext
@@ -100,12 +100,24 @@ class CognitiveEvaluator(NodeEvaluator):
         """Do it. May be `async def`. None is an outcome like `HandlerOutcome()`."""
         raise NotImplementedError
 
-    def evaluate(self, history: History) -> EvaluationResult | Awaitable[EvaluationResult]:
-        """A cognitive evaluator is run by a cycle, which makes its context; on its own it has none."""
-        raise RegistrationError(
-            f"evaluator {self.name!r} is cognitive: it is run by the EvaluationCycle of an ArbiterOS. "
-            "Register it with add_evaluator."
+    async def evaluate(self, history: History) -> EvaluationResult:
+        """Run it alone on the newest item, as any evaluator, with the cycle of the `ArbiterOS` if the view knows that,
+        else with one of default options. Raises `EvaluationError` if it did not run or failed."""
+        item = history.entries[-1][-1]
+        cycle = history.cycle or self.default_cycle()
+        turn = Turn(
+            evaluators=(self,),
+            history=history,
+            input=item.input_state,
+            output=item.output_state,
+            config=None,
         )
+        cycle.begin(turn)
+        outcome = await cycle.run(turn)
+        if (found := outcome.results.get(self.name)) is not None:
+            return found
+        why = outcome.errors.get(self.name) or ", ".join(part.status for part in outcome.trace)
+        raise EvaluationError(f"it gave no result: {why}", evaluator=self.name, node=item.node)
 
     def default_cycle(self) -> EvaluatorCycle:
         from arbiter.memory.cycle import EvaluationCycle
