@@ -19,17 +19,19 @@ Advice = str | BaseMessage | Sequence[BaseMessage] | Mapping[str, Any] | None
 class Advisor(Contract):
     """Adds context to one call of a node. What it adds never becomes part of the state.
 
-    An advisor that fails is skipped, and the item says so. One that also has a method `aadvise` is asked by that in
-    an async run.
+    An advisor that fails is skipped, and the item says so; a `ConfigurationError` is nobody's failure but a mistake in
+    the set-up, and the node raises it. One that also has a method `aadvise` is asked by that in an async run.
+    `messages_key` is where a chat node has its messages.
     """
 
     kind = "advisor"
     method = "advise"
     block: str = ""
     """Advisors of one block speak with one voice: what they answer goes to the `compose` of the first of them."""
+    messages_key: str = "messages"
 
     def advise(self, history: History, state: Mapping[str, Any]) -> Advice | Awaitable[Advice]:
-        """Context for this call: a text or messages for a node that reads `messages`, else a mapping of
+        """Context for this call: a text or messages for a node that reads messages, else a mapping of
         state keys to values (a text goes to the key `advice`); `None` for nothing."""
         raise NotImplementedError
 
@@ -44,13 +46,18 @@ class CorrectionGate(Contract):
 
     A draft that is sent back is called for again with the feedback as transient input, at most
     `max_attempts` calls in all; the last draft is then taken (`on_exhausted="commit"`) or the node fails
-    (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. A gate that fails itself lets the
-    draft pass, and the item says so. A node has at most one gate. One that also has a method `areview` is asked by
-    that in an async run.
+    (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. What the body does beside its output happens
+    with every draft: it writes to a store or calls a service, and the result of a `@task` is saved and streamed.
+
+    A gate that fails itself lets the draft pass, and the item says so; a `ConfigurationError` is a mistake in the
+    set-up, and the node raises it. A node has at most one gate. One that also has a method `areview` is asked by that
+    in an async run. `messages_key` is where a chat node has its messages, with which it is handed the feedback;
+    another node has it as `feedback`.
     """
 
     kind = "gate"
     method = "review"
+    messages_key: str = "messages"
     max_attempts: int = 3
     on_exhausted: str = "commit"
 

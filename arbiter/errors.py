@@ -55,7 +55,8 @@ def _restore(kind: type[ArbiterError], args: tuple[object, ...]) -> ArbiterError
 
 
 class ConfigurationError(ArbiterError, ValueError):
-    """Something registered, governed or loaded is wrong. Raised before the first node runs."""
+    """Something registered, governed or loaded is wrong. Raised before the first node runs, or where it shows only
+    then (a recording without an answer) by the node run that it concerns."""
 
 
 class UnknownInstructionError(ConfigurationError):

@@ -540,6 +540,12 @@ class CausalHistory(History):
         """What siblings had counted, by checker and key: of this graph first, then of those around it."""
         self._recovered = levels
 
+    def denied(self) -> list[HistoryItem]:
+        """Node runs of the thread that were denied, as far as this process remembers them, oldest first: also those
+        that no checkpoint has, because the denial ended the run with an exception. Another process may know less, so
+        it is for evaluators that learn from it, and not for what must be decided alike everywhere."""
+        return [HistoryItem(record, view=True) for record in self._run.log.denied()]
+
     @property
     def thread_id(self) -> str | None:
         return self._run.log.thread_id

@@ -6,18 +6,22 @@ else no value. `quote` puts text that nobody vouches for into a prompt. Nothing 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import unicodedata
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
+from arbiter.calls import start
 from arbiter.errors import ConfigurationError
 
 # `BaseChatModel` itself takes longer to import than all of Arbiter.
@@ -86,8 +90,9 @@ def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> A
 
     First with the model's own structured output, if it has one. An answer that is no tool call is searched for JSON.
     If that gives no value, the model is shown what was wrong and asked once more. An endpoint which refuses the
-    structured request as such (status 400, 422 or 501) is asked for text instead, and that is then the last call.
-    What else the model raises (rate limits, timeouts) is raised here.
+    structured request as such (status 400, 422 or 501), or an integration which cannot make one (`NotImplementedError`,
+    `TypeError`), is asked for text instead, and that is then the last call. What else the model raises (rate limits,
+    timeouts) is raised here.
     """
     steps = _asking(model, messages, schema)
     request = next(steps)
@@ -111,7 +116,7 @@ async def aask(
     more: Callable[[int], bool] | None = None,
     config: RunnableConfig | None = None,
 ) -> Answer[T]:
-    """As `ask`, with `ainvoke`.
+    """As `ask`, without holding up the event loop.
 
     `read` finds the value in a reply, or None and what is wrong with it, which the model is shown. `more` takes the
     place of `MAX_REQUESTS`: it is asked before each call, with the number of replies so far, whether that may be made;
@@ -119,15 +124,54 @@ async def aask(
     """
     steps = _asking(model, messages, schema, read, more)
     request = next(steps)
+    awaitable = _is_async(model)
     while True:
         try:
-            reply = await request.model.ainvoke(request.messages, config)
+            reply = await areply(request.model, request.messages, config, awaitable=awaitable)
         except Exception as error:
             reply = error
         try:
             request = steps.send(reply)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]  # of `_asking`
+
+
+async def areply(
+    model: ChatModel,
+    messages: Sequence[BaseMessage],
+    config: RunnableConfig | None = None,
+    *,
+    awaitable: bool | None = None,
+) -> Any:
+    """What the model replies, without holding up the event loop: a model without an async of its own is called on a
+    thread of its own. `awaitable` says whether it has one, if that is known."""
+    if _is_async(model) if awaitable is None else awaitable:
+        return await model.ainvoke(messages, config)
+    return await asyncio.wrap_future(start(partial(model.invoke, messages, config)))
+
+
+def _is_async(model: Any) -> bool:
+    """Whether a model can be awaited without a thread.
+
+    LangChain gives one that cannot to the loop's default executor. Its few threads are everybody's, and the loop waits
+    for all of them when it ends: a model that hangs would hold up all that is sync, long after it was given up.
+    """
+    from langchain_core.runnables import RunnableWithFallbacks  # with langgraph alone it is not loaded
+
+    if isinstance(model, _BINDING):  # retries are one, too
+        return _is_async(model.bound)
+    if isinstance(model, RunnableSequence):
+        return all(map(_is_async, cast(Any, model).steps))
+    if isinstance(model, RunnableWithFallbacks):
+        return all(map(_is_async, cast(Any, model).runnables))
+    kind = model.__class__
+    own: Any = getattr(kind, "_agenerate", None) or kind.ainvoke
+    return own.__module__ not in _BY_THREAD or hasattr(model, "afunc")
+
+
+_BINDING: Any = RunnableBindingBase
+_BY_THREAD = ("langchain_core.language_models.chat_models", "langchain_core.runnables.base")
+"""Where the methods are that a model has none of its own of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +235,10 @@ def _reply(given: Any, structured: bool) -> Reply:
 
 def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
     """The model as one that gives a `schema`, None if it cannot."""
-    make = getattr(model, "with_structured_output", None)
-    if make is None:
-        return None
     try:
+        make = getattr(model, "with_structured_output", None)
+        if make is None:
+            return None
         made: ChatModel = make(schema, include_raw=True)
     except Exception:
         # Each integration refuses in its own way (NotImplementedError, ValueError, ImportError, ...). Nothing is
@@ -205,7 +249,9 @@ def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether an endpoint cannot do structured output, as opposed to: not now, or not for you."""
-    return isinstance(error, NotImplementedError) or getattr(error, "status_code", None) in (400, 422, 501)
+    return isinstance(error, NotImplementedError | TypeError) or (
+        getattr(error, "status_code", None) in (400, 422, 501)
+    )
 
 
 def _as_json(schema: type[BaseModel]) -> str:
@@ -426,10 +472,11 @@ def _plain(value: Any, depth: int) -> Any:
 # Which model --------------------------------------------------------------------------------------
 
 
-def model_of(value: ChatModel | str) -> ChatModel:
+def model_of(value: ChatModel | str, **settings: Any) -> ChatModel:
     """`value` itself, or for a text like "openai:gpt-5-mini" the model that LangChain's `init_chat_model` makes.
 
-    Raises `ConfigurationError`, also for what the provider's package finds wrong, such as a missing key.
+    `settings`, such as a temperature, are those of a model that is made; one that is given has its own. Raises
+    `ConfigurationError`, also for what the provider's package finds wrong, such as a missing key.
     """
     given: Any = value
     if not isinstance(value, str) and isinstance(given, Runnable):
@@ -446,8 +493,9 @@ def model_of(value: ChatModel | str) -> ChatModel:
             "Install arbiteros[models], or pass a chat model."
         ) from error
     try:
-        return init_chat_model(given)
+        made: ChatModel = cast(Any, init_chat_model)(given, **settings)
     except Exception as error:  # whatever the provider's package thinks of
         raise ConfigurationError(
             f"the model {given!r} could not be made: {_one_line(str(error))}."
         ) from error
+    return made

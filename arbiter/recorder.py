@@ -98,6 +98,11 @@ class ThreadLog:
                 if fact["id"] not in self.by_id:
                     self._add(run, record_from(fact), known=False)
 
+    def denied(self) -> list[Record]:
+        with self.lock:
+            unique = {id(r): r for run in self.runs for r in run.records if r.status == "denied"}
+            return list(unique.values())
+
     def history(self) -> RunHistory:
         """All runs of the thread; of a fork, what it shares with its origin is shown once."""
         with self.lock:

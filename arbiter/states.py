@@ -88,6 +88,11 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return not isinstance(value, bool) and isinstance(value, int | float) and -inf < value < inf
 
 
+def is_whole(value: object, *, least: int) -> TypeGuard[int]:
+    """Whether that is a whole number from `least` on. True is none."""
+    return not isinstance(value, bool) and isinstance(value, int) and value >= least
+
+
 def number_at(state: Mapping[str, Any], key: str) -> float | None:
     """The number at `key`, or None if there is none. NaN is none; True is not 1."""
     value: Any = state.get(key)
@@ -109,11 +114,17 @@ def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
     return {key: _digest_or_mark(part) for key, part in as_state(value).items()}
 
 
-def _digest_or_mark(value: object) -> str:
+class Digest(str):
+    """What the history keeps in the place of a value with `snapshot="digest"`: nobody takes it for a text."""
+
+    __slots__ = ()
+
+
+def _digest_or_mark(value: object) -> Digest:
     try:
-        return digest(value)
+        return Digest(digest(value))
     except Exception:
-        return f"no digest {uuid4().hex}"  # never the same: it must not look like another value
+        return Digest(f"no digest {uuid4().hex}")  # never the same: it must not look like another value
 
 
 def digest(value: object) -> str:
@@ -371,7 +382,7 @@ class FrozenList(list[Any]):
 
 
 # A tuple and not `A | B`, which is put together again every time that it is asked for.
-_UNCHANGING = (FrozenDict, FrozenList, Enum, type, MappingProxyType)
+_UNCHANGING = (FrozenDict, FrozenList, Digest, Enum, type, MappingProxyType)
 _DICTS: frozenset[Any] = frozenset((dict, FrozenDict))
 _LISTS: frozenset[type] = frozenset({list, tuple, FrozenList})
 _BASES = (int, str, float, bytes, bytearray, dict, list, tuple, set, frozenset)
@@ -397,22 +408,35 @@ def thaw(value: Any) -> Any:
 def without(value: Any, is_transient: Callable[[Any], bool]) -> Any:
     """A node's output without messages that were only lent to it for one call.
 
-    Looks at the lists of the top level (`{"messages": [...]}`, a `Command`'s update, a bare list), where a
-    chat node returns what it was given. Returns `value` itself when there is nothing to take out.
+    Looks at the lists of the top level (`{"messages": [...]}`, a model's or dataclass's, a `Command`'s update, a bare
+    list), where a chat node returns what it was given. Returns `value` itself when there is nothing to take out.
     """
     given: Any = value
     if isinstance(value, list):
-        kept = [part for part in given if not is_transient(part)]
-        return kept if len(kept) != len(given) else given
+        left = [part for part in given if not is_transient(part)]
+        return left if len(left) != len(given) else given
     if isinstance(value, dict):
-        changed: dict[Any, Any] = {
-            key: without(part, is_transient) for key, part in given.items() if isinstance(part, list)
-        }
-        if all(changed[key] is given[key] for key in changed):
+        changed = _lists_without(given, is_transient)
+        return {**given, **changed} if changed else given
+    if isinstance(value, Command):
+        update = without(given.update, is_transient) if isinstance(given.update, dict) else given.update
+        if update is given.update:
             return given
-        return {**given, **changed}
-    if isinstance(value, Command) and isinstance(given.update, dict):
-        update = without(given.update, is_transient)
-        if update is not given.update:
-            return Command(graph=given.graph, update=update, resume=given.resume, goto=given.goto)
+        return Command(graph=given.graph, update=update, resume=given.resume, goto=given.goto)
+    if isinstance(value, BaseModel):
+        changed = _lists_without(as_state(value), is_transient)
+        return given.model_copy(update=changed) if changed else given
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = _lists_without(as_state(value), is_transient)
+        cleaned: Any = copy.copy(given) if changed else given
+        for name, part in changed.items():
+            object.__setattr__(cleaned, name, part)  # also of one that is frozen
+        return cleaned
     return given
+
+
+def _lists_without(state: dict[Any, Any], is_transient: Callable[[Any], bool]) -> dict[Any, Any]:
+    """The lists of a state that have something to take out, without it."""
+    lists: dict[Any, Any] = {key: part for key, part in state.items() if isinstance(part, list)}
+    left = {key: without(part, is_transient) for key, part in lists.items()}
+    return {key: part for key, part in left.items() if part is not lists[key]}

@@ -738,7 +738,7 @@ class Visit(NodeRun):
                 pass
 
     def _holding(self, config: RunnableConfig) -> RunnableConfig:
-        """The config for a draft: what it streams waits until the draft is taken."""
+        """The config for a draft: what it streams, and writes to the state by itself, waits until it is taken."""
         self.streamed = held = []
 
         def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -748,9 +748,24 @@ class Visit(NodeRun):
             # A graph in the body has the feedback on earlier drafts in its state, and streams that.
             return lambda chunk: held.append(partial(emit, chunk)) if chunk[1] == "custom" else None
 
+        def writes_later(send: Callable[[Any], None]) -> Callable[[Any], None]:
+            def write(writes: Sequence[tuple[str, Any]]) -> None:
+                # What a human has answered outlives the draft that asked.
+                now = [one for one in writes if one[0] == RESUME]
+                own = [one for one in writes if one[0] != RESUME]
+                if now:
+                    send(now)
+                if own:
+                    held.append(partial(send, own))
+
+            return write
+
         conf = self._conf
         # For the same reason a graph in the body saves nothing; it begins anew when the run is resumed.
-        patch: dict[str, Any] = {CONFIG_KEY_CHECKPOINTER: None}
+        patch: dict[str, Any] = {
+            CONFIG_KEY_CHECKPOINTER: None,
+            CONFIG_KEY_SEND: writes_later(conf[CONFIG_KEY_SEND]),
+        }
         if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
             writer = later(runtime.stream_writer)
             patch[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=writer)

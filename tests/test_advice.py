@@ -480,7 +480,7 @@ def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
     around = StateGraph(Chat).add_node("agent", inside).add_edge(START, "agent").compile(checkpointer=saver)
     arbiter_os = ArbiterOS()
     once = iter(["SECRET", None])
-    arbiter_os.add_advisor(Tell("tell", lambda *_: next(once), target_nodes=["agent"]))
+    arbiter_os.add_advisor(Tell("tell", lambda history, state: next(once), target_nodes=["agent"]))
     app = arbiter_os.govern(around)
     chunks = [
         repr(chunk)

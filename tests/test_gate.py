@@ -41,6 +41,8 @@ from arbiter.personas import (
     PersonaGate,
     Proposition,
     PropositionSet,
+    RecordingError,
+    requires_action_type,
 )
 from tests.gate_support import PAM, Chat, Speaker, chat, enabled, gated, hello, scored, texts
 from tests.personas_support import JIM, Says, prompt_of
@@ -286,9 +288,19 @@ def test_a_dimension_that_fails_still_fails_beside_one_that_hangs(mode: str) -> 
     assert (gate.actions[0].outcome, gate.actions[0].total_score) == ("forced_through", 3 + 7)
 
 
-def test_a_stale_recording_is_an_error_of_the_gate() -> None:
-    """Nobody takes it for a judge that was out of order: the item says what to do."""
-    app, _, arbiter_os = gated(MockJudge({}), enabled("adherence"), Speaker("Fine"))
+@MODES
+def test_a_stale_recording_is_an_error_of_the_run(mode: str) -> None:
+    """Nobody takes it for a judge that was out of order: a replay in CI fails when what it replays was edited."""
+    app, gate, arbiter_os = gated(MockJudge({}), enabled("adherence"), Speaker("Fine"))
+    with pytest.raises(RecordingError, match="Record again"):
+        run(app, hello(), mode=mode)
+    assert list(gate.actions) == []
+    assert arbiter_os.history.entries[-1][-1].status == "failed"
+
+
+def test_a_stale_recording_in_audit_is_noted() -> None:
+    app, gate, arbiter_os = gated(MockJudge({}), enabled("adherence"), Speaker("Fine"))
+    gate.mode = "audit"
     assert texts(app.invoke(hello()))[-1] == "Fine"
     assert "Record again" in arbiter_os.history.entries[-1][-1].errors["gate persona"]
 
@@ -401,7 +413,7 @@ def test_the_draft_is_in_the_claim_and_not_in_the_trajectory() -> None:
         assert "Jim acts: [own 4]" in prompt
         assert "Jim acts: [own 5]" not in prompt
         assert "(6 events omitted)" in prompt
-        assert "--> Jim: [Pam: Yo]" in prompt
+        assert "--> Jim from Pam: [Yo]" in prompt
         assert "acts: [Fine]" not in prompt
         assert '"Fine"' in prompt
         assert ("A calm salesman" in prompt) is (request.propositions == ("action-in-character",))
@@ -417,6 +429,27 @@ def test_propositions_of_your_own() -> None:
     app, gate, _ = gated(judge, enabled("adherence"), Speaker("Fine"), propositions={"adherence": own})
     app.invoke(hello())
     assert (gate.actions[0].total_score, judge.calls) == (7.0, 1)
+
+
+def test_what_does_not_apply_counts_as_it_does_for_a_scorer() -> None:
+    """A final 9 beside what was judged; where all of it is that, the check says that nothing was judged."""
+    claims = [
+        Proposition("a", "A {{action}}"),
+        Proposition("b", "B {{action}}", precondition=requires_action_type({"THINK"})),
+    ]
+    judge = Says({"score": 6})
+    config = enabled("fluency", max_correction_attempts=0)
+
+    def check_of(*propositions: Proposition) -> Any:
+        own = {"fluency": PropositionSet("fluency", propositions)}
+        app, gate, _ = gated(judge, config, Speaker("Fine"), propositions=own)
+        app.invoke(hello())
+        check = gate.actions[0].dimension_scores["fluency"]
+        return gate.actions[0].outcome, check.score, check.status
+
+    assert check_of(*claims) == ("passed", 7.5, "judged")
+    assert check_of(claims[0]) == ("forced_through", 6, "judged")
+    assert check_of(claims[1]) == ("passed", 9, "precondition_false")
 
 
 def test_agents_are_told_apart_by_message_node_or_function() -> None:
@@ -457,6 +490,58 @@ def test_a_rewriter_may_have_the_last_word(mode: str) -> None:
     assert "> half right" in rewriter.prompt(1)
     statistics = gate.statistics()
     assert (statistics.rewrite_score_mean, statistics.regeneration_attempts) == (7.5, 2)
+
+
+class Hangs(Scripted):
+    """Takes longer than anybody waits; async without a thread."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        time.sleep(1)
+        return super()._generate(*args, **kwargs)
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        await asyncio.sleep(60)
+        return super()._generate(*args, **kwargs)
+
+
+@MODES
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(
+    ("rewriter", "problem"),
+    [
+        (Scripted(answers=[RuntimeError("down")]), "RuntimeError: down"),
+        (Scripted(answers=[""]), "it wrote nothing"),
+        (Scripted(answers=[" \n"]), "it wrote nothing"),
+        (Hangs(answers=["late"]), "TimeoutError"),
+    ],
+)
+def test_a_rewriter_that_fails_leaves_the_best_draft(
+    rewriter: Any, problem: str, goes_on: bool, mode: str
+) -> None:
+    """One row, which says so; and nothing empty is committed."""
+    judge = scored({"one": 4, "two": 3})
+    config = enabled(
+        "adherence", max_correction_attempts=1, enable_direct_correction=True, continue_on_failure=goes_on
+    )
+    known: dict[str, Any] = {"rewriter": rewriter, "rewriter_timeout": 0.2}
+    app, gate, _ = gated(judge, config, Speaker("one", "two"), **known)
+    begun = time.perf_counter()
+    if goes_on:
+        assert texts(run(app, hello(), mode=mode)) == ["Hello.", "one"]
+    else:
+        with pytest.raises(CorrectionError):
+            run(app, hello(), mode=mode)
+    assert time.perf_counter() - begun < 0.8
+    (action,) = gate.actions
+    assert action.outcome == ("forced_through" if goes_on else "rejected")
+    assert len(action.attempts) == 2
+    assert problem in action.problem
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, float("nan"), "5"])
+def test_a_rewriter_has_seconds(seconds: Any) -> None:
+    with pytest.raises(ParameterError, match="rewriter_timeout"):
+        PersonaGate(scored({}), [JIM], rewriter_timeout=seconds)
 
 
 def test_without_regeneration_there_is_one_draft() -> None:

@@ -12,16 +12,19 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
 from arbiter import ArbiterOS
-from arbiter.errors import RegistrationError
+from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.personas import (
     Event,
     GateConfig,
     Intervention,
     InterventionBatch,
+    MockJudge,
     Persona,
     Proposition,
+    RecordingError,
     Target,
     anti_convergence,
+    requires_action_type,
     variety,
 )
 from arbiter.personas.interventions import HEADING
@@ -121,6 +124,67 @@ def test_what_fails_does_not_fire(failing: str, mode: str) -> None:
 
 
 @MODES
+def test_a_stale_recording_is_an_error_of_the_run(mode: str) -> None:
+    """Also when the run goes on, and for everybody who acts in the step: it is not a judge that says no."""
+    one = Intervention([JIM, PAM], judge=MockJudge({})).set_textual_precondition("bored").set_effect("Sing.")
+    jim = Speaker("Hi")
+    app = advised(one, jim, checkpointer=InMemorySaver())
+    for given in (hello("Own."), None):
+        with pytest.raises(RecordingError, match="Record again"):
+            run(app, given, thread("1"), mode=mode)
+    assert jim.calls == 0
+
+
+def test_a_stale_recording_in_audit_is_noted() -> None:
+    one = Intervention(JIM, judge=MockJudge({})).set_textual_precondition("bored").set_effect("Sing.")
+    one.mode = "audit"
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    arbiter_os.govern(chat(Speaker("Hi"))).invoke(hello("Own."))
+    assert "Record again" in arbiter_os.history.entries[-1][-1].errors["advisor intervention"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "claim"),
+    [
+        ([JIM, PAM], "{{agent_name}} is sad"),
+        ([JIM], "{{agent}} is sad"),
+        ([JIM], "{{recipient_name}} is sad"),
+        ([], "{{channel_name}} is sad"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["textual", "propositional"])
+def test_a_claim_that_nobody_can_fill_cannot_be_registered(targets: Any, claim: str, kind: str) -> None:
+    """It would be asked about never."""
+    one = Intervention(targets, judge=Says({"result": True})).set_effect("Sing.")
+    if kind == "textual":
+        one.set_textual_precondition(claim)
+    else:
+        one.set_propositional_precondition(Proposition("p", claim), 5)
+    with pytest.raises(RegistrationError, match="nobody fills"):
+        ArbiterOS().add_advisor(one)
+
+
+def test_what_is_filled_can_be_asked_about() -> None:
+    judge = Says({"result": True})
+    one = Intervention(JIM, judge=judge, channel="office").set_effect("Sing.")
+    one.set_textual_precondition("{{agent_name}} is sad in {{channel_name}}")
+    advised(one, Speaker("Hi")).invoke(hello("Own."))
+    assert "Jim is sad in office" in judge.prompt()
+    assert one.log[0].fired
+
+
+@MODES
+def test_a_claim_that_does_not_apply_is_not_found_to_be_true(mode: str) -> None:
+    """Its precondition is not met: nobody was asked, and nothing fires."""
+    judge = Says({"result": True})
+    claim = Proposition("sad", "{{agent_name}} is sad", precondition=requires_action_type({"THINK"}))
+    one = Intervention(JIM, judge=judge).set_propositional_precondition(claim).set_effect("Sing.")
+    run(advised(one, Speaker("Hi")), hello("Own."), mode=mode)
+    assert (judge.calls, one.log[0].fired) == (0, False)
+
+
+@MODES
 def test_nothing_said_is_nothing_found(mode: str) -> None:
     judge = Says({"result": True})
     one = Intervention(JIM, judge=judge).set_textual_precondition("they agree").set_effect("Sing.")
@@ -148,6 +212,56 @@ def test_functions_get_targets_as_a_list() -> None:
     advised(one, Speaker("Hi")).invoke(hello("Own."))
     ((target,),) = seen
     assert (target.agent, target.personas, len(target.trajectory)) == ("Jim", (JIM,), 2)
+
+
+@MODES
+def test_functions_may_be_async(mode: str) -> None:
+    """In an async run they are awaited; in a sync one they cannot be, and nothing fires for that."""
+    answers = iter([False, True])
+
+    async def condition(targets: list[Target]) -> bool:
+        await asyncio.sleep(0)
+        return next(answers)
+
+    async def effect(targets: list[Target]) -> str:
+        await asyncio.sleep(0)
+        return "Sing."
+
+    one = Intervention(JIM).set_functional_precondition(condition).set_effect(effect)
+    jim = Speaker("a", "b")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    run(arbiter_os.govern(talking(jim, rounds=2)), hello(), mode=mode)
+    if mode == "async":
+        assert [found.fired for found in one.log] == [False, True]
+        assert ["Sing." in jim.told(call) for call in range(2)] == [False, True]
+    else:
+        assert [found.fired for found in one.log] == [False, False]
+        assert "needs an async run" in one.log[0].problem
+
+
+def never(*_: Any) -> bool:
+    return False
+
+
+@MODES
+def test_a_claim_that_does_not_apply_holds_of_nobody(mode: str) -> None:
+    """Nobody was asked, so nothing was found."""
+    judge = Says({"result": True})
+    own = Proposition("p", "{{agent_name}} is loud", precondition=never)
+    one = Intervention(JIM, judge=judge).set_propositional_precondition(own).set_effect("Sing.")
+    run(advised(one, Speaker("Hi")), hello("Own."), mode=mode)
+    assert (judge.calls, one.log[0].fired) == (0, False)
+
+
+@MODES
+def test_a_stale_recording_fails_the_node(mode: str) -> None:
+    """A replay in which nothing fires any more would pass whatever was edited."""
+    one = Intervention(JIM, judge=MockJudge({})).set_textual_precondition("x").set_effect("Sing.")
+    jim = Speaker("Hi")
+    with pytest.raises(RecordingError, match="Record again"):
+        run(advised(one, jim), hello("Own."), mode=mode)
+    assert jim.calls == 0
 
 
 # Setting up ---------------------------------------------------------------------------------------
@@ -180,6 +294,53 @@ def test_without_effect_or_judge_it_cannot_be_registered() -> None:
         arbiter_os.add_advisor(Intervention(JIM).set_textual_precondition("x").set_effect("x"))
     with pytest.warns(UserWarning, match="fires at every step"):
         arbiter_os.add_advisor(Intervention(JIM).set_effect("x"))
+
+
+@pytest.mark.parametrize(
+    ("targets", "claim"), [([JIM, PAM], "{{agent_name}} is loud"), ([JIM], "{{ agent }} is loud")]
+)
+def test_a_claim_with_a_variable_that_nothing_fills_cannot_be_registered(targets: Any, claim: str) -> None:
+    for one in (
+        Intervention(targets, judge=Says(None)).set_textual_precondition(claim),
+        Intervention(targets, judge=Says(None)).set_propositional_precondition(Proposition("p", claim)),
+    ):
+        with pytest.raises(RegistrationError, match=r"nobody fills \{\{agent"):
+            ArbiterOS().add_advisor(one.set_effect("Sing."))
+
+
+ON = GateConfig(anti_convergence_enabled=True, variety_intervention_enabled=True)
+one_of: Any = Intervention
+converging: Any = anti_convergence
+varied: Any = variety
+WRONG: dict[str, Any] = {
+    "first_n": lambda: one_of(JIM, first_n=-1),
+    "last_n": lambda: one_of(JIM, last_n="3"),
+    "effect": lambda: one_of(JIM).set_effect(5),
+    "condition": lambda: one_of(JIM).set_functional_precondition("x"),
+    "claim": lambda: one_of(JIM).set_textual_precondition(" "),
+    "threshold": lambda: one_of(JIM).set_propositional_precondition(Proposition("p", "x"), 70),
+    "nudges: expected one of": lambda: converging([JIM], Says(None), nudges="devil"),
+    "got 'devil'": lambda: varied([JIM], Says(None), nudges={"jim": "devil"}),
+    "'jimm'": lambda: varied([JIM], Says(None), nudges={"jimm": "new_ideas"}),
+    "settings for 'jimm'": lambda: converging([JIM], Says(None), {"jimm": ON}),
+    "settings for 'pam'": lambda: varied([JIM], Says(None), {"pam": ON}),
+    "stale_after": lambda: varied([JIM], Says(None), stale_after=-1),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_setting_is_named(wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match=wrong):
+        WRONG[wrong]()
+
+
+def test_what_is_disabled_applies_to_no_node() -> None:
+    """It costs nothing: nobody asks it."""
+    off = GateConfig()
+    for advisor in (anti_convergence([JIM, PAM], Says(None), off), variety([JIM], Says(None), off)):
+        assert not advisor.applies_to("jim", None)
+        ArbiterOS().add_advisor(advisor)
+    assert variety([JIM, PAM], Says(None), {"pam": ON}).applies_to("jim", None)
 
 
 # Nudges -------------------------------------------------------------------------------------------
@@ -250,6 +411,32 @@ def test_a_lasting_nudge_stays_for_the_run(mode: str) -> None:
     assert ["Sing." in jim.told(call) for call in range(3)] == [True, True, True]
     assert [[event.text for event in thoughts] for thoughts in seen] == [[], ["Sing."], ["Sing."]]
     assert "Sing." not in str(output)
+
+
+@MODES
+def test_a_lasting_nudge_is_one_thought_however_often_it_fires(mode: str) -> None:
+    seen: list[int] = []
+
+    def always(targets: list[Target]) -> bool:
+        seen.append(sum(event.type == "THINK" for event in targets[0].trajectory))
+        return True
+
+    one = Intervention(JIM, persist=True).set_functional_precondition(always).set_effect("Sing.")
+    jim = Speaker("a", "b", "c")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    run(arbiter_os.govern(talking(jim, rounds=3)), hello(), mode=mode)
+    assert [jim.told(call).count("Sing.") for call in range(3)] == [1, 1, 1]
+    assert seen == [0, 1, 1]
+
+
+@MODES
+@pytest.mark.parametrize("effect", [{"Jim": 5}, 5, ["Sing."]])
+def test_an_effect_that_is_no_text_does_not_fire(effect: Any, mode: str) -> None:
+    one = Intervention(JIM).set_functional_precondition(lambda t: True).set_effect(lambda t: effect)
+    jim = Speaker("a")
+    assert texts(run(advised(one, jim), hello(), mode=mode))[-1] == "a"
+    assert (one.log[0].fired, "expected a text" in one.log[0].problem) == (False, True)
 
 
 @MODES
@@ -358,6 +545,28 @@ def test_each_step_and_each_run_is_evaluated(mode: str) -> None:
     assert len(one.log) == 4
 
 
+def quiet(state: Any) -> Any:
+    return {}
+
+
+@MODES
+def test_only_a_step_in_which_an_agent_acts_is_evaluated(mode: str) -> None:
+    """Neither one that prepares something, nor those inside of a subgraph that is an agent."""
+    judge = Says({"result": True})
+    one = Intervention(JIM, agents=[PAM], judge=judge).set_textual_precondition("x").set_effect("Sing.")
+    jim = Speaker("Hi", name="model")
+    builder: Any = StateGraph(Chat)
+    builder.add_node("prepare", quiet)
+    builder.add_node("jim", chat(jim))
+    builder.add_edge(START, "prepare")
+    builder.add_edge("prepare", "jim")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    run(arbiter_os.govern(builder.compile()), hello("Own."), mode=mode)
+    assert (judge.calls, len(one.log)) == (1, 1)
+    assert jim.told().count("Sing.") == 1
+
+
 def test_many_steps_keep_nothing_but_the_last() -> None:
     one = Intervention(JIM).set_functional_precondition(lambda t: False).set_effect("Sing.")
     arbiter_os = ArbiterOS()
@@ -404,6 +613,17 @@ def test_anti_convergence(given: Any, settings: Any, calls: int, fired: bool, mo
     assert ("A calm salesman" in jim.told()) is fired
     assert ("happened to Pam" in pam.told()) is fired
     assert ("A shy painter" in pam.told()) is fired
+
+
+def test_a_mean_of_equal_overlaps_is_that_overlap() -> None:
+    """Three pairs of 0.7 each are not less than 0.7."""
+    shared = " ".join(f"w{n}" for n in range(14))  # 14 of the 20 words of two of them
+    said = [(name, f"{shared} {name}1 {name}2 {name}3") for name in ("Jim", "Pam", "Dwight")]
+    judge = Says({"result": True})
+    config = GateConfig(anti_convergence_enabled=True, convergence_threshold=0.7)
+    batch = anti_convergence([JIM, PAM, DWIGHT], judge, config)
+    advised(batch, Speaker("a")).invoke(conversation(*said))
+    assert judge.calls == 1
 
 
 @MODES

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, overload
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory.cursors import TAIL, Cursors
 from arbiter.memory.stores import MemoryStore, namespace
-
-START = datetime(2025, 1, 1, tzinfo=UTC)
-
-
-class Clock:
-    """A time that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def move(self, minutes: float) -> None:
-        self.now += timedelta(minutes=minutes)
+from tests.reflection_support import START, Clock
 
 
 def say(*numbers: int) -> list[BaseMessage]:
@@ -75,10 +64,13 @@ class Counting(Sequence[BaseMessage]):
     def __len__(self) -> int:
         return len(self.messages)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> BaseMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BaseMessage]: ...
+    def __getitem__(self, index: int | slice) -> BaseMessage | Sequence[BaseMessage]:
         self.read += 1
-        found: Any = self.messages[index]
-        return found
+        return self.messages[index]
 
 
 # What is new --------------------------------------------------------------------------------------
@@ -189,6 +181,12 @@ async def test_a_limit_keeps_the_newest(cursor: Cursors) -> None:
     await cursor.advance(span(1, 2))
     assert ids(await cursor.unprocessed(span(1, 9), limit=3)) == ["m7", "m8", "m9"]
     assert ids(await cursor.unprocessed(span(1, 4), limit=3)) == ["m3", "m4"]
+    await cursor.advance(span(1, 9))
+    assert ids(await cursor.unprocessed([*span(1, 8), *span(10, 14), *say(2)], limit=3)) == [
+        "m12",
+        "m13",
+        "m14",
+    ]
 
 
 # Going on -----------------------------------------------------------------------------------------
@@ -308,3 +306,33 @@ async def test_a_turn_that_fails_late_makes_nobody_wait(cursor: Cursors) -> None
     before = await cursor.read()
     assert not await cursor.fail(span(1, 8))
     assert await cursor.read() == before
+
+
+# In every store -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "room_id", ["room-1", "", "a.b%c@d", "r" * 10_000], ids=["plain", "empty", "dots", "long"]
+)
+async def test_a_cursor_is_the_same_from_every_store(
+    any_store: BaseStore, room_id: str, clock: Clock
+) -> None:
+    store = MemoryStore(any_store)
+    await cursors(store, clock, room_id=room_id, ended_at=START).advance(span(1, 70))
+    await cursors(store, clock, room_id=room_id).fail(span(60, 75))
+    found = await cursors(MemoryStore(any_store), clock, room_id=room_id).read()
+    assert (found.last_id, found.processed_total, found.failures) == ("m70", 70, 1)
+    assert found.tail_ids == tuple(f"m{n}" for n in range(7, 71))
+    assert (found.next_try_at, found.updated_at) == (START + timedelta(minutes=2), START)
+    assert found.turn_ended_at == START
+
+
+def test_a_cursor_that_many_threads_move_counts_each_message_once(any_store: BaseStore, clock: Clock) -> None:
+
+    def read(last: int) -> None:
+        asyncio.run(cursors(MemoryStore(any_store), clock).advance(span(1, last)))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, [10, 20, 30, 40, 40, 30, 20, 10]))
+    found = asyncio.run(cursors(MemoryStore(any_store), clock).read())
+    assert (found.last_id, found.processed_total) == ("m40", 40)

@@ -536,7 +536,7 @@ def test_a_handler_cannot_change_what_it_is_shown() -> None:
     [ctx] = found
     with pytest.raises(TypeError):
         ctx.state["x"] = 1  # type: ignore[index]
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         ctx.messages.append(AIMessage("forged"))  # type: ignore[attr-defined]
     ctx.messages[0].content = "forged"
     assert result["messages"][0].content == "hi"

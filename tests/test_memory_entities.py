@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory.characters import Character
-from arbiter.memory.entities import AGENT_ALIASES, Entity, participants, resolve
+from arbiter.memory.entities import AGENT_ALIASES, Entities, Entity, participants, resolve
+from arbiter.memory.stores import MemoryStore, namespace
 
 SARAH = Entity(id="sarah-agent", names=("Sarah",), is_agent=True)
 JOHN = Entity(id="user-123", names=("John Smith", "Johnny"))
@@ -168,3 +171,24 @@ def test_what_is_no_id_is_nobody(id: Any) -> None:
 def test_a_text_in_place_of_a_name_is_no_name() -> None:
     assert room(says("x", "J" * 101), says("x", "  \n"))[1].names == ()
     assert room(says("x", "Jo\n hn"))[1].names == ("Jo hn",)
+
+
+async def test_entities_can_be_registered(any_store: BaseStore) -> None:
+    """In the name space of their agent, whatever their ids are; once more replaces the names."""
+    entities = Entities(MemoryStore(any_store), agent_id="sarah")
+    assert await entities.all() == []
+    ids = ["user-1", "b.c@d", "", "x" * 10_000]
+    for id in ids:
+        await entities.register(Entity(id=id, names=("Old",)))
+    await entities.register(Entity(id="user-1", names=("John", "Johnny")))
+    assert [entity.id for entity in await entities.all()] == sorted(ids)
+    assert Entity(id="user-1", names=("John", "Johnny")) in await entities.all()
+    assert await Entities(MemoryStore(any_store), agent_id="jim").all() == []
+
+
+async def test_what_is_no_entity_in_a_store_is_passed_over() -> None:
+    store = MemoryStore(InMemoryStore())
+    entities = Entities(store, agent_id="sarah")
+    await entities.register(JOHN)
+    await store.aput(namespace("sarah", "entities", "all"), "broken", {"names": 7})
+    assert await entities.all() == [JOHN]

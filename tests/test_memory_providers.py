@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ STORES = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 
 @contextmanager
-def opened(kind: str) -> Iterator[BaseStore]:
+def opened(kind: str) -> Generator[BaseStore]:
     if kind == "memory":
         yield InMemoryStore()
         return
@@ -83,22 +83,20 @@ def context(store: BaseStore | None, *said: str, **known: Any) -> ProviderContex
 
 def fact(id: str, claim: str, *, days: float = 0, **known: Any) -> Fact:
     """A fact that was last heard so many days ago."""
-    return Fact(
-        **{
-            "id": id,
-            "claim": claim,
-            "type": "fact",
-            "subject": USER,
-            "agent_id": AGENT,
-            "provenance": "self_reported",
-            "speaker": USER,
-            "confidence": 0.6,
-            "first_seen_at": NOW - timedelta(days=days),
-            "last_seen_at": NOW - timedelta(days=days),
-            "room_ids": (ROOM,),
-            **known,
-        }
+    default = Fact(
+        id=id,
+        claim=claim,
+        type="fact",
+        subject=USER,
+        agent_id=AGENT,
+        provenance="self_reported",
+        speaker=USER,
+        confidence=0.6,
+        first_seen_at=NOW - timedelta(days=days),
+        last_seen_at=NOW - timedelta(days=days),
+        room_ids=(ROOM,),
     )
+    return replace(default, **known)
 
 
 def remember(store: BaseStore, *facts: Fact) -> None:
@@ -148,7 +146,9 @@ def test_a_fact_is_a_line_with_confidence_and_date_ranked_by_confidence_and_age(
 def test_what_is_no_longer_believed_is_not_said(gone: Mapping[str, Any]) -> None:
     store = InMemoryStore()
     remember(store, fact("a", "User lives in Seattle", **gone), fact("b", "User has a cat"))
-    assert lines(told(FactsProvider(), context(store, "Seattle?"))) == ["[conf=0.60, 2026-01-31] User has a cat"]
+    assert lines(told(FactsProvider(), context(store, "Seattle?"))) == [
+        "[conf=0.60, 2026-01-31] User has a cat"
+    ]
 
 
 def test_both_sides_of_a_conflict_are_flagged_the_newest_first() -> None:
@@ -244,21 +244,15 @@ def test_embeddings_find_six_and_the_last_six_are_added_each_once() -> None:
     claims = [line.split("] ")[1] for line in lines(composed)]
     assert claims[0] == "Pizza of today"
     assert claims[1:6] == [f"Stamp number {n}" for n in range(5)]
-    assert len([claim for claim in claims if claim.startswith("Pizza number")]) == 5
-    assert len(claims) == len(set(claims)) == 11
+    # Six are alike to the query; whether the one of today is among them is the store's choice of equals.
+    numbered = [claim for claim in claims if claim.startswith("Pizza number")]
+    assert len(numbered) in (5, 6)
+    assert len(claims) == len(set(claims)) == 6 + len(numbered)
     assert composed.data["facts"]["semantic"] is True
 
 
 def test_without_embeddings_the_newest_records_are_compared_by_words_and_no_others_are_read() -> None:
     """What was written long before is found again only with embeddings: reading all would take too long."""
-    limits: list[int] = []
-
-    class Watched(InMemoryStore):
-        async def asearch(self, namespace_prefix: Any, /, **options: Any) -> Any:
-            found = await super().asearch(namespace_prefix, **options)
-            limits.append(len(found))
-            return found
-
     with opened("sqlite") as store:
         asked: list[int] = []
         search: Any = store.search
@@ -270,7 +264,9 @@ def test_without_embeddings_the_newest_records_are_compared_by_words_and_no_othe
 
         setattr(store, "search", watched)  # noqa: B010 - a method, for the type checkers
         remember(store, fact("far", "User once met a walrus", days=300))
+        time.sleep(1.1)  # SQLite keeps to the second when something was written
         remember(store, *(fact(f"f{n}", f"User likes {n}", days=50 - n / 100) for n in range(400)))
+        time.sleep(1.1)
         remember(store, fact("near", "User fears the zebra", days=200))
         remember(store, *(fact(f"g{n}", f"User bought {n}", days=1) for n in range(20)))
         said = told(FactsProvider(), context(store, "Tell me about zebra and walrus")).text
@@ -289,7 +285,9 @@ def test_where_the_newest_may_not_be_said_older_ones_are() -> None:
 def test_a_record_that_cannot_be_read_keeps_no_other_from_being_said() -> None:
     store = InMemoryStore()
     remember(store, fact("a", "User has a cat"))
-    store.put(namespace(AGENT, "facts", USER), "broken", {"claim": "User is broken", "last_seen_at": "yesterday"})
+    store.put(
+        namespace(AGENT, "facts", USER), "broken", {"claim": "User is broken", "last_seen_at": "yesterday"}
+    )
     composed = told(FactsProvider(), context(store))
     assert lines(composed) == ["[conf=0.60, 2026-01-31] User has a cat"]
     assert not composed.errors
@@ -595,7 +593,7 @@ def test_a_failing_provider_is_in_the_items_errors_without_what_it_quotes(mode: 
     errors = arbiter_os.history.entries[-1][-1].errors
     assert set(errors) == {"advisor broken", "advisor hanging"}
     assert "ValueError in provider 'broken'" in errors["advisor broken"]
-    assert "Seattle" not in repr(arbiter_os.history.to_dict())
+    assert "Seattle" not in repr(arbiter_os.history.to_dicts())
 
 
 @MODES
@@ -607,7 +605,8 @@ def test_a_dynamic_provider_speaks_only_when_a_run_asks_for_it(mode: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("names", "headings"), [(None, ["Now"]), (["weather"], ["weather"]), (["time", "weather", "x"], ["Now", "weather"])]
+    ("names", "headings"),
+    [(None, ["Now"]), (["weather"], ["weather"]), (["time", "weather", "x"], ["Now", "weather"])],
 )
 def test_context_can_be_composed_without_a_graph(names: list[str] | None, headings: list[str]) -> None:
     class Weather(Provider):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
+import time
 from typing import Annotated, Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from pydantic import BaseModel, Field
 
 from arbiter.errors import ConfigurationError
@@ -390,7 +393,92 @@ def test_what_langchain_makes_of_a_name_is_the_model(monkeypatch: pytest.MonkeyP
     assert model_of("openai:gpt-5-mini") is made
 
 
+def test_settings_are_those_of_a_model_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def init_chat_model(name: str, **settings: Any) -> BaseChatModel:
+        asked.append((name, settings))
+        return Scripted(answers=[GOOD])
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
+    model_of("openai:gpt-5-mini", temperature=0.0)
+    model_of(Scripted(answers=[GOOD]), temperature=0.0)
+    assert asked == [("openai:gpt-5-mini", {"temperature": 0.0})]
+
+
 @pytest.mark.parametrize("name", ["nobody:nothing", "some model that is not known"])
 def test_name_that_nobody_knows_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'{name}' could not be made"):
         model_of(name)
+
+
+# Without holding up the event loop ----------------------------------------------------------------
+
+
+class Hangs(Scripted):
+    """A model that is sync alone and takes its time; told on which thread."""
+
+    threads: set[str] = Field(default_factory=set[str])
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        self.threads.add(threading.current_thread().name)
+        return super()._generate(*args, **kwargs)
+
+
+class Awaited(Hangs):
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return self._generate(*args, **kwargs)
+
+
+def test_a_model_that_hangs_holds_up_nobody_else() -> None:
+    """It is sync alone: neither what else runs on threads waits for it, nor the end of the loop."""
+    model = Hangs(answers=[GOOD], pause=1.5)
+
+    async def story() -> float:
+        for _ in range(40):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(aask(model, QUESTION, Mark), 0.005)
+        begun = time.monotonic()
+        await asyncio.to_thread(str)
+        return time.monotonic() - begun
+
+    begun = time.monotonic()
+    assert asyncio.run(story()) < 0.5
+    assert time.monotonic() - begun < 1.4
+
+
+def same(model: Any) -> Any:
+    return model
+
+
+def retried(model: Any) -> Any:
+    return model.with_retry(stop_after_attempt=1)
+
+
+def bound(model: Any) -> Any:
+    return model.bind(stop=["."])
+
+
+def with_fallback(model: Any) -> Any:
+    return model.with_fallbacks([model])
+
+
+@pytest.mark.parametrize("around", [same, retried, bound, with_fallback])
+def test_a_model_that_can_be_awaited_is_awaited(around: Any) -> None:
+    """Whatever is around it; one that cannot has a thread of its own."""
+    for kind, on_loop in ((Awaited, True), (Hangs, False)):
+        model = kind(answers=[GOOD])
+        answer = asyncio.run(aask(around(model), QUESTION, Mark))
+        assert answer.value == MARK
+        assert (model.threads == {threading.current_thread().name}) is on_loop
+        assert not any(name.startswith("asyncio") for name in model.threads)
+
+
+@pytest.mark.parametrize("given", ["sync", "async"])
+def test_a_function_can_be_a_model(given: str) -> None:
+    async def later(messages: Any) -> AIMessage:
+        return AIMessage(GOOD)
+
+    model: Any = RunnableLambda((lambda messages: AIMessage(GOOD)) if given == "sync" else later)
+    assert asyncio.run(aask(model, QUESTION, Mark)).value == MARK

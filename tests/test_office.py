@@ -18,30 +18,52 @@ from examples.office.script import LINES
 ROOT = Path(office_main.__file__).parent.parent.parent
 
 
-def test_the_story_is_told(tmp_path: Path) -> None:
+def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As a reader runs it, from another folder, warnings as errors."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(ROOT / "examples/office/main.py")],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples/office/main.py"), *arguments],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         encoding="utf-8",
         check=False,
         timeout=90,
     )
+
+
+def test_the_story_is_told(tmp_path: Path) -> None:
+    """Scores, corrections and nudges are tables, those of drafts that pass at once too."""
+    done = started(tmp_path)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     story = done.stdout
     for part in (
         "Marta: passed_after_retry",
         "Bright: passed_after_retry",
-        "(to Pell alone) You are repeating yourself",
-        "voices 1.7 of 9; on to reflect",
-        "(to Bright alone) A thought comes to your mind",
+        "┃ to Pell alone",
+        "│ You are repeating yourself",
+        "│ 1.7 of 9",
+        "┃ to Bright alone",
+        "│ A thought comes to your mind",
         "phosphorescent algae",
         "evaluations of an intervention fired",
     ):
         assert part in story
+    assert story.count(": passed\n") + story.count(": passed ") == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--rounds", "0"), "--rounds: expected a whole number from 1, got '0'"),
+        (("--model", "nobody:nothing"), "the model 'nobody:nothing' could not be made"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments: tuple[str, str], problem: str, tmp_path: Path) -> None:
+    done = started(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture

@@ -172,9 +172,15 @@ def test_a_message_of_a_megabyte_is_cut_where_it_says_so() -> None:
     judge = Says(scores())
     result = engine(judge).score(claim(), target("x" * 1_000_000, "and then"))
     assert result.status == "judged"
-    assert len(judge.prompt()) < 20_000
-    assert "996,000 characters cut" in judge.prompt()
+    assert len(judge.prompt()) < 40_000
+    assert "980,000 characters cut" in judge.prompt()
     assert "and then" in judge.prompt()
+
+
+def test_a_long_message_is_judged_as_a_whole() -> None:
+    judge = Says(scores())
+    engine(judge).score(claim(), target(f"{'a ' * 4_900}SECRET{' b' * 4_900}"))
+    assert "SECRET" in judge.prompt()
 
 
 def test_a_conversation_of_langchain_is_a_trajectory() -> None:
@@ -209,7 +215,7 @@ def test_an_agent_sees_others_as_stimuli_and_itself_as_acting() -> None:
     engine(judge).score(claim(), Target(trajectory=said, agent="Jim"))
     assert quoted_lines(judge.prompt())[-3:] == [
         "> Jim acts: [Hi]",
-        "> --> Jim: [Pam: Yo]",
+        "> --> Jim from Pam: [Yo]",
         "> Jim acts: [Bye]",
     ]
     engine(judge).score(claim(target_type="environment"), Target(trajectory=said, agent="Jim"))
@@ -416,6 +422,13 @@ def test_tool_calls_are_read_as_strictly(value: Any) -> None:
     assert engine(judge).score(claim(), target()).status == "error"
 
 
+@pytest.mark.parametrize("confidence", ["high", "80 %", None, True, [1], float("nan")])
+def test_a_confidence_that_cannot_be_read_takes_no_score_away(confidence: Any) -> None:
+    judge = Says({"score": 7, "confidence": confidence, "evidence_present": None})
+    found = engine(judge).score(claim(), target())
+    assert (found.status, found.score, found.confidence) == ("judged", 7, 0.5)
+
+
 def test_the_repair_is_used() -> None:
     model = Scripted(answers=["seven", '{"score": 6, "reasoning": null, "confidence": 3}'])
     found = engine(model).score(claim(), target())
@@ -439,6 +452,24 @@ def test_what_a_judge_raises_is_an_outcome(mode: str) -> None:
     found = drive(mode, engine(Says(ZeroDivisionError("broken"))), "score", claim(), target())
     assert (found.status, found.score, found.token_usage) == ("error", None, None)
     assert "broken" in found.problem
+
+
+@MODES
+@pytest.mark.parametrize("reply", ["7", None, {"score": 7}, 7])
+def test_what_is_no_reply_is_an_outcome(mode: str, reply: Any) -> None:
+    class Other:
+        def judge(self, request: JudgeRequest) -> Any:
+            return reply
+
+        async def ajudge(self, request: JudgeRequest) -> Any:
+            return reply
+
+    for method in ("score", "check"):
+        found = drive(mode, engine(Other()), method, claim(), target())
+        assert (found.status, found.score, found.result) == ("error", None, None)
+        assert "expected a JudgeReply" in found.problem
+    batch = drive(mode, engine(Other()), "score_batch", [claim("a"), claim("b")], target())
+    assert [result.status for result in batch] == ["error", "error"]
 
 
 class Hangs:
@@ -672,6 +703,39 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, text: str) -> No
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(RecordingError, match=r"r\.json"):
         MockJudge(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("judgement", [{}, None, "7", {"value": "7"}])
+def test_what_is_no_judgement_is_no_recording(judgement: Any, tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="judgement"):
+        MockJudge({"key": judgement})
+    text = json.dumps({"version": 1, "judgements": {"key": judgement}})
+    (tmp_path / "r.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RecordingError, match=r"r\.json"):
+        MockJudge(tmp_path / "r.json")
+
+
+def test_a_recorder_takes_a_model_as_well_as_a_judge() -> None:
+    recorder = RecordingJudge(Scripted(answers=['{"score": 8}']))
+    assert engine(recorder).score(claim(), target()).score == 8
+    wrong: Any = 5
+    with pytest.raises(ConfigurationError, match="expected a chat model"):
+        RecordingJudge(wrong)
+
+
+@pytest.mark.parametrize(("given", "made"), [({}, {"temperature": 0.0}), ({"temperature": None}, {})])
+def test_a_judge_that_a_text_names_has_a_temperature_of_zero(
+    given: dict[str, Any], made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def init_chat_model(name: str, **settings: Any) -> Scripted:
+        asked.append(settings)
+        return Scripted(answers=['{"score": 8}'])
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
+    assert engine(ChatJudge("openai:judge", **given)).score(claim(), target()).score == 8
+    assert asked == [made]
 
 
 def test_a_failed_judgement_is_replayed_as_one() -> None:

@@ -52,6 +52,27 @@ def test_the_agents_propositions_come_after_those_for_everybody(tmp_path: Path) 
     assert [p.id for p in load_propositions(folder, "adherence", "pam")] == ["a"]
 
 
+@pytest.mark.parametrize("agent", ["jimm", "Jim", "ilka_brandt"])
+def test_a_name_that_is_nearly_that_of_a_file_is_warned_of(agent: str, tmp_path: Path) -> None:
+    """Another agent need not have a file, nor have one in each dimension."""
+    said: Any = {"propositions": [entry("a")]}
+    folder = write(tmp_path, _default=said, jim=said, **{"ilka-brandt": said})
+    write(tmp_path, "fluency", _default=said)
+    for dimension in ("adherence", "fluency"):
+        with pytest.warns(PropositionWarning, match=f"no {dimension}/{agent}.yaml.*Did you mean"):
+            load_propositions(folder, dimension, agent)
+    for other in ("jim", "kim", "pam"):
+        assert len(load_propositions(folder, "fluency", other)) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"first_n": -1}, {"last_n": "3"}, {"target_type": "foo"}, {"weight": True}, {"weight": "1"}]
+)
+def test_a_proposition_says_what_is_wrong_with_it(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"'p': {next(iter(wrong))}: expected"):
+        Proposition("p", "x", **wrong)
+
+
 def test_every_option_is_read(tmp_path: Path) -> None:
     said = """
 dimension: adherence

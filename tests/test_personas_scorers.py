@@ -93,6 +93,13 @@ def test_a_weighted_mean_lies_between_its_scores(pairs: list[tuple[float, float 
         assert min(known) - 1e-6 <= mean <= max(known) + 1e-6
 
 
+@pytest.mark.parametrize("weights", [(1.0, 0.9, 0.8), (1.0, 0.9, 0.8, 0.7), (0.1, 0.2, 0.3), (0.7, 0.1)])
+def test_the_same_score_on_everything_is_that_score(weights: tuple[float, ...]) -> None:
+    """Exactly, so that it is not below a threshold of the same number."""
+    for score in range(10):
+        assert weighted_mean((weight, float(score)) for weight in weights) == score
+
+
 @MODES
 def test_a_proposition_without_a_score_is_left_out_of_both_sums(mode: str) -> None:
     def answer(request: JudgeRequest) -> Any:

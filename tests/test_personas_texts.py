@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from itertools import combinations
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ from arbiter.personas import texts as module
 
 BEACH = "I think we should go to the beach"
 PARK = "I think we should go to the park"
+WORDLIST = [f"w{number}" for number in range(3_000)]
 
 
 def test_tokens_are_lower_case_words_with_marks_deleted() -> None:
@@ -62,14 +64,14 @@ def test_repetition_of_few_messages() -> None:
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "Ä", "you?"]), max_size=7).map(" ".join)
 
 
-@pytest.mark.parametrize("put_together", [False, True])
+@pytest.mark.parametrize("in_blocks", [False, True])
 @given(messages=st.lists(WORDS, max_size=8), n=st.integers(1, 5))
-def test_repetition_is_its_definition(put_together: bool, messages: list[str], n: int) -> None:
-    """However it is counted: by shared n-grams, or by the frequent ones first."""
+def test_repetition_is_its_definition(in_blocks: bool, messages: list[str], n: int) -> None:
+    """However it is counted: all messages at once, or few at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        if put_together:
-            patch.setattr(module, "_FREQUENT", 1)
-            patch.setattr(module, "_TOO_MANY", 0)
+        if in_blocks:
+            patch.setattr(module, "_BITS", 0)
+            patch.setattr(module, "_NARROW", 2)
         overlaps = [jaccard(ngrams(one, n), ngrams(two, n)) for one, two in combinations(messages, 2)]
         mean = math.fsum(overlaps) / len(overlaps) if overlaps else 0.0
         assert repetition(messages, n) == pytest.approx(mean, rel=1e-14)
@@ -95,6 +97,40 @@ def test_vocabularies_are_compared_pair_by_pair() -> None:
 
 def test_repeated_phrases_are_told_with_their_count() -> None:
     assert repeated_ngrams(["a b c d", "x a b c", "b c d", "q"], 3) == {"a b c": 2, "b c d": 2}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_repetition_of_canned_messages_is_its_definition(seed: int) -> None:
+    """With phrases that always come together, messages that are equal, and some that share nothing."""
+    random = Random(seed)
+    canned = [" ".join(random.choices(WORDLIST, k=6)) for _ in range(5)]
+    said = [". ".join(random.choices(canned, k=random.randint(1, 4))) for _ in range(80)] + ["x y z"] * 3
+    overlaps = [jaccard(ngrams(one, 3), ngrams(two, 3)) for one, two in combinations(said, 2)]
+    assert repetition(said, 3) == pytest.approx(math.fsum(overlaps) / len(overlaps), rel=1e-14)
+
+
+def canned_messages(sentences: int) -> list[str]:
+    """Four sentences each, out of a few."""
+    random = Random(1)
+    canned = [" ".join(random.choices(WORDLIST, k=9)) for _ in range(sentences)]
+    return [". ".join(random.choices(canned, k=4)) for _ in range(10_000)]
+
+
+def small_vocabulary() -> list[str]:
+    random = Random(1)
+    return [" ".join(random.choices(WORDLIST[:10], k=20)) for _ in range(10_000)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [canned_messages(50), canned_messages(200), small_vocabulary()],
+    ids=["50 sentences", "200 sentences", "10 words"],
+)
+def test_ten_thousand_repetitive_messages_take_less_than_three_seconds(said: list[str]) -> None:
+    """Of sentences that come again and again, nearly all pairs share something, and each something else."""
+    begun = time.process_time()
+    text_statistics(said)
+    assert time.process_time() - begun < 3
 
 
 def test_ten_thousand_formulaic_messages_take_less_than_three_seconds() -> None:

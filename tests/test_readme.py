@@ -21,6 +21,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy
 from pydantic import BaseModel, Field
 from rich.console import Console
@@ -57,6 +58,7 @@ from arbiter.instructions import (
     known_instructions,
 )
 from arbiter.kinds import KINDS
+from arbiter.memory import EvaluationCycle, FactEvaluator, FactsProvider
 from arbiter.personas import AdherenceEvaluator, Persona, load_propositions
 from arbiter.routers import EvaluationRouter
 from tests import docs_check
@@ -1055,6 +1057,31 @@ def test_a_drifting_agent_is_sent_to_a_reflect_node(mode: str) -> None:
     builder.add_edge("reflect", "write")
     run(arbiter_os.govern(builder.compile()), {"messages": [HumanMessage("Well?")]}, mode=mode)
     assert said == ["reflect"]
+
+
+@MODES
+def test_what_is_learned_is_known_in_another_thread(mode: str) -> None:
+    """What is learned in one thread is known in the next."""
+    claims = json.dumps({"claims": [{"claim": "Ada lives in Oslo", "type": "status"}]})
+    model = GenericFakeChatModel(messages=iter([AIMessage(claims), AIMessage('{"claims": []}')]))
+    arbiter_os = ArbiterOS()
+    cycle = EvaluationCycle(store=InMemoryStore(), evaluator_model=model, conversation_length=4)
+    arbiter_os.add_evaluation_cycle(cycle)
+    arbiter_os.add_evaluator(FactEvaluator())
+    arbiter_os.add_advisor(FactsProvider())
+    told: list[str] = []
+
+    def talk(state: Any) -> dict[str, Any]:
+        told.append("\n".join(str(message.text) for message in state["messages"]))
+        return {"messages": [AIMessage("I see.")]}
+
+    builder: Any = StateGraph(MessagesState)
+    app = arbiter_os.govern(builder.add_node("talk", talk).add_edge(START, "talk").compile())
+    for thread_id, text in (("monday", "I live in Oslo"), ("friday", "Hello again")):
+        config = {"configurable": {"thread_id": thread_id, "user_id": "ada"}}
+        run(app, {"messages": [HumanMessage(text)]}, config, mode=mode)
+    assert "Ada lives in Oslo" not in told[0]
+    assert "Ada lives in Oslo" in told[1]
 
 
 def judged(score: int) -> str:

@@ -75,6 +75,7 @@ class Item:
     route_policy_results: Mapping[str, Any] = field(default_factory=dict[str, Any])
     evaluation_results: Mapping[str, Any] = field(default_factory=dict[str, Any])
     evaluation_errors: Mapping[str, str] = field(default_factory=dict[str, str])
+    evaluator_trace: Sequence[Any] = ()
     error: str | None = None
     redirected_to: str | None = None
     errors: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -66,6 +66,13 @@ def test_it_is_enabled_by_agent() -> None:
     assert "repeating" in told(RepetitionSuppressor([JIM, PAM], {"jim": on}), *SAME)
 
 
+def test_disabled_it_applies_to_no_node() -> None:
+    """It costs nothing: nobody asks it."""
+    on = GateConfig(repetition_suppression_enabled=True)
+    assert not RepetitionSuppressor([JIM], GateConfig()).applies_to("jim", None)
+    assert RepetitionSuppressor([JIM, PAM], {"pam": on}).applies_to("pam", None)
+
+
 @pytest.mark.parametrize("messages", [["a b c d", "b c d", "a b c"]])
 def test_phrases_are_ordered_by_frequency_then_first_appearance(messages: list[str]) -> None:
     assert repeated_phrases(messages) == ["a b c", "b c d"]

@@ -11,14 +11,15 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from arbiter.advice import Advisor
+from arbiter.errors import ConfigurationError
 from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, Raised, Steps
 from arbiter.lifecycle.runs import Handed, NodeRun
-from arbiter.states import as_state, freeze, is_atom, thaw, with_fields, without
+from arbiter.states import ROOT, as_state, freeze, is_atom, thaw, with_fields, without
 
 
 def advise(run: NodeRun) -> Steps:
-    """Ask all advisors. Returns `Raised` to stop the node, when the run was cancelled; else None."""
+    """Ask all advisors. Returns `Raised` to stop the node if the run was cancelled or is set up wrongly, else None."""
     if not run.is_graph:
         _take_inherited(run)
     blocks: dict[str, list[tuple[str, Advisor, Any]]] = {}
@@ -26,8 +27,8 @@ def advise(run: NodeRun) -> Steps:
         state = freeze(as_state(run.input))
         advice = yield Call(seat, (run.view, state))
         if type(advice) is Raised:
-            if not isinstance(advice.error, Exception):
-                run.record.status, run.record.error = "cancelled", describe(advice.error)
+            misused = seat.contract.enforced and isinstance(advice.error, ConfigurationError)
+            if misused or not isinstance(advice.error, Exception):
                 return advice
             run.record.failed(f"advisor {seat.name}", describe(advice.error))
             continue
@@ -41,7 +42,7 @@ def advise(run: NodeRun) -> Steps:
                 blocks.setdefault(seat.contract.block, []).append((id, seat.contract, advice))
             continue
         try:
-            _give(run, seat.name, advice, id)
+            _give(run, seat.contract, advice, id)
         except Exception as exc:
             run.record.failed(f"advisor {seat.name}", describe(exc))
     for members in blocks.values():
@@ -52,24 +53,24 @@ def advise(run: NodeRun) -> Steps:
 def _lend_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
     id, lead, _ = members[0]
     try:
-        _give(run, lead.name, lead.compose([advice for _, _, advice in members]), id)
+        _give(run, lead, lead.compose([advice for _, _, advice in members]), id)
     except Exception as exc:
         run.record.failed(f"advisor {lead.name}", describe(exc))
 
 
-def _give(run: NodeRun, advisor: str, advice: Any, id: str) -> None:
+def _give(run: NodeRun, advisor: Advisor, advice: Any, id: str) -> None:
     """Lend advice to the node, or to the nodes inside."""
     if not run.is_graph:
-        lend(run, advice, id)
+        lend(run, advice, id, key=advisor.messages_key)
     elif advice is not None and advice != "":
-        run.handed = (*run.handed, Handed(advisor, advice, id))
+        run.handed = (*run.handed, Handed(advisor.name, advice, id, advisor.messages_key))
 
 
 def _take_inherited(run: NodeRun) -> None:
     """Take what was meant for the graph that this node is part of, as far as the node has a place for it."""
     for handed in run.inherited:
         try:
-            lend(run, handed.advice, handed.id)
+            lend(run, handed.advice, handed.id, key=handed.messages_key)
         except TypeError:
             continue
         handed.taken = True
@@ -84,13 +85,19 @@ def note_untaken(run: NodeRun) -> None:
             )
 
 
-def lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None:
-    """Add advice to the input of this call."""
+def lend(
+    run: NodeRun, advice: Any, id: str, *, key: str = "messages", feedback: bool = False, output: Any = None
+) -> None:
+    """Add advice to the input of this call: to the messages at `key`, else to those at `messages`.
+
+    `output` of an earlier call shows whether an empty list at `key` is one of messages.
+    """
     if advice is None or advice == "":
         return
     state = as_state(run.input)
-    messages: Any = state.get("messages")
-    has_messages = isinstance(state.get("messages"), list)
+    key = key if _of_messages(state.get(key), as_state(output).get(key)) else "messages"
+    messages: Any = state.get(key)
+    has_messages = isinstance(state.get(key), list)
     if isinstance(advice, str):
         if has_messages:
             advice = HumanMessage(advice) if feedback else SystemMessage(advice)
@@ -101,7 +108,11 @@ def lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None:
         if run.given is None:
             run.given = state
         run.input = with_fields(run.input, given)
-        run.lent = {**run.lent, **given}
+        known = {ROOT, *as_state(run.input)}
+        run.lent = {**run.lent, **{name: part for name, part in given.items() if name in known}}
+        if missing := [name for name in given if name not in known]:
+            kind = type(run.input).__name__
+            raise TypeError(f"the node's input, a {kind}, has no field {missing[0]!r} to be told in; add one")
         return
     added: Any = [given] if isinstance(advice, BaseMessage) else given
     if not isinstance(advice, BaseMessage | Sequence) or not all(isinstance(m, BaseMessage) for m in added):
@@ -113,8 +124,21 @@ def lend(run: NodeRun, advice: Any, id: str, *, feedback: bool = False) -> None:
     # System messages go with the leading ones: some providers refuse them anywhere else.
     system = [m for m in named if m.type == "system"]
     others = [m for m in named if m.type != "system"]
-    run.input = with_fields(run.input, {"messages": [*messages[:lead], *system, *messages[lead:], *others]})
+    run.input = with_fields(run.input, {key: [*messages[:lead], *system, *messages[lead:], *others]})
     run.lent = {**run.lent, **{m.id: m for m in named if m.id}}
+
+
+def _of_messages(given: object, said: object) -> bool:
+    """Whether a list in the state is one of messages; of an empty one, what was said there tells."""
+    if _all_messages(given):
+        return True
+    empty = isinstance(given, list) and not given
+    return empty and _all_messages([said] if isinstance(said, BaseMessage) else said)
+
+
+def _all_messages(value: object) -> bool:
+    parts: Any = value
+    return isinstance(value, list) and bool(parts) and all(isinstance(one, BaseMessage) for one in parts)
 
 
 def without_lent(run: NodeRun, output: Any) -> Any:

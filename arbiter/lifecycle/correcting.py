@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph.types import Command
 
-from arbiter.errors import CorrectionError
+from arbiter.errors import ConfigurationError, CorrectionError
 from arbiter.history import Record
 from arbiter.lifecycle.advising import lend, without_lent
 from arbiter.lifecycle.outcomes import describe
@@ -66,7 +66,9 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
         record.output = snapshot(output, run.settings.snapshot)
         answer = yield Call(seat, (run.view, freeze(as_state(output)), attempt))
         if type(answer) is Raised or not isinstance(answer, Correction):
-            if type(answer) is Raised and not isinstance(answer.error, Exception):
+            if type(answer) is Raised and (
+                isinstance(answer.error, ConfigurationError) or not isinstance(answer.error, Exception)
+            ):
                 return answer
             problem = (
                 describe(answer.error)
@@ -99,7 +101,7 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
                 return kept
             record.failed(f"gate {seat.name}", f"the attempt could not be saved: {describe(kept.error)}")
         run.input, run.lent = given, lent
-        _lend_feedback(run, seat, answer.feedback)
+        _lend_feedback(run, seat, answer.feedback, output)
     for emit in run.streamed:
         emit()
     return output
@@ -136,10 +138,11 @@ def _go_on(run: NodeRun, seat: Seat[Any]) -> Steps:
     _lend_feedback(run, seat, feedback)
 
 
-def _lend_feedback(run: NodeRun, seat: Seat[Any], feedback: Any) -> None:
+def _lend_feedback(run: NodeRun, seat: Seat[Any], feedback: Any, output: Any = None) -> None:
     record = run.record
+    id, key = f"arbiter-{record.id}-draft-{len(record.drafts)}", seat.contract.messages_key
     try:
-        lend(run, feedback, f"arbiter-{record.id}-draft-{len(record.drafts)}", feedback=True)
+        lend(run, feedback, id, key=key, feedback=True, output=output)
     except Exception as exc:
         record.failed(f"gate {seat.name}", f"the feedback could not be passed on: {describe(exc)}")
 

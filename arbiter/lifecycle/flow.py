@@ -78,7 +78,7 @@ def _govern(run: NodeRun) -> Steps:
     if plan.advisors or run.inherited:
         stopped = yield from advise(run)
         if stopped is not None:
-            return stopped
+            return (yield from conclude(run, stopped))
     if plan.gate is None:
         output = yield Body(run.input)
     elif not plan.gate.contract.enforced:

@@ -57,6 +57,7 @@ class Handed:
     advisor: str
     advice: Any
     id: str
+    messages_key: str
     taken: bool = False
 
 

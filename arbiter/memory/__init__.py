@@ -1,11 +1,19 @@
 """Memory: cognitive evaluators that learn from conversations, and providers that put it back into prompts.
 
+    turn ─▶ EvaluationCycle ─▶ FactEvaluator, ReflectionEvaluator, GoalEvaluator, TrustEvaluator, your own
+                                                   │
+       FactsProvider, GoalsProvider, ... ◀─ MemoryStore (any LangGraph BaseStore) ◀─┘
+
 See docs/memory.md, and docs/design/memory.md for the shape.
 """
 
+from arbiter.memory.advisory import postgres_locks
+from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.characters import Character
-from arbiter.memory.context import EvalContext
+from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory.cycle import EvaluationCycle
+from arbiter.memory.embeddings import LocalEmbeddings
+from arbiter.memory.entities import Entity
 from arbiter.memory.evaluators import (
     CognitiveEvaluator,
     EvaluationExample,
@@ -13,21 +21,62 @@ from arbiter.memory.evaluators import (
     HandlerOutcome,
     evaluator,
 )
-from arbiter.memory.records import Fact, Goal, Objective, Relationship
+from arbiter.memory.facts import Claim, FactEvaluator, FactRules
+from arbiter.memory.goals import GoalEvaluator
+from arbiter.memory.opening import open_store
+from arbiter.memory.providers import (
+    FactsProvider,
+    GoalsProvider,
+    Provider,
+    ProviderContext,
+    ProviderResult,
+    ReflectionProvider,
+    RelationshipsProvider,
+    TimeProvider,
+    TrustProvider,
+)
+from arbiter.memory.recollection import Memory
+from arbiter.memory.records import Fact, Goal, Objective, Relationship, Thought
+from arbiter.memory.reflection import ReflectionEvaluator
 from arbiter.memory.stores import MemoryStore
+from arbiter.memory.trust import TrustEvaluator
 
 __all__ = [
+    "BudgetSpentError",
     "Character",
+    "Claim",
     "CognitiveEvaluator",
+    "Entity",
     "EvalContext",
     "EvaluationCycle",
     "EvaluationExample",
     "ExampleMessage",
     "Fact",
+    "FactEvaluator",
+    "FactRules",
+    "FactsProvider",
     "Goal",
+    "GoalEvaluator",
+    "GoalsProvider",
     "HandlerOutcome",
+    "LocalEmbeddings",
+    "Memory",
     "MemoryStore",
+    "NotAvailableError",
     "Objective",
+    "Provider",
+    "ProviderContext",
+    "ProviderResult",
+    "ReflectionEvaluator",
+    "ReflectionProvider",
     "Relationship",
+    "RelationshipsProvider",
+    "StructuredOutcome",
+    "Thought",
+    "TimeProvider",
+    "TrustEvaluator",
+    "TrustProvider",
     "evaluator",
+    "open_store",
+    "postgres_locks",
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC
@@ -15,6 +17,7 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter.calls import start
 from arbiter.errors import ArbiterError
+from arbiter.memory.embedders import watched_embeddings
 from arbiter.memory.locks import Locks
 from arbiter.memory.names import Namespace
 
@@ -22,6 +25,9 @@ T = TypeVar("T")
 
 ALL = 2**31 - 1
 _PAGE = 100
+_CLAIMS = "SELECT key, json_extract(value, '$.claim') FROM store WHERE prefix = ?"
+_MOMENT = 60.0
+_MANY = 10_000
 _FOREIGN_KEYS = "PRAGMA foreign_keys = ON"
 _RACES = 100
 _WHOLE = ("langgraph.store.memory", "langgraph.store.sqlite", "langgraph.store.postgres", "arbiter.memory")
@@ -40,8 +46,11 @@ class Access:
         self._store = weakref.ref(store)
         self._threaded = False
         self._in_memory = isinstance(store, InMemoryStore)
-        self._untidy = _is_indexed_sqlite(store)
+        self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
         self._whole = any(base.__module__.startswith(_WHOLE) for base in type(store).__mro__)
+        self.embedder = watched_embeddings(store)
+        self._settled: dict[Namespace, float] = {}
+        self._owed: dict[Namespace, float] = {}
         self.locks = Locks()
 
     @property
@@ -126,6 +135,42 @@ class Access:
         found.sort(key=_written, reverse=True)
         return found[:limit]
 
+    async def claims(self, ns: Namespace) -> list[tuple[str, str]] | None:
+        """Keys and claims of that name space, where they can be had without the whole records; else None."""
+        store: Any = getattr(self.store, "inner", self.store)
+        if not _is_sqlite(store) or _home_of(store) is not None:
+            return None
+
+        def read() -> list[tuple[str, object]]:
+            with store.lock:
+                found: list[tuple[str, object]] = store.conn.execute(_CLAIMS, (".".join(ns),)).fetchall()
+                return found
+
+        try:
+            rows = await asyncio.wrap_future(start(read))
+        except (AttributeError, sqlite3.Error):  # not set up, or not as we know it
+            return None
+        return [(key, claim) for key, claim in rows if isinstance(claim, str)]
+
+    def settled(self, ns: Namespace) -> bool:
+        """Whether a moment ago no record of that name space waited for its vector."""
+        return time.monotonic() - self._settled.get(ns, -_MOMENT) < _MOMENT
+
+    def settle(self, ns: Namespace, *, since: float) -> None:
+        """None waited when it was looked at, which was begun at `since` (`time.monotonic`)."""
+        if len(self._settled) > _MANY:
+            self._settled.clear()
+        if self._owed.get(ns, -_MOMENT) < since:
+            self._settled[ns] = since
+
+    def owe(self, ns: Namespace) -> None:
+        """From now on, one waits."""
+        if len(self._owed) > _MANY:
+            self._owed.clear()
+            self._settled.clear()
+        self._owed[ns] = time.monotonic()
+        self._settled.pop(ns, None)
+
     async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:
         # A store that we do not know may give fewer than it is asked for, so only an empty page is the end.
         found: dict[tuple[Namespace, str], SearchItem] = {}
@@ -160,9 +205,8 @@ class Access:
         return found[:limit]
 
 
-def _is_indexed_sqlite(store: BaseStore) -> bool:
-    sqlite = any(base.__module__.startswith("langgraph.store.sqlite") for base in type(store).__mro__)
-    return sqlite and bool(getattr(store, "index_config", None))
+def _is_sqlite(store: object) -> bool:
+    return any(base.__module__.startswith("langgraph.store.sqlite") for base in type(store).__mro__)
 
 
 def _written(item: SearchItem) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from arbiter.errors import ParameterError
 
@@ -14,14 +13,17 @@ class Character:
     __slots__ = ("bio", "name")
 
     def __init__(self, name: str, bio: Sequence[str] | str = ()) -> None:
-        given: object = name
-        if not isinstance(given, str) or not given.strip():
+        if not _is_text(name) or not name.strip():
             raise ParameterError("Character", "name", f"expected a non-empty text, got {name!r:.80}.")
-        lines: tuple[Any, ...] = (bio,) if isinstance(bio, str) else tuple(bio)
-        if not all(isinstance(line, str) for line in lines):
+        lines: tuple[str, ...] = (bio,) if isinstance(bio, str) else tuple(bio)
+        if not all(map(_is_text, lines)):
             raise ParameterError("Character", "bio", f"expected texts, got {bio!r:.80}.")
         self.name = name
-        self.bio: tuple[str, ...] = lines
+        self.bio = lines
 
     def __repr__(self) -> str:
         return f"<Character {self.name!r}>"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -160,7 +160,7 @@ def newer(messages: Sequence[BaseMessage], cursor: Cursor, *, limit: int | None 
     left: int | None = None
     for message in reversed(messages):
         # A message without an id is like no other one, and above all not like a cursor that has none.
-        id = message.id or None
+        id = message.id
         if id is not None and id == cursor.last_id:
             return found[::-1]
         if id in rank:

@@ -13,27 +13,31 @@ import math
 import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
-from arbiter.errors import ParameterError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
-from arbiter.history import CausalHistory
+from arbiter.history import CausalHistory, History
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.calling import Called, call
 from arbiter.memory.characters import Character
 from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
-from arbiter.memory.conversation import responded, window
+from arbiter.memory.conversation import list_of, responded, window
 from arbiter.memory.entities import Entities, Entity, participants
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory.providers.provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, select
 from arbiter.memory.stores import LockProvider, MemoryStore
 from arbiter.memory.turns import (
+    Place,
+    Shown,
     ambient,
     as_messages,
     merged,
@@ -48,6 +52,9 @@ from arbiter.memory.turns import (
 from arbiter.models import ChatModel, model_of
 from arbiter.states import as_state, freeze, is_number
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
+
+if TYPE_CHECKING:
+    from arbiter.memory.recollection import Memory
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 1000
@@ -139,6 +146,17 @@ class EvaluationCycle(EvaluatorCycle):
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
 
+    @property
+    def memory(self) -> Memory:
+        """What is remembered, for a program to ask and order. `ConfigurationError` without a store of its own."""
+        from arbiter.memory.recollection import Memory
+
+        if self.store is None:
+            raise ConfigurationError(
+                "this EvaluationCycle has no store of its own. Give it one, or make a Memory of the graph's store."
+            )
+        return Memory(self.store, agent_id=self.agent_id, clock=self.clock, rules=self.fact_rules)
+
     # What the core asks
 
     def takes(self, evaluator: NodeEvaluator) -> bool:
@@ -169,6 +187,28 @@ class EvaluationCycle(EvaluatorCycle):
         async with lock:
             with ambient(turn.config):
                 return await self._run(turn.evaluators, ctx)
+
+    # What providers ask
+
+    def provider_context(self, history: History, state: Mapping[str, Any]) -> ProviderContext:
+        """For whom and where a node is about to run. Called where LangGraph's `get_config` finds the node's config."""
+        config = _config_here()
+        runtime = runtime_of(config)
+        messages = as_messages(list_of(state, self.messages_key), "")
+        room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(messages))
+        return ProviderContext(
+            store=self.store or self._of_runtime(runtime),
+            agent_id=self.agent_id,
+            room_id=room_id,
+            entity_id=entity_id,
+            clock=self.clock,
+            character=self.character,
+            messages=messages,
+            entities=self.entities,
+            is_private=self._private(config),
+            query=query_of(messages),
+            fact_rules=self.fact_rules,
+        )
 
     # The stages
 
@@ -258,26 +298,27 @@ class EvaluationCycle(EvaluatorCycle):
         new = as_messages(kept["new_messages"], run_key)
         messages = merged(before, new)
         message = newest_human(messages)
-        room_id = self._room(place.thread_id, turn)
-        entity_id = place.entity_id or speaker_said(message) or self._anonymous(room_id)
-        store = self.store or self._of_runtime(runtime)
-        known = {part.id for part in before}
+        room_id, entity_id = self._where(place, turn.history, message)
+        known, wrote = {part.id for part in before}, {part.id for part in new}
+        shown = Shown(messages)
         return EvalContext(
             history=turn.history,
             item=item,
             instruction=item.instruction,
             node=item.node,
             state=freeze(state_of(kept["input"], turn.output, self.messages_key, messages)),
-            messages=freeze(messages),
-            new_messages=freeze([part for part in new if part.id not in known and part.type != "remove"]),
-            message=freeze(message),
+            messages=shown,
+            new_messages=[
+                shown[at] for at, part in enumerate(messages) if part.id in wrote and part.id not in known
+            ],
+            message=shown.the(message),
             did_respond=responded(new),
             room_id=room_id,
             entity_id=entity_id,
             agent_id=self.agent_id,
             entities=self.entities,
             is_private=self._private(config),
-            store=store,
+            store=self.store or self._of_runtime(runtime),
             model=self.evaluator_model,
             selector_model=self.selector_model,
             character=self.character,
@@ -292,11 +333,13 @@ class EvaluationCycle(EvaluatorCycle):
             fact_rules=self.fact_rules,
         )
 
-    def _room(self, thread_id: str | None, turn: Turn) -> str:
-        """The thread; without one, each run of a graph is a room of its own."""
-        if thread_id is not None:
-            return thread_id
-        run_id = _run_of(turn)
+    def _where(self, place: Place, history: History, message: BaseMessage | None) -> tuple[str, str]:
+        """The ids of the room and of the user."""
+        room_id = place.thread_id or self._room_of_run(_run_of(history))
+        return room_id, place.entity_id or speaker_said(message) or self._anonymous(room_id)
+
+    def _room_of_run(self, run_id: str) -> str:
+        """Without a thread each run of a graph is a room of its own."""
         found = self._rooms.get(run_id)
         if found is None:
             found = self._rooms[run_id] = f"run:{uuid.uuid4().hex}"
@@ -316,7 +359,7 @@ class EvaluationCycle(EvaluatorCycle):
 
     def _budget(self, turn: Turn, message: BaseMessage | None) -> CallBudget:
         """That of the message that is being answered, also when several nodes answer it."""
-        key = (_run_of(turn), None if message is None else message.id)
+        key = (_run_of(turn.history), None if message is None else message.id)
         found = self._budgets.get(key)
         if found is None:
             found = self._budgets[key] = CallBudget(self.max_llm_calls_per_turn)
@@ -360,8 +403,15 @@ class EvaluationCycle(EvaluatorCycle):
         return found
 
 
-def _run_of(turn: Turn) -> str:
-    return turn.history.run_id if isinstance(turn.history, CausalHistory) else ""
+def _run_of(history: History) -> str:
+    return history.run_id if isinstance(history, CausalHistory) else ""
+
+
+def _config_here() -> RunnableConfig | None:
+    try:
+        return get_config()
+    except RuntimeError:  # outside of a graph
+        return None
 
 
 def _handler_of(evaluator: NodeEvaluator) -> Callable[..., Any]:
@@ -396,7 +446,8 @@ def _settle(
     if error is not None:
         # Without its text: it may quote what somebody said, and the history is printed and exported.
         errors[name] = f"{type(error).__name__} in handler"
-        return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms)
+        detail = "window_skipped" if getattr(error, "skipped", False) is True else ""
+        return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms, detail)
     result, remark = _result_of(done.value)
     if result is None:
         errors[name] = remark

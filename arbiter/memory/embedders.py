@@ -1,4 +1,4 @@
-"""The embedder of a store, looked at while Arbiter writes: a vector that is none must not get into the index."""
+"""The embedder of a store, looked at while Arbiter uses it: a vector that is none must not get into the index."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def check_vector(vector: Sequence[float], dims: int | None) -> None:
 
 
 class WatchedEmbeddings(Embeddings):
-    """An embedder that refuses its own wrong vectors, but only for texts that are being `watched`: whoever else writes
-    to the store gets from it what it always gave."""
+    """An embedder that refuses its own wrong vectors, but only for texts that are being watched: whoever else uses the
+    store gets from it what it always gave."""
 
     def __init__(self, inner: Embeddings, dims: int | None) -> None:
         self.inner = inner
@@ -56,10 +56,10 @@ class WatchedEmbeddings(Embeddings):
         return self._checked(texts, await self.inner.aembed_documents(texts))
 
     def embed_query(self, text: str) -> list[float]:
-        return self.inner.embed_query(text)
+        return self._checked([text], [self.inner.embed_query(text)])[0]
 
     async def aembed_query(self, text: str) -> list[float]:
-        return await self.inner.aembed_query(text)
+        return self._checked([text], [await self.inner.aembed_query(text)])[0]
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":  # not there yet, while it is unpickled

@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
@@ -153,8 +152,7 @@ class Entities:
 
     async def register(self, entity: Entity) -> None:
         """Make an entity known in all rooms. Once more with the same id replaces its names."""
-        key = str(uuid5(NAMESPACE_OID, entity.id))
-        await self.store.aput(namespace(self.agent_id, "entities", "all"), key, entity.to_value())
+        await self.store.aput(namespace(self.agent_id, "entities", "all"), entity.id, entity.to_value())
 
     async def all(self) -> list[Entity]:
         """All that were registered, by their ids."""

@@ -14,6 +14,8 @@ from arbiter.models import no_number, unique_keys
 
 MAX_DEPTH = 64
 """What is nested deeper is no answer."""
+MAX_VALUES = 100
+"""What comes after so many values is not read."""
 
 
 class Values(NamedTuple):
@@ -40,7 +42,7 @@ def json_values(text: str) -> Values:
     found = Values([], [])
     in_fence = False
     at = 0
-    while mark := _MARK.search(text, at):
+    while len(found.fenced) + len(found.loose) < MAX_VALUES and (mark := _MARK.search(text, at)):
         at = mark.end()
         if mark["fence"]:
             in_fence = not in_fence
@@ -106,11 +108,13 @@ _SAME = {"[": re.compile(r"[\[\]]"), "{": re.compile(r"[{}]")}
 
 def _read(text: str) -> list[Any]:
     """The value that `text` is, or nothing."""
-    for written in (text, None):
+    for is_odd in (False, True):
         try:
-            return [_DECODER.decode(_as_json(text) if written is None else written)]
-        except (ValueError, RecursionError):
+            value = _DECODER.decode(_as_json(text) if is_odd else text)
+            json.dumps(value, ensure_ascii=False).encode()  # half a character can be written nowhere
+        except (ValueError, OverflowError):
             continue
+        return [value]
     return []
 
 
@@ -121,23 +125,24 @@ def _as_json(text: str) -> str:
 
 _ODD = re.compile(rf"{_STRING}|,(?=\s*[\]}}])|\b(?:True|False|None)\b", re.DOTALL)
 _WORDS = {"True": "true", "False": "false", "None": "null", ",": ""}
-_ESCAPES = re.compile(r"""\\x([0-9a-fA-F]{2}) | \\(.) | (")""", re.VERBOSE | re.DOTALL)
+_ESCAPES = re.compile(r"""\\(?:x(..)|U(.{8})|(.)) | (")""", re.VERBOSE | re.DOTALL)
 
 
 def _without_oddity(match: re.Match[str]) -> str:
     token = match[0]
-    if token[0] != "'":
-        return _WORDS.get(token, token)
+    if token[0] not in "'\"":
+        return _WORDS[token]
     return f'"{_ESCAPES.sub(_escape, token[1:-1])}"'
 
 
 def _escape(match: re.Match[str]) -> str:
-    code, escaped, quote = match.groups()
-    if code:
-        return f"\\u00{code}"
-    if quote:
+    """What JSON has for an escape of Python, or for a double quote."""
+    short, long, char, bare = match.groups()
+    if code := short or long:
+        return json.dumps(chr(int(code, 16)))[1:-1]
+    if bare:
         return '\\"'
-    return "'" if escaped == "'" else match[0]
+    return "'" if char == "'" else match[0]
 
 
 def _finite(number: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
+from uuid import UUID
 
 Namespace = tuple[str, ...]
 
@@ -20,12 +21,12 @@ def ns_label(value: object) -> str:
     """`value` as one label of a name space, different for different values.
 
     `%`, `.`, `*`, control characters and lone surrogates are percent-encoded as UTF-8, empty is `%00`. One longer than
-    400 bytes is cut, and ends in `%~` and its SHA-256. Whole numbers are labelled as their text; other values that
-    are no text begin with `%!` and their type's name, so that None is not the user "None".
+    400 bytes is cut, and ends in `%~` and its SHA-256. Whole numbers and UUIDs are labelled as their text; other values
+    that are no text begin with `%!` and their type's name, so that None is not the user "None".
     """
     if isinstance(value, str):
         text = str.__str__(value)
-    elif isinstance(value, int) and not isinstance(value, bool):
+    elif isinstance(value, int | UUID) and not isinstance(value, bool):
         text = str(value)
     else:
         return _short(f"%!{type(value).__name__}!{_encoded(str(value))}", repr(value))
@@ -55,6 +56,8 @@ def _encoded(text: str) -> str:
 
 
 def _percent(character: str) -> str:
+    if character == "\x00":
+        return "%C0%80"  # which is no UTF-8 of anything; `%00` is the empty text
     return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
 
 

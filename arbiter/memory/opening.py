@@ -24,6 +24,19 @@ if TYPE_CHECKING:
 _POSTGRES = ("postgresql://", "postgres://")
 _SETUP_LOCK = 0x6172626974657201
 _BUSY = 30.0
+# A vector goes with its record, also where that is deleted by a process that knows of no vectors, or by its time to
+# live. (SQLite does not count as deleted what is replaced.)
+_FORGET_SQLITE = (
+    "CREATE TRIGGER IF NOT EXISTS arbiter_forget AFTER DELETE ON store BEGIN "
+    "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; END"
+)
+_FORGET_POSTGRES_FUNCTION = (
+    "CREATE OR REPLACE FUNCTION arbiter_forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+    "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; RETURN OLD; END $$"
+)
+_FORGET_POSTGRES = (
+    "CREATE TRIGGER arbiter_forget AFTER DELETE ON store FOR EACH ROW EXECUTE FUNCTION arbiter_forget()"
+)
 _TRIES = 20
 
 
@@ -38,6 +51,9 @@ def open_store(
     given. Where the index of the store is not to be had (a Python that cannot load extensions into SQLite, a PostgreSQL
     without pgvector), vectors are compared by `LocalIndex`, with a warning. `ConfigurationError` if a package is
     missing.
+
+    Open it with the same embeddings in every process: one without them writes records that are not found by meaning
+    until `MemoryStore.areindex(..., everything=True)`.
     """
     if embeddings is not None and dims is None:
         dims = len(embeddings.embed_query("how long is a vector?"))
@@ -73,6 +89,8 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
                 return beside.execute(statement, values).fetchall()
 
             table = VectorTable(run, text="TEXT", binary="BLOB")
+            if path != ":memory:":  # which is another database to each connection
+                run(_FORGET_SQLITE, ())
             yield LocalIndex(store, table, index["embed"], index["dims"])
 
 
@@ -136,6 +154,11 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
                         return cursor.fetchall() if cursor.description else []
 
                 table = VectorTable(run, text='TEXT COLLATE "C"', binary="BYTEA")
+                if not connection.execute(
+                    "SELECT 1 FROM pg_trigger WHERE tgname = 'arbiter_forget'"
+                ).fetchone():
+                    run(_FORGET_POSTGRES_FUNCTION, ())
+                    run(_FORGET_POSTGRES, ())
                 store = LocalIndex(plain, table, index["embed"], index["dims"])
         yield store
 

@@ -17,9 +17,10 @@ from arbiter.calls import LOOP
 from arbiter.memory.access import StoreLoopError
 from arbiter.memory.cycle import utc_now
 from arbiter.memory.entities import Entities, Entity
+from arbiter.memory.evidence import TrustProfile
 from arbiter.memory.facts import FactStore
 from arbiter.memory.goals import Goals
-from arbiter.memory.names import joined, ns_label
+from arbiter.memory.names import joined
 from arbiter.memory.records import (
     Fact,
     FactState,
@@ -32,7 +33,7 @@ from arbiter.memory.records import (
 )
 from arbiter.memory.relationships import Relationships
 from arbiter.memory.stores import MemoryStore, Value, namespace
-from arbiter.memory.trust import Trust, TrustProfile
+from arbiter.memory.trust import Trust
 from arbiter.models import visible
 
 T = TypeVar("T")
@@ -144,9 +145,9 @@ class Memory:
         return self._wait(self.aregister_entity(entity_id, *names))
 
     async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
-        """Delete for good what is known about an entity: the facts whose claim has `query` in it (any case), the one with
-        that `id`, or all; with their vectors, what was derived from them, and their mentions in thoughts. It cannot be
-        learned again. Returns how many were deleted. See `FactStore.forget`."""
+        """Delete for good what is known about an entity: the facts whose claim has `query` in it (any case), the one
+        with that `id`, or all; with their vectors, what was derived from them, and their mentions in thoughts. It
+        cannot be learned again. Returns how many were deleted. See `FactStore.forget`."""
         return await self._facts.forget(entity_id, query, id=id)
 
     def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
@@ -159,7 +160,9 @@ class Memory:
         relationships in both directions, its goals, thoughts in any room that it took part in or that name it, and
         how it was registered."""
         kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
-        registered = [e for e in await Entities(self.store, agent_id=self.agent_id).all() if e.id == entity_id]
+        registered = [
+            e for e in await Entities(self.store, agent_id=self.agent_id).all() if e.id == entity_id
+        ]
         names = (entity_id, *(name for entity in registered for name in entity.names))
         goals = readable(Goal, await self._everywhere("goals"))
         thoughts = readable(Thought, await self._everywhere("thoughts"))
@@ -182,8 +185,8 @@ class Memory:
         return self._wait(self.aexport(entity_id))
 
     async def atable(self, entity_id: str) -> Table:
-        """What is known about an entity, to be printed: claim, type, confidence, how often and when it was heard, and from
-        which messages. Conflicting claims are there too, and say so."""
+        """What is known about an entity, to be printed: claim, type, confidence, how often and when it was heard, and
+        from which messages. Conflicting claims are there too, and say so."""
         known = [fact for fact in await self.afacts(entity_id, None) if fact.state in ("active", "disputed")]
         table = Table(title=Text(f"known about {visible(entity_id)}"))
         for heading in ("claim", "type", "confidence", "mentions", "last heard", "sources"):
@@ -217,7 +220,7 @@ class Memory:
 
     async def _everywhere(self, kind: str) -> list[Value]:
         """The records of a kind in all rooms."""
-        places = await self.store.anamespaces(("arbiter", ns_label(self.agent_id), kind))
+        places = await self.store.aspaces(self.agent_id, kind)
         return [entry.value for place in places for entry in await self.store.alist(place)]
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:

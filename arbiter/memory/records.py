@@ -82,11 +82,12 @@ class Fact(Record):
 
     `type` is `fact` (true and stays so), `status` (true now) or `opinion`. `confidence` is 0 to 0.99. `speaker` is the
     entity that said it first. `room_ids` and `source_message_ids` say where, oldest first. `valid_from` and `valid_to`
-    bound when it held, as far as known; `expires_at` is when a status is no longer believed.
+    bound when it held, as far as known; `expires_at` is when a status is no longer believed. `speakers` are
+    all who said it, `counted` the turns whose mentions were counted last, so that none is counted twice.
     """
 
     _times = ("first_seen_at", "last_seen_at", "valid_from", "valid_to", "expires_at")
-    _tuples = ("source_message_ids", "room_ids", "contradicts", "derived_from")
+    _tuples = ("source_message_ids", "room_ids", "contradicts", "derived_from", "speakers", "counted")
 
     id: str
     claim: str
@@ -116,6 +117,8 @@ class Fact(Record):
     expires_at: datetime | None = None
     needs_embedding: bool = False
     origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    speakers: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def expired(self, now: datetime) -> bool:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import copy
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, SearchItem
 
 from arbiter.memory.access import access_to
-from arbiter.memory.embedders import watched_embeddings
 from arbiter.memory.names import Namespace, joined, namespace, ns_label, safe_key
-from arbiter.memory.values import CLAIM, PENDING, claim_of, clean, clean_text, matches
-from arbiter.memory.words import overlap, words_of
+from arbiter.memory.values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
+from arbiter.memory.words import likest
 
 __all__ = ["Entry", "Found", "LockProvider", "MemoryStore", "Namespace", "Value", "namespace", "ns_label"]
 
@@ -25,7 +24,7 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A lock by name that several processes share."""
 
 _TRIES = 3
-_NAMESPACES = 1000
+_PAGE = 1_000
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
@@ -103,43 +102,51 @@ class MemoryStore:
             return Found((), semantic=False)
         hits = await self._hits(ns, query, limit)
         if hits is None:
-            entries = await self.alist(ns)
-            return Found(_by_words(entries, query, limit), semantic=False)
+            return Found(await self._lexical(ns, query, limit), semantic=False)
         found = [Entry(item.key, self._own(item.value), item.score) for item in hits]
-        pending = await self.alist(ns, filter={PENDING: True})
-        return Found(found, semantic=True, by_words=_by_words(pending, query, limit))
+        if self._access.settled(ns):
+            return Found(found, semantic=True)
+        pending = await self._by_words(ns, query, limit, {PENDING: True})
+        return Found(found, semantic=True, by_words=pending)
 
-    async def anamespaces(self, prefix: Namespace) -> list[Namespace]:
-        """The name spaces that begin with `prefix` and hold anything."""
+    async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
+        """All name spaces of that agent that hold records of one kind."""
+        prefix = namespace(agent_id, kind, "")[:-1]
         found: dict[Namespace, None] = {}
-        while page := await self._access.call(
-            "list_namespaces", prefix=prefix, limit=_NAMESPACES, offset=len(found)
-        ):
+        while True:
+            page: list[Namespace] = await self._access.call(
+                "list_namespaces", prefix=prefix, max_depth=4, limit=_PAGE, offset=len(found)
+            )
             before = len(found)
-            found.update(dict.fromkeys(tuple(ns) for ns in page))
-            if len(page) < _NAMESPACES or len(found) == before:
-                break
-        return list(found)
+            found.update(dict.fromkeys(map(tuple, page)))
+            if len(found) == before:
+                return [ns for ns in found if len(ns) == len(prefix) + 1]
 
     async def aupdate(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        *,
+        ttl: Callable[[Value], float | None] | None = None,
     ) -> Value | None:
         """Read, change and write one record under its lock. `change` gets None where there is none, and returns None to
-        delete it, or the very same object to leave it as it is. Returns what is there afterwards."""
+        delete it, or the very same object to leave it as it is. `ttl` says of a value to be written what
+        `aput` is given. Returns what is there afterwards."""
         writing = False
 
         async def update() -> Value | None:
             nonlocal writing
             async with self.lock("record", *ns, key):
                 writing = True
-                return await self._update(ns, safe_key(key), change)
+                return await self._update(ns, safe_key(key), change, ttl)
 
         return await _uninterrupted(update(), lambda: writing)
 
     async def areindex(self, ns: Namespace, *, everything: bool = False) -> int:
         """Try once more to embed what could not be embedded; how many were. With `everything` all records that have a
         claim: after a store was given an index, or another model. Gives up after three failures in a row."""
-        if self._indexed() is False:
+        if self.indexed is False:
             return 0
         done = failures = 0
         for entry in await self.alist(ns, filter=None if everything else {PENDING: True}):
@@ -169,14 +176,10 @@ class MemoryStore:
 
     def _own(self, value: Value) -> Value:
         """`value`, as an object that the caller may change."""
-        return copy.deepcopy(value) if self._access.hands_out_its_own else value
+        return copied(value) if self._access.hands_out_its_own else value
 
     @property
     def indexed(self) -> bool | None:
-        """Whether the store has embeddings; None if it does not say."""
-        return self._indexed()
-
-    def _indexed(self) -> bool | None:
         """Whether the store has embeddings; None if it does not say."""
         if not hasattr(self.store, "index_config"):
             return None
@@ -184,7 +187,7 @@ class MemoryStore:
 
     async def _hits(self, ns: Namespace, query: str, limit: int) -> list[SearchItem] | None:
         """What the index finds; None where there is none, or where it or its embedder does not work."""
-        if self._indexed() is False:
+        if self.indexed is False:
             return None
 
         def wanted(item: SearchItem) -> bool:
@@ -192,16 +195,44 @@ class MemoryStore:
             return claim_of(item.value) is not None and item.value.get(PENDING) is not True
 
         try:
-            found = await self._access.scored(ns, query, wanted, limit=limit)
+            with self._watched(query):
+                found = await self._access.scored(ns, query, wanted, limit=limit)
         except Exception:  # whatever it was: if it is the store, it will be raised where the records are read
             return None
-        return [] if found is None and self._indexed() else found
+        return [] if found is None and self.indexed else found
+
+    async def _lexical(self, ns: Namespace, query: str, limit: int) -> list[Entry]:
+        claims = await self._access.claims(ns)
+        if claims is None:
+            return await self._by_words(ns, query, limit, {})
+        likely = [(key, score, await self.aget(ns, key)) for key, score in likest(claims, query, limit=limit)]
+        return [Entry(key, value, score) for key, score, value in likely if value is not None]
+
+    async def _by_words(self, ns: Namespace, query: str, limit: int, filter: Value) -> list[Entry]:
+        def wanted(item: SearchItem) -> bool:
+            return claim_of(item.value) is not None and matches(item.value, filter)
+
+        begun = time.monotonic()
+        items = await self._access.items(ns, wanted, filter=filter, limit=None)
+        if PENDING in filter and not items:
+            self._access.settle(ns, since=begun)
+        found = likest([(item, item.value[CLAIM]) for item in items], query, limit=limit)
+        return [Entry(item.key, self._own(item.value), score) for item, score in found]
+
+    def _watched(self, text: str) -> AbstractContextManager[None]:
+        """While a wrong vector of that text counts as a failure of the embedder."""
+        embedder = self._access.embedder
+        return nullcontext() if embedder is None else embedder.watch(text)
 
     async def _update(
-        self, ns: Namespace, key: str, change: Callable[[Value | None], Value | None]
+        self,
+        ns: Namespace,
+        key: str,
+        change: Callable[[Value | None], Value | None],
+        ttl: Callable[[Value], float | None] | None,
     ) -> Value | None:
         found = await self.aget(ns, key)
-        before = copy.deepcopy(found)
+        before = copied(found)
         after = change(found)
         if after is found and found == before:
             return found
@@ -209,8 +240,8 @@ class MemoryStore:
             await self._access.call("delete", ns, key)
             return None
         stored: Value = clean(after)
-        await self._put(ns, key, stored, None)
-        return stored
+        await self._put(ns, key, stored, None if ttl is None else ttl(stored))
+        return self._own(stored)
 
     async def _put(self, ns: Namespace, key: str, value: Value, ttl: float | None) -> None:
         """Write a value that is ours, and note in it whether it could be embedded."""
@@ -218,7 +249,7 @@ class MemoryStore:
         if ttl is not None and getattr(self.store, "supports_ttl", False):
             options["ttl"] = ttl / 60
         claim = claim_of(value)
-        if self._indexed() is not False:
+        if self.indexed is not False:
             if claim is not None and await self._put_embedded(ns, key, value, claim, options):
                 return
             # An index keeps the vector of what is overwritten without one.
@@ -226,6 +257,8 @@ class MemoryStore:
             if old is not None and claim_of(old.value) is not None:
                 await self._access.call("delete", ns, key)
         await self._access.call("put", ns, key, value, **options)
+        if value.get(PENDING) is True:
+            self._access.owe(ns)
 
     async def _put_embedded(
         self, ns: Namespace, key: str, value: Value, claim: str, options: Mapping[str, Any]
@@ -233,9 +266,8 @@ class MemoryStore:
         """Whether it could be; if not, the value says so from now on."""
         if PENDING in value:
             value[PENDING] = False
-        embedder = watched_embeddings(self.store)
         try:
-            with nullcontext() if embedder is None else embedder.watch(claim):
+            with self._watched(claim):
                 await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
         except Exception:  # if it was the store and not the embedder, the next write will raise it again
             value[PENDING] = True
@@ -249,17 +281,6 @@ class MemoryStore:
             if value is None or claim is None or not (everything or value.get(PENDING) is True):
                 return False
             return await self._put_embedded(ns, key, value, claim, {})
-
-
-def _by_words(entries: Sequence[Entry], query: str, limit: int) -> list[Entry]:
-    wanted = words_of(query)
-    scored = [
-        Entry(entry.key, entry.value, score)
-        for entry in entries
-        if (claim := claim_of(entry.value)) is not None and (score := overlap(words_of(claim), wanted))
-    ]
-    scored.sort(key=lambda entry: entry.score or 0.0, reverse=True)
-    return scored[:limit]
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T], begun: Callable[[], bool] = lambda: True) -> T:

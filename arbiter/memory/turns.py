@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
@@ -16,11 +16,11 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from arbiter.memory.conversation import SPEAKER, list_of
-from arbiter.states import ROOT, as_state
+from arbiter.states import ROOT, as_state, freeze
 
 
 @contextmanager
-def ambient(config: RunnableConfig | None) -> Iterator[None]:
+def ambient(config: RunnableConfig | None) -> Generator[None]:
     """Let `get_config()`, `get_store()` and the like find the node's own, as far as it may be known."""
     token = var_child_runnable_config.set(config)
     try:
@@ -54,7 +54,9 @@ def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Pla
     LangGraph Platform has authenticated. An empty one is none."""
     conf: Mapping[str, Any] = (config or {}).get("configurable") or {}
     context: Any = None if runtime is None else runtime.context
-    said = context.get("user_id") if isinstance(context, Mapping) else getattr(context, "user_id", None)
+    said: Any = getattr(context, "user_id", None)
+    if said is None:
+        said = as_state(context).get("user_id")
     info = None if runtime is None else runtime.execution_info
     users = (_id(said), _id(conf.get("user_id")), _id(conf.get("langgraph_auth_user_id")))
     return Place(
@@ -142,6 +144,36 @@ def merged(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[
         else:
             by_id[message.id] = message
     return list(by_id.values())
+
+
+class Shown(Sequence[BaseMessage]):
+    """Messages as handlers see them: copies, each made when it is first looked at and the same from then on."""
+
+    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+        self._messages = messages
+        self._copies: dict[int, BaseMessage] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> BaseMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BaseMessage]: ...
+    def __getitem__(self, index: int | slice) -> BaseMessage | Sequence[BaseMessage]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        if (copy := self._copies.get(at)) is None:
+            copy = self._copies.setdefault(at, freeze(self._messages[at]))
+        return copy
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def the(self, message: BaseMessage | None) -> BaseMessage | None:
+        """The copy of that very message."""
+        for at in range(len(self) - 1, -1, -1):
+            if self._messages[at] is message:
+                return self[at]
+        return None
 
 
 def newest_human(messages: Sequence[BaseMessage]) -> BaseMessage | None:

@@ -41,6 +41,15 @@ def clean(value: object) -> Any:
     raise TypeError(f"a record holds only what JSON has, and {type(value).__name__} is not among it.")
 
 
+def copied(value: object) -> Any:
+    """A copy of something that came out of a store, as deep as its objects and lists go."""
+    if isinstance(value, dict):
+        return {key: copied(member) for key, member in cast("dict[str, object]", value).items()}
+    if isinstance(value, list):
+        return [copied(member) for member in cast("list[object]", value)]
+    return value
+
+
 def claim_of(value: Mapping[str, Any]) -> str | None:
     """The text of a value that is to be embedded, None if there is none."""
     claim: object = value.get(CLAIM)

@@ -10,18 +10,17 @@ import asyncio
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from math import hypot
 from operator import mul
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, SearchItem, SearchOp
 
 from arbiter.calls import start
-from arbiter.memory.embedders import VectorError
+from arbiter.memory.embedders import VectorError, check_vector
 from arbiter.memory.names import Namespace
 from arbiter.memory.values import CLAIM, claim_of, matches
 
@@ -32,11 +31,11 @@ Run = Callable[[str, Sequence[Any]], Rows]
 _CHUNK = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A vector of length 1 as little-endian float32, and the digest of what it was made of."""
+class Row(NamedTuple):
+    """A vector of length 1 as little-endian float32, and the digest of what it was made of. `prefix` is the name space
+    with dots between its labels."""
 
-    ns: Namespace
+    prefix: str
     key: str
     digest: str
     vector: bytes
@@ -64,14 +63,14 @@ class VectorTable:
         self._run(
             "INSERT INTO arbiter_vectors (prefix, key, digest, vector) VALUES (?, ?, ?, ?) ON CONFLICT (prefix, key) "
             "DO UPDATE SET digest = excluded.digest, vector = excluded.vector",
-            (".".join(row.ns), row.key, row.digest, row.vector),
+            row,
         )
 
     def delete(self, ns: Namespace, key: str) -> None:
         self._run("DELETE FROM arbiter_vectors WHERE prefix = ? AND key = ?", (".".join(ns), key))
 
     def under(self, ns: Namespace) -> list[Row]:
-        """The vectors of that name space and of longer ones."""
+        """The vectors of that name space and of longer ones, each as the tuple that a `Row` is."""
         columns = "SELECT prefix, key, digest, vector FROM arbiter_vectors"
         if ns:
             prefix = ".".join(ns)  # "/" is the character after "."
@@ -81,7 +80,7 @@ class VectorTable:
             )
         else:
             found = self._run(columns, ())
-        return [Row(tuple(row[0].split(".")), row[1], row[2], row[3]) for row in found]
+        return cast("list[Row]", found)
 
 
 class LocalIndex(BaseStore):
@@ -105,7 +104,12 @@ class LocalIndex(BaseStore):
     def __init__(self, inner: BaseStore, table: VectorTable, embeddings: Embeddings, dims: int) -> None:
         self.inner = inner
         self.embeddings = embeddings
-        self.index_config = {"dims": dims, "embed": embeddings, "fields": [CLAIM], "text_fields": [CLAIM]}
+        self.index_config: dict[str, Any] = {
+            "dims": dims,
+            "embed": embeddings,
+            "fields": [CLAIM],
+            "text_fields": [CLAIM],
+        }
         self.supports_ttl = inner.supports_ttl
         self.ttl_config = inner.ttl_config
         self._table = table
@@ -116,7 +120,7 @@ class LocalIndex(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         given = list(ops)
         queries = {op.query for op in given if isinstance(op, SearchOp) and op.query}
-        asked = {query: self.embeddings.embed_query(query) for query in queries}
+        asked = {query: self._embedded(query) for query in queries}
         rows = self._rows([op for op in given if isinstance(op, PutOp)])
         with self._guard:
             found = {
@@ -153,8 +157,13 @@ class LocalIndex(BaseStore):
         if len(vectors) != len(new):
             raise VectorError(f"the embedder gave {len(vectors)} vectors for {len(new)} texts.")
         for (at, (_, digest)), vector in zip(new.items(), vectors, strict=True):
-            rows[at] = Row(*at, digest, _packed(vector))
+            rows[at] = Row(".".join(at[0]), at[1], digest, _packed(vector))
         return rows
+
+    def _embedded(self, query: str) -> list[float]:
+        vector = self.embeddings.embed_query(query)
+        check_vector(vector, self.index_config["dims"])
+        return vector
 
     def _digest(self, claim: str) -> str:
         return sha256(f"{self._model}\n{claim}".encode("utf-8", "surrogatepass")).hexdigest()
@@ -172,15 +181,15 @@ class LocalIndex(BaseStore):
 
     def _nearest(self, op: SearchOp, query: Sequence[float]) -> Iterator[tuple[Item, float]]:
         wanted = _packed(query)
-        rows = [row for row in self._table.under(op.namespace_prefix) if len(row.vector) == len(wanted)]
-        scores = _scores(wanted, [row.vector for row in rows])
+        rows = [row for row in self._table.under(op.namespace_prefix) if len(row[3]) == len(wanted)]
+        scores = _scores(wanted, [row[3] for row in rows])
         order = sorted(range(len(rows)), key=scores.__getitem__, reverse=True)
         for begin in range(0, len(order), _CHUNK):
-            chunk = order[begin : begin + _CHUNK]
-            gets = [GetOp(rows[at].ns, rows[at].key, op.refresh_ttl) for at in chunk]
-            for at, item in zip(chunk, self.inner.batch(gets), strict=True):
-                if isinstance(item, Item) and rows[at].digest == self._digest(claim_of(item.value) or ""):
-                    yield item, scores[at]
+            chunk = [(scores[at], Row(*rows[at])) for at in order[begin : begin + _CHUNK]]
+            gets = [GetOp(tuple(row.prefix.split(".")), row.key, op.refresh_ttl) for _, row in chunk]
+            for (score, row), item in zip(chunk, self.inner.batch(gets), strict=True):
+                if isinstance(item, Item) and row.digest == self._digest(claim_of(item.value) or ""):
+                    yield item, score
 
 
 def _indexed(op: PutOp) -> str | None:

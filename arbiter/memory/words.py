@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from functools import lru_cache
 from math import sqrt
+from typing import TypeVar
 from unicodedata import normalize
+
+T = TypeVar("T")
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
 _WORD = re.compile(
     r"\d+(?:[.,]\d+)+|[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+"
 )
 
+_SHORT = 500
+
 
 def words_of(text: str) -> frozenset[str]:
     """The different words of a text, numbers included, upper and lower case aside."""
+    return _kept(text) if len(text) <= _SHORT else _found(text)
+
+
+@lru_cache(maxsize=2**14)
+def _kept(text: str) -> frozenset[str]:
+    # The same claims are compared turn after turn.
+    return _found(text)
+
+
+def _found(text: str) -> frozenset[str]:
     if not text.isascii():
         text = normalize("NFKC", text)
     return frozenset(_WORD.findall(text.casefold()))
+
+
+def likest(claims: Iterable[tuple[T, str]], query: str, *, limit: int) -> list[tuple[T, float]]:
+    """Of (what, text), at most `limit` of those that share words with `query`, with their `overlap`, best first."""
+    wanted = words_of(query)
+    found = [
+        (what, overlap(words, wanted))
+        for what, text in claims
+        if not wanted.isdisjoint(words := words_of(text))
+    ]
+    found.sort(key=lambda pair: pair[1], reverse=True)
+    return found[:limit]
 
 
 def overlap(one: Set[str], other: Set[str]) -> float:

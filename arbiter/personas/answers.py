@@ -42,11 +42,18 @@ def as_score(value: float) -> tuple[int, bool]:
 
 
 def _confidence(value: Any) -> float:
-    return 0.5 if value is None else float(min(max(finite(value), 0), 1))
+    try:
+        return float(min(max(finite(value), 0), 1))
+    except ValueError:
+        return 0.5  # a score is not worth less for being "quite sure"
 
 
 def _text(value: Any) -> Any:
     return "" if value is None else value
+
+
+def _present(value: Any) -> Any:
+    return True if value is None else value
 
 
 Number = Annotated[
@@ -58,13 +65,14 @@ Confidence = Annotated[
     float, PlainValidator(_confidence), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})
 ]
 Reasoning = Annotated[str, BeforeValidator(_text)]
+Present = Annotated[bool, BeforeValidator(_present)]
 
 
 class ScoreAnswer(BaseModel):
     """How true one claim is."""
 
     reasoning: Reasoning = Field("", description="What in the quoted text speaks for and against the claim.")
-    evidence_present: bool = Field(
+    evidence_present: Present = Field(
         True, description="False if the quoted text has nothing by which the claim could be judged."
     )
     score: Number = Field(description="0 (certainly false everywhere) to 9 (certainly true everywhere).")

@@ -36,7 +36,7 @@ async def adrive(steps: Steps[T], judge: Judge, timeout: float | None, concurren
     async def answer(request: JudgeRequest) -> Outcome:
         async with free:
             try:
-                return await asyncio.wait_for(judge.ajudge(request), timeout)
+                return _checked(await asyncio.wait_for(judge.ajudge(request), timeout))
             except ConfigurationError:
                 raise
             except Exception as error:
@@ -70,11 +70,16 @@ def _wait(end: float | None, future: Future[Any]) -> Any:
 
 def _outcome(call: Callable[[], Any]) -> Outcome:
     try:
-        reply: JudgeReply = call()
+        return _checked(call())
     except ConfigurationError:
         raise  # a mistake of whoever set this up, such as a stale recording: no outcome of a judgement
     except Exception as error:
         return error
+
+
+def _checked(reply: Any) -> JudgeReply:
+    if not isinstance(reply, JudgeReply):
+        raise TypeError(f"the judge returned a {type(reply).__name__}; expected a JudgeReply")
     return reply
 
 

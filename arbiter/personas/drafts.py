@@ -6,39 +6,53 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from arbiter.history import HistoryItem
-from arbiter.personas.conversation import Cast, messages_in
+from arbiter.history import History
+from arbiter.personas.conversation import Cast, is_single, messages_in, new_of
 from arbiter.personas.texts import jaccard, tokens
-from arbiter.personas.trajectories import SOMEBODY, Trajectory
+from arbiter.personas.trajectories import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What an agent is about to say, and what was said before. `own` are the texts of its messages so far."""
+    """What an agent (None: nobody knows which) is about to say, and what was said before.
+
+    `own` are the texts of its messages so far. `acts`: it does something else than say `text`, such as call a tool.
+    """
 
     agent: str | None
     text: str
     before: Trajectory
-    own: tuple[str, ...]
+    own: tuple[str, ...] = ()
+    acts: bool = False
 
 
-def draft_of(cast: Cast, item: HistoryItem, output: Mapping[str, Any]) -> Draft:
-    """The draft in a node's output. A node may return the whole conversation: only what is new of it counts."""
-    given = messages_in(item.input_state.get(cast.key))
-    now = messages_in(output.get(cast.key))
-    if now[: len(given)] == given:
-        now = now[len(given) :]
-    said = [one for one in now if isinstance(one, str | AIMessage)]
-    named = (cast.name(one.name) for one in said if isinstance(one, AIMessage) and one.name)
-    agent = next(named, None) or cast.acting(item)
-    before = cast.trajectory(given, agent)
-    text = "\n".join(
-        filter(None, (one.strip() if isinstance(one, str) else str(one.text).strip() for one in said))
-    )
-    own = tuple(event.text for event in before.actions_of(agent or SOMEBODY))
-    return Draft(agent, text, before, own)
+def draft_of(cast: Cast, history: History, output: Mapping[str, Any], known: str | None = None) -> Draft:
+    """The draft in the output of the newest node run. Only what is new in it counts, and no message of somebody else
+    than an agent. `known` is who acts where nothing else says so."""
+    given = messages_in(history.entries[-1][-1].input_state.get(cast.key))
+    said = [one for one in new_of(given, messages_in(output.get(cast.key))) if is_said(cast, one)]
+    named = (cast.name(one.name) for one in said if isinstance(one, BaseMessage) and one.name)
+    agent = next(named, None) or cast.acting(history.entries[-1][-1]) or known
+    before = cast.trajectory(given, agent, cast.writers(history, given))
+    text = "\n".join(filter(None, map(_text, said)))
+    own = tuple(event.text for event in before.actions_of(agent)) if agent else ()
+    return Draft(agent, text, before, own, any(map(_acts, said)))
+
+
+def is_said(cast: Cast, one: Any) -> bool:
+    """Whether that is something an agent says: a text, an AI message, or a human one in an agent's name."""
+    if isinstance(one, HumanMessage):
+        return bool(one.name) and (not cast.personas or cast.name(one.name) in cast.personas)
+    return isinstance(one, str | AIMessage)
+
+
+def _acts(message: Any) -> bool:
+    if not isinstance(message, AIMessage):
+        return False
+    picture = bool(message.content) and not isinstance(message.content, str) and not _text(message)
+    return bool(message.tool_calls or message.invalid_tool_calls or picture)
 
 
 def similarity_to(text: str, messages: Sequence[str]) -> tuple[float, str]:
@@ -53,26 +67,24 @@ def commit_nothing(key: str, output: Mapping[str, Any]) -> dict[str, Any]:
     return {name: output[name] for name in output if name != key}
 
 
-def with_text(key: str, item: HistoryItem, output: Mapping[str, Any], text: str | None) -> dict[str, Any]:
+def with_text(cast: Cast, history: History, output: Mapping[str, Any], text: str) -> dict[str, Any]:
     """A node's update that says `text` instead."""
-    value = output.get(key)
-    said = text or ""
-    given = messages_in(item.input_state.get(key))
-    messages = messages_in(value)
+    value = output.get(cast.key)
     if isinstance(value, str):
-        return {**output, key: said}
-    begin = len(given) if messages[: len(given)] == given else 0
-    new = range(begin, len(messages))
-    spoken = [at for at in new if isinstance(messages[at], str) or _speaks(messages[at])]
+        return {**output, cast.key: text}
+    messages = messages_in(value)
+    given = messages_in(history.entries[-1][-1].input_state.get(cast.key))
+    begin = len(messages) - len(new_of(given, messages))
+    spoken = [at for at, one in enumerate(messages) if at >= begin and is_said(cast, one) and _text(one)]
     kept: list[Any] = []
     for at, one in enumerate(messages):
         if at == spoken[-1]:
-            one = said if isinstance(one, str) else one.model_copy(update={"content": said})
+            one = text if isinstance(one, str) else one.model_copy(update={"content": text})
         elif at in spoken:
             continue  # the new text stands for all that was said
         kept.append(one)
-    return {**output, key: kept[0] if isinstance(value, BaseMessage) else kept}
+    return {**output, cast.key: kept[0] if is_single(value) else kept}
 
 
-def _speaks(message: Any) -> bool:
-    return isinstance(message, AIMessage) and bool(str(message.text).strip())
+def _text(one: Any) -> str:
+    return (one if isinstance(one, str) else str(one.text)).strip()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, TypeVar
-
-from langchain_core.messages import BaseMessage, convert_to_messages
 
 from arbiter.errors import ArbiterError, EvaluationError, ParameterError
 from arbiter.evaluation import NodeEvaluator
@@ -15,6 +12,7 @@ from arbiter.instructions import Instruction
 from arbiter.models import ChatModel, visible
 from arbiter.personas.answers import HIGHEST
 from arbiter.personas.characters import Persona
+from arbiter.personas.conversation import Cast, messages_in, new_of
 from arbiter.personas.judges import Judge, judge_of
 from arbiter.personas.propositions import PropositionSet, load_propositions
 from arbiter.personas.scorers import (
@@ -25,7 +23,7 @@ from arbiter.personas.scorers import (
     IdeasScorer,
     ScorerResult,
 )
-from arbiter.personas.trajectories import SOMEBODY, Event, Trajectory
+from arbiter.personas.trajectories import SOMEBODY, Trajectory
 from arbiter.verdicts import EvaluationResult
 
 T = TypeVar("T")
@@ -36,8 +34,9 @@ class DimensionEvaluator(NodeEvaluator):
 
     `metadata["raw"]` is the score from 0.0 to 9.0; the result's own is a ninth of it, and it passes when the raw one
     is at least `at_least`. Messages are LangChain's, or texts. AI messages without a name, and texts, are said by
-    the agent that is judged. Without a score (nothing was said, nothing to compare with, a judge that fails) there
-    is an evaluator error that begins with "abstained". The feedback has the worst reasons, and what is recommended.
+    the agent that is judged, unless the history has seen another node writing them. Without a score (nothing was said,
+    nothing to compare with, a judge that fails) there is an evaluator error that begins with "abstained". The feedback
+    has the worst reasons, and what is recommended.
     """
 
     # A model that answers from a cache a few times is not quick for that.
@@ -93,25 +92,37 @@ class DimensionEvaluator(NodeEvaluator):
         node = history.entries[-1][-1].node
         return EvaluationError(f"abstained: {why}", evaluator=self.name, node=node)
 
-    def said(self, history: History, persona: Persona | None = None) -> tuple[Trajectory, Trajectory]:
-        """What was said before the node ran, and what it said. Raises `EvaluationError` if that is nothing."""
+    def said(
+        self, history: History, persona: Persona | None = None, *, cast: Cast | None = None
+    ) -> tuple[Trajectory, Trajectory]:
+        """What was said before the node ran, and what it said. Raises `EvaluationError` if that is nothing.
+
+        `cast` tells who wrote what has no name; without it, all of that is the agent's.
+        """
         item = history.entries[-1][-1]
+        agent = _agent(persona)
+        known = cast or Cast(_known(persona), key=self.key)
         try:
-            before = _messages(item.input_state.get(self.key))
-            now = _messages(item.output_state.get(self.key))
+            before = messages_in(item.input_state.get(self.key))
+            now = new_of(before, messages_in(item.output_state.get(self.key)))
+            earlier = known.trajectory(before, agent, cast.writers(history, before) if cast else None)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise self.abstained(history, f"{self.key!r} holds no messages: {error}") from None
-        if now[: len(before)] == before:
-            now = now[len(before) :]  # a node may return the whole conversation
-        earlier, current = (_trajectory(found, persona) for found in (before, now))
+        current = known.trajectory(now, agent)
         if not current.actors:
             raise self.abstained(history, f"node {item.node!r} said nothing at {self.key!r}")
         return earlier, current
 
     def said_by(self, history: History, persona: Persona | None) -> tuple[Trajectory, Trajectory]:
-        """As `said`; raises `EvaluationError` also if only others spoke."""
-        earlier, current = self.said(history, persona)
-        agent = _agent(persona)
+        """As `said`; what other nodes wrote is theirs. Raises `EvaluationError` also if only others spoke."""
+        agent, node = _agent(persona), history.entries[-1][-1].node
+        others = Cast(_known(persona), nodes=self.target_nodes)
+        cast = Cast(
+            _known(persona),
+            key=self.key,
+            agent_of=lambda item: agent if item.node == node else others.acting(item),
+        )
+        earlier, current = self.said(history, persona, cast=cast)
         if not current.actions_of(agent):
             raise self.abstained(history, f"{', '.join(current.actors)} spoke, and not {agent}")
         return earlier, current
@@ -148,29 +159,6 @@ class DimensionEvaluator(NodeEvaluator):
             return given
         agent = persona.id or None if persona else None
         return self._made("propositions", lambda: load_propositions(given, dimension, agent))
-
-
-def _messages(value: Any) -> list[Any]:
-    """The messages and texts in a part of a state."""
-    if value is None:
-        return []
-    if isinstance(value, str | BaseMessage):
-        return [value]
-    parts = list(value)
-    return parts if all(isinstance(part, str) for part in parts) else list(convert_to_messages(parts))
-
-
-def _trajectory(said: Iterable[Any], persona: Persona | None) -> Trajectory:
-    agent = _agent(persona)
-    events: list[Event] = []
-    for one in said:
-        if not isinstance(one, str):
-            events += Trajectory.from_messages([one], agent)
-        elif one.strip():
-            events.append(Event.action(agent, one))
-    if persona is not None and persona.id:
-        events = [replace(event, actor=agent) if event.actor == persona.id else event for event in events]
-    return Trajectory.of(events)
 
 
 def _agent(persona: Persona | None) -> str:

@@ -12,12 +12,13 @@ See docs/personas.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,10 +28,10 @@ from langchain_core.messages import BaseMessage
 
 from arbiter.advice import CorrectionGate
 from arbiter.calls import start, within
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.models import ChatModel, model_of
+from arbiter.models import ChatModel, areply, model_of
 from arbiter.packs import pack_folder
 from arbiter.personas.answers import HIGHEST
 from arbiter.personas.asking import Steps
@@ -58,9 +59,11 @@ from arbiter.personas.gated import Attempt, DimensionCheck, GatedAction, GateSta
 from arbiter.personas.judges import Judge
 from arbiter.personas.propositions import PropositionSet, load_propositions
 from arbiter.personas.scorers import weighted_mean
+from arbiter.states import is_number
 from arbiter.verdicts import Correction
 
 T = TypeVar("T")
+_log = logging.getLogger("arbiter.personas")
 RECENT = 5
 """With how many of an agent's last messages a draft is compared."""
 NOTHING_TO_SAY = "DONE"
@@ -90,6 +93,7 @@ class _Open:
     """An action that is not decided yet."""
 
     attempts: list[Attempt] = field(default_factory=list[Attempt])
+    agent: str | None = None
 
 
 class PersonaGate(CorrectionGate):
@@ -97,11 +101,15 @@ class PersonaGate(CorrectionGate):
 
     `judge` is a judge, a chat model or a text for one. `personas` are the agents; one gate can serve all of them.
     `config` is for all of them, or by agent with "*" for the others; nothing is enabled unless it says so. Which agent
-    a draft is of is said by the name of its message, else by `agent_of`, else by the name of the node. `key` is where
-    the messages are; a text there is a message, too.
+    a draft is of is said by the name of its message, else by `agent_of`, else by the name of the node; a single agent
+    may also be bound to nodes, with `target_nodes`. A draft of nobody who is known is not judged, and its action says
+    so; adherence takes a persona. `key` is where the messages are; a text there is a message, too.
 
     `propositions` are those of the drafts, which they name as `{{action}}`: a folder with one folder a dimension, a set
-    for each dimension, or None for those that ship. `rewriter` is the model for `enable_direct_correction`.
+    for each dimension, or None for those that ship. `rewriter` is the model for `enable_direct_correction`; after
+    `rewriter_timeout` seconds, or an error of its own, the best draft is taken as if there were none.
+
+    A stale recording, and other mistakes in the set-up (`ConfigurationError`), are raised by the node.
 
     What became of each action is in `actions` (the last `keep` of them), in `statistics()`, and, as `gating`, in the
     history.
@@ -119,17 +127,23 @@ class PersonaGate(CorrectionGate):
         channel: str = "",
         propositions: str | Path | Mapping[str, PropositionSet] | None = None,
         rewriter: ChatModel | str | None = None,
+        rewriter_timeout: float = 30.0,
         keep: int = 10_000,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
-        self.cast = Cast(personas, key=key, agent_of=agent_of, channel=channel)
+        self.cast = Cast(personas, key=key, agent_of=agent_of, channel=channel, nodes=self.target_nodes)
+        self.messages_key = key
         self.config = checked_configs(config or GateConfig(), self.cast, f"gate {name!r}")
         configs = all_configs(self.config)
         self.max_attempts = max((found.drafts for found in configs), default=1)
         self.engine = PropositionEngine(judge, level="action")
         self.rewriter = None if rewriter is None else model_of(rewriter)
+        if not is_number(rewriter_timeout) or rewriter_timeout <= 0:
+            problem = f"expected seconds above 0, got {rewriter_timeout!r:.80}."
+            raise ParameterError(f"gate {name!r}", "rewriter_timeout", problem)
+        self.rewriter_timeout = rewriter_timeout
         if self.rewriter is None and any(found.enable_direct_correction for found in configs):
             raise ConfigurationError(f"gate {name!r}: enable_direct_correction needs a rewriter.")
         self._gates = any(found.gates for found in configs)
@@ -153,10 +167,7 @@ class PersonaGate(CorrectionGate):
         try:
             op = next(steps)
             while True:
-                if isinstance(op, _Judge):
-                    op = steps.send(self._judge(op))
-                else:
-                    op = steps.send(_text_of(self._writer.invoke(list(op.messages))))
+                op = steps.send(self._judge(op) if isinstance(op, _Judge) else self._rewrite(op))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]  # of `_reviewing`
 
@@ -166,10 +177,7 @@ class PersonaGate(CorrectionGate):
         try:
             op = next(steps)
             while True:
-                if isinstance(op, _Judge):
-                    op = steps.send(await self._ajudge(op))
-                else:
-                    op = steps.send(_text_of(await self._writer.ainvoke(list(op.messages))))
+                op = steps.send(await (self._ajudge(op) if isinstance(op, _Judge) else self._arewrite(op)))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]  # of `_reviewing`
 
@@ -197,19 +205,29 @@ class PersonaGate(CorrectionGate):
 
     def _reviewing(self, history: History, output: Mapping[str, Any], number: int) -> _Reviewing[Correction]:
         item = history.entries[-1][-1]
-        draft = draft_of(self.cast, item, output)
+        key = _key(history, item)
+        known = self._begin(key) if number == 1 else self._known(key)
+        # A draft that is written again is the same agent's, whether its message still says so or not.
+        draft = draft_of(self.cast, history, output, known.agent)
         config = config_for(self.config, self.cast, draft.agent)
         if not config.gates:
+            self._forget(key)
             return Correction.commit()
-        key = _key(history, item)
-        attempts = (self._begin(key) if number == 1 else self._known(key)).attempts
+        attempts, known.agent = known.attempts, draft.agent
         case = _Case(self, history, item, draft, config, attempts)
         if number > 1 and draft.text.strip(" .").upper() in ("", NOTHING_TO_SAY):
             attempts.append(Attempt(number=number, text="", token_usage=NO_TOKENS))
-            return case.decided("passed_after_retry", attempts[-1], commit_nothing(self.cast.key, output))
+            silent: list[Any] = []
+            if not draft.acts:
+                silent = [commit_nothing(self.cast.key, output)]
+            elif draft.text:  # it calls a tool, and says no more than that it says nothing
+                silent = [with_text(self.cast, history, output, "")]
+            return case.decided("passed_after_retry", attempts[-1], *silent)
         if not draft.text:
             self._forget(key)
             return Correction.commit()  # a call of a tool, say: nothing is said
+        if draft.agent is None:
+            return case.unknown(number)
         if len(draft.own) < config.minimum_required_qty_of_actions:
             attempts.append(Attempt(number=number, text=draft.text, token_usage=NO_TOKENS))
             return case.decided("passed", attempts[-1])
@@ -221,27 +239,34 @@ class PersonaGate(CorrectionGate):
         if number < config.drafts:
             return Correction.retry(feedback_on(attempts, config.drafts), keep=attempt.to_note())
         if config.enable_direct_correction:
-            rewritten = yield from self._rewritten(draft, config, attempts)
+            rewritten = yield from self._rewritten(case)
             if rewritten is not None:
                 outcome = "timeout_pass_through" if rewritten.unjudged else "corrected"
                 return case.decided(
-                    outcome, rewritten, with_text(self.cast.key, item, output, rewritten.text)
+                    outcome, rewritten, with_text(self.cast, history, output, rewritten.text or "")
                 )
         if not config.continue_on_failure:
             return case.decided("rejected", attempt)
         best = best_of(attempts)
         if best.stage == "rewrite":
-            return case.decided("forced_through", best, with_text(self.cast.key, item, output, best.text))
+            return case.decided(
+                "forced_through", best, with_text(self.cast, history, output, best.text or "")
+            )
         return case.decided("forced_through", best)
 
-    def _rewritten(
-        self, draft: Draft, config: GateConfig, attempts: list[Attempt]
-    ) -> _Reviewing[Attempt | None]:
+    def _rewritten(self, case: _Case) -> _Reviewing[Attempt | None]:
         """The first rewritten draft that passes. Each rewrites the best one so far, by what was found wrong with it."""
+        draft, config, attempts = case.draft, case.config, case.attempts
         for _ in range(config.max_correction_attempts):
             base = best_of(attempts)
-            text: str = yield _Rewrite(rewriting(base, self.cast.persona(draft.agent)))
-            changed = Draft(draft.agent, text.strip(), draft.before, draft.own)
+            text: str | Exception = yield _Rewrite(rewriting(base, self.cast.persona(draft.agent)))
+            if isinstance(text, Exception) or not text.strip():
+                wrong = (
+                    f"{type(text).__name__}: {text}" if isinstance(text, Exception) else "it wrote nothing"
+                )
+                case.problem = f"the rewriter failed: {wrong}"
+                return None
+            changed = replace(draft, text=text.strip())
             attempt = yield from self._checked(len(attempts) + 1, changed, config, stage="rewrite")
             attempts.append(attempt)
             if attempt.passed:
@@ -251,19 +276,22 @@ class PersonaGate(CorrectionGate):
     def _checked(self, number: int, draft: Draft, config: GateConfig, **stage: Any) -> _Reviewing[Attempt]:
         thresholds = config.thresholds
         asked: dict[Dimension, Steps[Judgements]] = {}
+        found: dict[Dimension, Judgements | BaseException] = {}
         target = self.cast.target(draft.before, draft.agent)
         for dimension in thresholds:
-            if dimension != "consistency" or draft.own:
+            if self._lacks_persona(dimension, draft.agent):
+                found[dimension] = LookupError(f"there is no persona of {draft.agent!r} to judge by")
+            elif dimension != "consistency" or draft.own:
                 asked[dimension] = self._asking(dimension, draft, target)
-        found: Mapping[Dimension, Judgements | BaseException] = {}
+        judged: Mapping[Dimension, Judgements | BaseException] = {}
         if asked:
-            found = yield _Judge(asked, config.judge_timeout)
+            judged = yield _Judge(asked, config.judge_timeout)
+            found.update(judged)
         checks: dict[str, DimensionCheck] = {
             dimension: _check(found.get(dimension), threshold, self._set(dimension, draft.agent))
             for dimension, threshold in thresholds.items()
         }
         similarity, similar = similarity_to(draft.text, draft.own[-RECENT:])
-        judged = list(found.values())
         return Attempt(
             number=number,
             text=draft.text,
@@ -272,9 +300,9 @@ class PersonaGate(CorrectionGate):
             most_similarity=config.max_action_similarity,
             similar_to=similar if config.gate_similarity_enabled else "",
             # What a judgement that failed has cost, nobody knows.
-            calls=sum(answer.calls if isinstance(answer, Judgements) else 1 for answer in judged),
+            calls=sum(answer.calls if isinstance(answer, Judgements) else 1 for answer in judged.values()),
             token_usage=total_usage(
-                answer.token_usage if isinstance(answer, Judgements) else None for answer in judged
+                answer.token_usage if isinstance(answer, Judgements) else None for answer in judged.values()
             ),
             **stage,
         )
@@ -285,6 +313,12 @@ class PersonaGate(CorrectionGate):
         if len(propositions) > 1:
             return self.engine.asking_batch(propositions.propositions, target, variables=variables)
         return _alone(self.engine.asking("score", propositions[0], target, variables=variables))
+
+    def _lacks_persona(self, dimension: Dimension, agent: str | None) -> bool:
+        """Whether a draft is to be held to a persona, and there is none."""
+        if dimension != "adherence" or self.cast.persona(agent):
+            return False
+        return any(found.include_personas for found in self._set(dimension, agent))
 
     def _set(self, dimension: str, agent: str | None) -> PropositionSet:
         persona = self.cast.personas.get(agent or "")
@@ -324,7 +358,7 @@ class PersonaGate(CorrectionGate):
         found: dict[Dimension, Judgements | BaseException] = {}
         for dimension, task in tasks.items():
             if dimension in late or task.cancelled():
-                found[dimension] = TimeoutError(f"no answer within {op.timeout:g} s")
+                found[dimension] = _late(op.timeout)
             elif (error := task.exception()) is None:
                 found[dimension] = task.result()
             elif isinstance(error, Exception) and not isinstance(error, ConfigurationError):
@@ -333,9 +367,28 @@ class PersonaGate(CorrectionGate):
                 raise error
         return found
 
-    @property
-    def _writer(self) -> Any:
-        return self.rewriter
+    def _rewrite(self, op: _Rewrite) -> str | Exception:
+        writer: Any = self.rewriter
+        try:
+            call = partial(writer.invoke, list(op.messages))
+            return _text_of(within(self.rewriter_timeout, start(call, name="arbiter-gate-rewriter")))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            return error
+
+    async def _arewrite(self, op: _Rewrite) -> str | Exception:
+        writer: Any = self.rewriter
+        task: asyncio.Future[Any] = asyncio.ensure_future(areply(writer, list(op.messages)))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self.rewriter_timeout)
+            return _text_of(task.result()) if done else _late(self.rewriter_timeout)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            return error
+        finally:
+            task.cancel()
 
     # What is known of an action until it is decided
 
@@ -372,6 +425,21 @@ class _Case:
     draft: Draft
     config: GateConfig
     attempts: list[Attempt]
+    problem: str = ""
+
+    def unknown(self, number: int) -> Correction:
+        """Nobody knows who speaks: the draft passes, and nothing about it was judged."""
+        self.problem = (
+            f"it is not known who speaks in node {self.item.node!r}: give its messages the name of an agent, "
+            "or the gate agent_of= or, with a single agent, target_nodes="
+        )
+        checks: dict[str, DimensionCheck] = {
+            dimension: DimensionCheck(score=None, threshold=threshold, status="error", reasoning=self.problem)
+            for dimension, threshold in self.config.thresholds.items()
+        }
+        attempt = Attempt(number=number, text=self.draft.text, checks=checks, token_usage=NO_TOKENS)
+        self.attempts.append(attempt)
+        return self.decided("timeout_pass_through", attempt)
 
     def decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> Correction:
         """Record the action, and say what is to be committed: the draft `taken`, or `output` instead."""
@@ -395,7 +463,10 @@ class _Case:
             token_usage=total_usage(attempt.token_usage for attempt in self.attempts),
             calls=sum(attempt.calls for attempt in self.attempts),
             attempts=tuple(self.attempts),
+            problem=self.problem,
         )
+        if self.problem:
+            _log.warning("gate %r: %s", self.gate.name, self.problem)
         self.gate.finished(_key(self.history, self.item), action)
         details = action.to_dict()
         if outcome == "rejected":
@@ -413,6 +484,10 @@ class _Case:
 def best_of(attempts: Sequence[Attempt]) -> Attempt:
     """The attempt with the highest total, of equals the earliest, among those whose text is at hand."""
     return max((attempt for attempt in attempts if attempt.text is not None), key=lambda found: found.total)
+
+
+def _late(seconds: float) -> TimeoutError:
+    return TimeoutError(f"no answer within {seconds:g} s")
 
 
 def _text_of(answer: Any) -> str:
@@ -438,16 +513,16 @@ def _check(
         return DimensionCheck(score=None, threshold=threshold, status=status, reasoning=problem)
     weights = {found.id: found.weight for found in propositions}
     scored = [result for result in answer if result.score is not None]
-    judged = [result for result in scored if result.status == "judged"]
-    counted = judged or scored
-    score = weighted_mean((weights[result.proposition_id], result.score) for result in counted)
+    # What does not apply, or shows nothing, counts as 9 beside what was judged, as it does for a scorer.
+    score = weighted_mean((weights[result.proposition_id], result.score) for result in scored)
     if score is None:
         status = "timeout" if any(result.status == "timeout" for result in answer) else "error"
         problem = next((result.problem for result in answer if result.problem), "no proposition has a weight")
         return DimensionCheck(score=None, threshold=threshold, status=status, reasoning=problem)
-    worst = min(counted, key=lambda result: result.score or 0.0)
+    judged = [result for result in scored if result.status == "judged"]
+    worst = min(judged or scored, key=lambda result: result.score or 0.0)
     low = sorted(
-        (result for result in counted if (result.score or 0.0) < threshold), key=lambda r: r.score or 0.0
+        (result for result in scored if (result.score or 0.0) < threshold), key=lambda r: r.score or 0.0
     )
     return DimensionCheck(
         score=score,

@@ -120,7 +120,8 @@ class GatedAction:
     `attempt_number` is that of the draft that was taken (of a rejected action: of the last one), and the scores are
     its. `original_text` is the first draft, None if a process that has crashed wrote it; `corrected_text` is what was
     committed, None where that is the first draft or nothing. `total_score` is None where nothing was judged.
-    `token_usage` and `calls` are those of all attempts.
+    `token_usage` and `calls` are those of all attempts. `problem` is what kept the gate from judging anything, or from
+    having a draft rewritten.
     """
 
     id: str
@@ -138,6 +139,7 @@ class GatedAction:
     token_usage: UsageMetadata | None
     calls: int
     attempts: tuple[Attempt, ...]
+    problem: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, one row."""
@@ -156,6 +158,7 @@ class GatedAction:
             "total_score": self.total_score,
             "token_usage": None if self.token_usage is None else dict(self.token_usage),
             "calls": self.calls,
+            "problem": self.problem,
             "attempts": [
                 {
                     "text": attempt.text,

@@ -12,28 +12,32 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from inspect import isawaitable, iscoroutine
+from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
 from arbiter.advice import Advisor
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.models import ChatModel
+from arbiter.personas.answers import HIGHEST
 from arbiter.personas.asking import Steps
 from arbiter.personas.characters import Persona
 from arbiter.personas.conversation import AgentOf, Cast
 from arbiter.personas.engine import JudgeResult, PropositionEngine, Target
 from arbiter.personas.judges import Judge
-from arbiter.personas.propositions import Proposition
+from arbiter.personas.propositions import Proposition, variables_in
 from arbiter.personas.trajectories import Event, Trajectory
+from arbiter.states import is_number, is_whole
 
-Condition = Callable[[list[Target]], bool]
+Condition = Callable[[list[Target]], bool | Awaitable[bool]]
 Nudges = str | Mapping[str, str] | None
-Effect = Callable[[list[Target]], Nudges]
+Effect = Callable[[list[Target]], Nudges | Awaitable[Nudges]]
 HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not mention it:"
 _KEPT = 1_000
+T = TypeVar("T")
 _log = logging.getLogger("arbiter.personas")
 
 
@@ -59,7 +63,8 @@ class _Step:
 
 
 class _Interventions(Advisor):
-    """What one intervention and a batch of them share: they are evaluated once per superstep, in order.
+    """What one intervention and a batch of them share: they are evaluated once per superstep in which an agent of the
+    `cast` acts, in order.
 
     Nudges wait for the agent's next call in the same run and are lent to that call. They are in memory alone.
     """
@@ -91,10 +96,15 @@ class _Interventions(Advisor):
     def ensure_valid(self) -> None:
         super().ensure_valid()
         for intervention in self.interventions:
-            intervention.check()
+            intervention.check(self.cast)
+
+    def applies_to(self, node: str, instruction: Instruction | None) -> bool:
+        return bool(self.interventions) and super().applies_to(node, instruction)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
         key, item = _step_of(history)
+        if not self._matters(item):
+            return None
         with self._lock:
             step = self._steps.get(key)
             mine = step is None
@@ -105,6 +115,9 @@ class _Interventions(Advisor):
         else:
             try:
                 self._run(self._evaluating(history, item))
+            except BaseException:
+                self._forget_step(key)
+                raise
             finally:
                 step.done.set()
         return self._take(history, item)
@@ -112,6 +125,8 @@ class _Interventions(Advisor):
     async def aadvise(self, history: History, state: Mapping[str, Any]) -> str | None:
         """As `advise`, judging on this event loop."""
         key, item = _step_of(history)
+        if not self._matters(item):
+            return None
         with self._lock:
             step = self._steps.get(key)
             if step is None:
@@ -119,8 +134,22 @@ class _Interventions(Advisor):
                 step.task = asyncio.ensure_future(self._arun(self._evaluating(history, item)))
         if step.task is not None:
             # Who waits may be cancelled; the others still want to know.
-            await asyncio.shield(step.task)
+            try:
+                await asyncio.shield(step.task)
+            except Exception:
+                self._forget_step(key)
+                raise
         return self._take(history, item)
+
+    def _forget_step(self, key: Any) -> None:
+        """What could not be evaluated is not done: it is evaluated anew when the run goes on."""
+        with self._lock:
+            self._steps.pop(key, None)
+
+    def _matters(self, item: HistoryItem) -> bool:
+        """Whether an agent acts in that node run, as far as agents are known."""
+        unknown = not self.cast.personas and self.cast.agent_of is None
+        return unknown or self.cast.acting(item) is not None
 
     def _new_step(self, key: Any) -> _Step:
         step = self._steps[key] = _Step()
@@ -130,8 +159,8 @@ class _Interventions(Advisor):
 
     # Evaluating
 
-    def _evaluating(self, history: History, item: HistoryItem) -> Generator[_Question, Any, None]:
-        talk = self.cast.before(item)
+    def _evaluating(self, history: History, item: HistoryItem) -> _Evaluating[None]:
+        talk = self.cast.before(history)
         run = _run_of(history)
         thoughts: list[tuple[str, str]] = []
         for intervention in self.interventions:
@@ -143,8 +172,9 @@ class _Interventions(Advisor):
                     waiting = self._waiting.setdefault((run, agent), [])
                     if nudge not in waiting:  # one that fires at each step says it once
                         waiting.append(nudge)
-                    if intervention.persist:
-                        self._kept.setdefault((run, agent), []).append((len(talk), nudge))
+                    kept = self._kept.setdefault((run, agent), []) if intervention.persist else None
+                    if kept is not None and nudge not in (known for _, known in kept):
+                        kept.append((len(talk), nudge))
                 for known in (self._waiting, self._kept):
                     while len(known) > _KEPT:
                         known.popitem(last=False)
@@ -170,27 +200,33 @@ class _Interventions(Advisor):
             self.cast.target(seen, None)
         ]
 
-    def _run(self, steps: Generator[_Question, Any, None]) -> None:
+    def _run(self, steps: _Evaluating[None]) -> None:
         try:
-            question = next(steps)
+            op = next(steps)
             while True:
                 try:
-                    answer: Any = question.engine.run(question.steps)
+                    answer: Any = op.engine.run(op.steps) if isinstance(op, _Question) else _unawaited(op)
+                except ConfigurationError:
+                    raise
                 except Exception as error:
                     answer = error
-                question = steps.send(answer)
+                op = steps.send(answer)
         except StopIteration:
             return
 
-    async def _arun(self, steps: Generator[_Question, Any, None]) -> None:
+    async def _arun(self, steps: _Evaluating[None]) -> None:
         try:
-            question = next(steps)
+            op = next(steps)
             while True:
                 try:
-                    answer: Any = await question.engine.arun(question.steps)
+                    answer: Any = (
+                        await op.engine.arun(op.steps) if isinstance(op, _Question) else await op.answer
+                    )
+                except ConfigurationError:
+                    raise
                 except Exception as error:
                     answer = error
-                question = steps.send(answer)
+                op = steps.send(answer)
         except StopIteration:
             return
 
@@ -222,6 +258,22 @@ class _Question:
     steps: Steps[JudgeResult]
 
 
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """What an `async def` of the user's returned."""
+
+    answer: Awaitable[Any]
+
+
+_Evaluating = Generator[_Question | _Later, Any, T]
+
+
+def _unawaited(op: _Later) -> NoReturn:
+    if iscoroutine(op.answer):
+        op.answer.close()
+    raise TypeError("an async condition or effect needs an async run: use ainvoke or astream")
+
+
 class Intervention(_Interventions):
     """Nudges `targets`, or whoever its effect names, when all of its conditions hold.
 
@@ -230,7 +282,11 @@ class Intervention(_Interventions):
     last `last_n` events. With `persist` an agent keeps the thought for the rest of the run, as in the paper; it is kept
     in memory, never in messages or checkpoints.
 
-    A judge or a function that fails keeps it from firing; the `log` says so.
+    Functions may be `async def`, for async runs. A judge or a function that fails keeps it from firing; the `log` says
+    so. A stale recording, and other mistakes in the set-up (`ConfigurationError`), are raised by the node that acts.
+
+    A nudge is told in the node in which its agent is known to act: by `agent_of`, the node's name, or, for a single
+    agent, `target_nodes`.
     """
 
     def __init__(
@@ -252,13 +308,20 @@ class Intervention(_Interventions):
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
         given = [targets] if isinstance(targets, Persona | str) else list(targets)
-        self.cast = Cast([*given, *agents], key=key, agent_of=agent_of, channel=channel)
+        self.cast = Cast(
+            [*given, *agents], key=key, agent_of=agent_of, channel=channel, nodes=self.target_nodes
+        )
+        self.messages_key = key
         self.agents = [one.name if isinstance(one, Persona) else one for one in given]
         self.engine = (
             judge
             if judge is None or isinstance(judge, PropositionEngine)
             else PropositionEngine(judge, timeout=timeout)
         )
+        for parameter, given_n in (("first_n", first_n), ("last_n", last_n)):
+            if not is_whole(given_n, least=0):
+                problem = f"expected a whole number from 0, got {given_n!r:.80}."
+                raise ConfigurationError(f"intervention {name!r}: {parameter}: {problem}")
         self.first_n = first_n
         self.last_n = last_n
         self.persist = persist
@@ -273,45 +336,70 @@ class Intervention(_Interventions):
         return (self,)
 
     def set_textual_precondition(self, claim: str) -> Self:
-        """The judge finds that this is true of the conversation."""
+        """The judge finds that this is true of the conversation. It may name a single target as `{{agent_name}}`."""
+        if not claim.strip():
+            self._refuse("claim", "a claim", claim)
         scope: Any = "agent" if len(self.agents) == 1 else "environment"
         self._textual = Proposition("textual", claim, target_type=scope)
         return self
 
     def set_functional_precondition(self, condition: Condition) -> Self:
         """The function says True."""
+        if not callable(condition):
+            self._refuse("condition", "a function", condition)
         self._functional = condition
         return self
 
     def set_propositional_precondition(
         self, proposition: Proposition, threshold: float | None = None
     ) -> Self:
-        """The score is below `threshold`; without one, the judge finds that the proposition is true."""
+        """The score is below `threshold`, 0 to 9; without one, the judge finds that the proposition is true."""
+        if threshold is not None and not (is_number(threshold) and 0 <= threshold <= HIGHEST):
+            self._refuse("threshold", "a number from 0 to 9, or None", threshold)
         self._propositional, self._threshold = proposition, threshold
         return self
 
     def set_effect(self, effect: Effect | str) -> Self:
         """What the targets are told: a text, or a function that returns one, or texts by agent, or None."""
+        if not isinstance(effect, str) and not callable(effect):
+            self._refuse("effect", "a text or a function", effect)
         self._effect = (lambda targets: effect) if isinstance(effect, str) else effect
         return self
 
-    def check(self) -> None:
+    def _refuse(self, parameter: str, expected: str, given: object) -> NoReturn:
+        raise ConfigurationError(
+            f"intervention {self.name!r}: {parameter}: expected {expected}, got {given!r:.80}."
+        )
+
+    def check(self, cast: Cast | None = None) -> None:
         """Raise `RegistrationError` if this cannot be evaluated; warn if nothing limits it."""
         if self._effect is None:
             raise RegistrationError(f"intervention {self.name!r} has no effect. Call set_effect(...).")
         if self.engine is None and (self._textual or self._propositional):
             raise RegistrationError(f"intervention {self.name!r} has a condition for a judge. Pass judge=.")
+        self._check_variables(cast or self.cast)
         if not (self._functional or self._textual or self._propositional):
             warnings.warn(
                 f"intervention {self.name!r} has no precondition: it fires at every step.", stacklevel=2
             )
 
-    def evaluating(self, targets: list[Target]) -> Generator[_Question, Any, Intervened]:
+    def _check_variables(self, cast: Cast) -> None:
+        """Raise `RegistrationError` for a claim that can never be asked about, because nobody fills its variables."""
+        one = self.agents[0] if len(self.agents) == 1 else None
+        known = cast.target(Trajectory(), one).variables
+        for claim in filter(None, (self._textual, self._propositional)):
+            if unknown := sorted(variables_in(claim.claim) - known.keys()):
+                raise RegistrationError(
+                    f"intervention {self.name!r}: nobody fills {{{{{unknown[0]}}}}} in its claim "
+                    f"{claim.claim!r:.80}. There is agent_name with a single target, and channel_name with channel=."
+                )
+
+    def evaluating(self, targets: list[Target]) -> _Evaluating[Intervened]:
         """The decisions of one evaluation."""
         found: dict[str, Any] = {"name": self.name}
         try:
             if self._functional is not None:
-                found["functional"] = bool(self._functional(targets))
+                found["functional"] = bool((yield from _answered(self._functional(targets))))
                 if not found["functional"]:
                     return Intervened(**found)
             if self._textual is not None:
@@ -322,7 +410,9 @@ class Intervention(_Interventions):
                 found["propositional"] = yield from self._holds(self._propositional, self._threshold, targets)
                 if not found["propositional"]:
                     return Intervened(**found)
-            nudges = self._nudges(targets)
+            nudges = yield from self._nudges(targets)
+        except ConfigurationError:
+            raise
         except Exception as error:
             _log.warning("intervention %r did not fire: %s: %s", self.name, type(error).__name__, error)
             return Intervened(**found, problem=f"{type(error).__name__}: {error}")
@@ -330,7 +420,7 @@ class Intervention(_Interventions):
 
     def _holds(
         self, proposition: Proposition, threshold: float | None, targets: list[Target]
-    ) -> Generator[_Question, Any, bool]:
+    ) -> _Evaluating[bool]:
         assert self.engine is not None
         first, last = proposition.first_n, proposition.last_n
         if first is None and last is None:
@@ -347,17 +437,27 @@ class Intervention(_Interventions):
             raise RuntimeError(result.problem or result.status)
         if threshold is not None:
             return result.score is not None and result.score < threshold
-        return result.result is True and result.status != "no_evidence"  # nothing was said yet
+        # Nothing was said yet, or the claim does not apply: nobody has found it to be true.
+        return result.result is True and result.status == "judged"
 
-    def _nudges(self, targets: list[Target]) -> dict[str, str]:
+    def _nudges(self, targets: list[Target]) -> _Evaluating[dict[str, str]]:
         assert self._effect is not None
-        effect = self._effect(targets)
+        effect: Any = yield from _answered(self._effect(targets))
         if effect is None or effect == "":
             return {}
         if isinstance(effect, str):
-            agents = self.agents or list(self.cast.personas)
-            return dict.fromkeys(agents, effect)
-        return {self.cast.name(agent) or agent: text for agent, text in effect.items() if text}
+            return dict.fromkeys(self.agents or self.cast.personas, effect)
+        if not isinstance(effect, Mapping):
+            raise TypeError(
+                f"the effect was a {type(effect).__name__}; expected a text, texts by agent, or None"
+            )
+        nudges: dict[str, str] = {}
+        for agent, text in cast(Mapping[str, Any], effect).items():
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"the effect on {agent!r} was a {type(text).__name__}; expected a text")
+            if text:
+                nudges[self.cast.name(agent) or agent] = text
+        return nudges
 
 
 class InterventionBatch(_Interventions):
@@ -384,8 +484,15 @@ class InterventionBatch(_Interventions):
                 raise ConfigurationError(f"batch {name!r}: expected at least one intervention, or a cast.")
             personas = {p.name: p for known in casts for p in known.personas.values()}
             first = casts[0]
-            cast = Cast(personas.values(), key=first.key, agent_of=first.agent_of, channel=first.channel)
+            cast = Cast(
+                personas.values(),
+                key=first.key,
+                agent_of=first.agent_of,
+                channel=first.channel,
+                nodes=self.target_nodes,
+            )
         self.cast = cast
+        self.messages_key = cast.key
 
     @classmethod
     def create_for_each(
@@ -439,6 +546,16 @@ class InterventionBatch(_Interventions):
         for one in self:
             one.set_effect(effect)
         return self
+
+
+def _answered(answer: Any) -> _Evaluating[Any]:
+    """What a function of the user's returned, once it is there."""
+    if not isawaitable(answer):
+        return answer
+    found: Any = yield _Later(answer)
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _thought(agent: str, nudge: str) -> Event:

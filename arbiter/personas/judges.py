@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage
@@ -86,12 +87,12 @@ class Judge(Protocol):
 class ChatJudge:
     """A chat model as a judge, or a text for LangChain's `init_chat_model`, like "openai:gpt-5-mini".
 
-    Structured output if the model has it, else JSON in its text, else one repair (`arbiter.models.ask`). Give the
-    model a temperature of 0.
+    Structured output if the model has it, else JSON in its text, else one repair (`arbiter.models.ask`). A text is
+    made a model of that `temperature` (None: of the provider's own); a model has the one that you gave it.
     """
 
-    def __init__(self, model: ChatModel | str) -> None:
-        self.model = model_of(model)
+    def __init__(self, model: ChatModel | str, *, temperature: float | None = 0.0) -> None:
+        self.model = model_of(model) if temperature is None else model_of(model, temperature=temperature)
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         """Ask the model, at most twice. Raises what the model raises."""
@@ -127,14 +128,15 @@ class RecordingError(ConfigurationError):
     """A recording has no judgement of what is asked, or one that nobody asks for any more."""
 
 
-@dataclass(slots=True)
 class RecordingJudge:
-    """Asks another judge and keeps what it answered, for a `MockJudge`. What the judge raises is not kept."""
+    """Asks another judge, or a chat model, and keeps what it answered, for a `MockJudge`. What the judge raises is
+    not kept. `recording` has the judgements by the key of the question."""
 
-    inner: Judge
-    recording: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """The judgements by the key of the question."""
     replays = True
+
+    def __init__(self, inner: Judge | ChatModel | str) -> None:
+        self.inner = judge_of(inner)
+        self.recording: dict[str, dict[str, Any]] = {}
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         """Ask the other judge."""
@@ -175,6 +177,8 @@ class MockJudge:
 
     def __init__(self, recording: Mapping[str, Mapping[str, Any]] | str | Path) -> None:
         self.recording = recording if isinstance(recording, Mapping) else _read(Path(recording))
+        if wrong := [key for key, found in self.recording.items() if not _is_judgement(found)]:
+            raise RecordingError(f"expected judgements with a value, got {self.recording[wrong[0]]!r:.80}.")
         self._asked: set[str] = set()
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
@@ -220,10 +224,15 @@ class MockJudge:
         return f"the recording has no judgement {key[:12]} of {about}: {why}. Record again."
 
 
+def _is_judgement(found: Any) -> bool:
+    given: Any = found
+    return isinstance(found, Mapping) and "value" in given and isinstance(given["value"], Mapping | NoneType)
+
+
 def _read(path: Path) -> Mapping[str, Mapping[str, Any]]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["version"] != VERSION or not all("value" in found for found in data["judgements"].values()):
+        if data["version"] != VERSION or not all(map(_is_judgement, data["judgements"].values())):
             raise ValueError("another version, or a judgement without a value")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordingError(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel
 from arbiter.personas.characters import Persona
 from arbiter.personas.config import GateConfig
-from arbiter.personas.conversation import Cast, config_for
+from arbiter.personas.conversation import Cast, checked_configs, config_for
 from arbiter.personas.engine import PropositionEngine, Target
 from arbiter.personas.interventions import Condition, Effect, Intervention, InterventionBatch
 from arbiter.personas.judges import Judge
 from arbiter.personas.propositions import Proposition
+from arbiter.personas.scorers import weighted_mean
 from arbiter.personas.texts import vocabulary_similarity
+from arbiter.states import is_whole
 
 NudgeKind = Literal[
     "devils_advocate", "change_subject", "personal_story", "challenging_question", "new_ideas"
@@ -68,6 +70,7 @@ def anti_convergence(
     """
     known = list(agents)
     cast = Cast(known)
+    config = _checked(config, cast, name)
     thresholds: dict[float, list[Persona | str]] = {}
     for agent in known:
         limits = _limits(config, cast, agent.name if isinstance(agent, Persona) else agent)
@@ -75,16 +78,19 @@ def anti_convergence(
             thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
     targets = {key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings}
     made: dict[str, Any] = {"first_n": 5, "last_n": 15, **settings}
+    effect = _nudging(cast, nudges, "devils_advocate", name)
     each = [
         Intervention(group, judge=judge, agents=known, name=name, persist=persist, **made)
         .set_functional_precondition(_converged(threshold))
         .set_propositional_precondition(
             Proposition("agreeing", AGREEING, target_type="environment", include_personas=False)
         )
-        .set_effect(_nudging(cast, nudges, "devils_advocate"))
+        .set_effect(effect)
         for threshold, group in thresholds.items()
     ]
-    return InterventionBatch(each, name=name, cast=Cast(known, **_of_cast(settings)), **targets)
+    return InterventionBatch(
+        each, name=name, cast=Cast(known, nodes=targets.get("target_nodes"), **_of_cast(settings)), **targets
+    )
 
 
 def variety(
@@ -103,17 +109,25 @@ def variety(
 
     With a `config` only those agents take part for which `variety_intervention_enabled` is set.
     """
-    batch = InterventionBatch.create_for_each(
-        agents, name=name, judge=judge, persist=persist, **{"first_n": 5, "last_n": 20, **settings}
-    )
-    for one in batch:
-        limits = _limits(config, one.cast, one.agents[0])
-        on = limits is None or limits.variety_intervention_enabled
-        threshold = (limits or GateConfig()).variety_message_threshold
-        one.set_functional_precondition(_many(threshold) if on else _never)
-        one.set_textual_precondition(STAGNATING % stale_after)
-        one.set_effect(_nudging(one.cast, nudges, "new_ideas"))
-    return batch
+    if not is_whole(stale_after, least=1):
+        raise ConfigurationError(
+            f"{name!r}: stale_after: expected a whole number from 1, got {stale_after!r:.80}."
+        )
+    known = list(agents)
+    cast = Cast(known, **_of_cast(settings))
+    config = _checked(config, cast, name)
+    targets = {key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings}
+    made: dict[str, Any] = {"first_n": 5, "last_n": 20, **settings}
+    effect = _nudging(cast, nudges, "new_ideas", name)
+    each: list[Intervention] = []
+    for agent in known:
+        called = agent.name if isinstance(agent, Persona) else agent
+        limits = _limits(config, cast, called)
+        if limits is None or limits.variety_intervention_enabled:
+            one = Intervention(agent, judge=judge, name=f"{name}:{called}", persist=persist, **made)
+            one.set_functional_precondition(_many((limits or GateConfig()).variety_message_threshold))
+            each.append(one.set_textual_precondition(STAGNATING % stale_after).set_effect(effect))
+    return InterventionBatch(each, name=name, cast=cast, **targets)
 
 
 def _limits(
@@ -126,10 +140,6 @@ def _of_cast(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: settings[key] for key in ("key", "agent_of", "channel") if key in settings}
 
 
-def _never(targets: list[Target]) -> bool:
-    return False
-
-
 def _converged(threshold: float) -> Condition:
     def converged(targets: list[Target]) -> bool:
         said: dict[str, list[str]] = {}
@@ -137,7 +147,8 @@ def _converged(threshold: float) -> Condition:
             if event.kind == "action" and event.type == "TALK":
                 said.setdefault(event.actor, []).append(event.text)
         pairs = vocabulary_similarity(said)
-        return bool(pairs) and math.fsum(pairs.values()) / len(pairs) >= threshold
+        alike = weighted_mean((1.0, value) for value in pairs.values())
+        return alike is not None and alike >= threshold
 
     return converged
 
@@ -151,13 +162,30 @@ def _many(threshold: int) -> Condition:
     return many
 
 
-def _nudging(cast: Cast, nudges: Mapping[str, NudgeKind] | NudgeKind, fallback: NudgeKind) -> Effect:
+def _checked(
+    config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, name: str
+) -> GateConfig | Mapping[str, GateConfig] | None:
+    return None if config is None else checked_configs(config, cast, f"intervention {name!r}")
+
+
+def _nudging(
+    cast: Cast, nudges: Mapping[str, NudgeKind] | NudgeKind, fallback: NudgeKind, name: str
+) -> Effect:
     kinds: dict[str | None, NudgeKind] = {}
     otherwise = fallback
     if isinstance(nudges, str):
         otherwise = nudges
     else:
         kinds = {cast.name(agent): kind for agent, kind in nudges.items()}
+    for agent in kinds.keys() - cast.personas.keys():
+        agents = ", ".join(map(repr, cast.personas))
+        raise ConfigurationError(f"intervention {name!r}: nudges: {agent!r} is no agent. Agents: {agents}.")
+    for kind in (otherwise, *kinds.values()):
+        if kind not in NUDGES:
+            known = ", ".join(map(repr, NUDGES))
+            raise ConfigurationError(
+                f"intervention {name!r}: nudges: expected one of {known}, got {kind!r:.80}."
+            )
 
     def effect(targets: list[Target]) -> dict[str, str]:
         return {

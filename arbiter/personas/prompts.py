@@ -24,7 +24,8 @@ _ROLE = (
 )
 _LINES = (
     'In a trajectory each line is one event, oldest first. "Ann acts: [...]" is what Ann said or did; '
-    '"--> Ann: [...]" is what reached her.'
+    '"--> Ann from Bob: [...]" is what Bob said or did and Ann heard; "--> Ann: [...]" is what reached her otherwise, '
+    "and nothing in its brackets says who it is from."
 )
 RUBRIC = """The score is a whole number from 0 to 9:
 - 0: the claim is certainly false, everywhere.

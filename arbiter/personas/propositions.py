@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
@@ -20,6 +21,7 @@ from pydantic import Field
 
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 from arbiter.packs import Document, PackModel, Place, pack_files, pack_folder, read_document, validate
+from arbiter.states import is_number, is_whole
 
 if TYPE_CHECKING:
     from arbiter.personas.engine import Target
@@ -59,10 +61,19 @@ class Proposition:
     hard: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
-            raise ConfigurationError(
-                f"proposition {self.id!r}: weight: expected a number from 0 to 1, got {self.weight!r}."
-            )
+        if not (is_number(self.weight) and 0 <= self.weight <= 1):
+            self._refuse("weight", "a number from 0 to 1")
+        if self.target_type not in ("agent", "environment"):
+            self._refuse("target_type", "'agent' or 'environment'")
+        for name in ("first_n", "last_n"):
+            given: Any = getattr(self, name)
+            if given is not None and not is_whole(given, least=0):
+                self._refuse(name, "a whole number from 0, or None")
+
+    def _refuse(self, name: str, expected: str) -> None:
+        raise ConfigurationError(
+            f"proposition {self.id!r}: {name}: expected {expected}, got {getattr(self, name)!r:.80}."
+        )
 
 
 class PropositionSet(Sequence[Proposition]):
@@ -192,7 +203,7 @@ class PropositionFile(_Settings):
 
 
 class PropositionWarning(UserWarning):
-    """A claim that says the opposite of what was probably meant."""
+    """A claim that says the opposite of what was probably meant, or an agent whose file is probably another one."""
 
 
 def load_propositions(
@@ -203,7 +214,8 @@ def load_propositions(
     `folder` None is what ships with Arbiter. Propositions are appended; what the agent's file says for all of them
     holds for all, what it does not say stays. A file may extend others of its folder by name, or shipped ones of
     the same dimension ("arbiter:_default"); those are read before it. Raises `PackError` with every mistake in
-    every file, `ConfigurationError` if there is no file at all. Warns of a double negation.
+    every file, `ConfigurationError` if there is no file at all. Warns of a double negation, and where an agent without
+    a file is called nearly as one that is there. `PropositionSet.files` are those that were read.
     """
     return _Loader(_folder(folder), dimension).load(agent)
 
@@ -237,6 +249,8 @@ class _Loader:
         for name in dict.fromkeys([DEFAULT, agent or DEFAULT]):
             if (file := self.find(name)) is not None:
                 self.add(file, name)
+            elif name != DEFAULT:
+                self.warn_of(name)
         if not self.names:
             places = ", ".join(_known(self.folder)) or "none"
             raise ConfigurationError(
@@ -246,6 +260,19 @@ class _Loader:
         if self.mistakes:
             raise PackError(self.mistakes)
         return PropositionSet(self.dimension, propositions, tuple(document.file for document, _ in self.read))
+
+    def warn_of(self, agent: str) -> None:
+        """There need not be a file for each agent in each dimension; a name that is nearly right is a mistake."""
+        places = (_files(self.folder, dimension) for dimension in _known(self.folder))
+        names = {name for found in places for name in found} - {DEFAULT}
+        meant = get_close_matches(agent.casefold(), names, n=1, cutoff=0.85)
+        if meant and agent not in names:
+            warnings.warn(
+                f"there is no {self.dimension}/{agent}.yaml, so that {agent!r} has the propositions for everybody and "
+                f"no other. Did you mean {meant[0]!r}?",
+                PropositionWarning,
+                stacklevel=2,
+            )
 
     def find(self, name: str) -> Traversable | None:
         folder = _folder(None) if name.startswith(SHIPPED) else self.folder

@@ -12,9 +12,8 @@ from arbiter.instructions import Instruction
 from arbiter.models import quote
 from arbiter.personas.characters import Persona
 from arbiter.personas.config import GateConfig
-from arbiter.personas.conversation import AgentOf, Cast, checked_configs, config_for
+from arbiter.personas.conversation import AgentOf, Cast, all_configs, checked_configs, config_for
 from arbiter.personas.texts import ngrams, repetition, tokens
-from arbiter.personas.trajectories import SOMEBODY
 
 RECENT = 5
 MOST_PHRASES = 10
@@ -26,7 +25,7 @@ class RepetitionSuppressor(Advisor):
     It speaks up when the mean overlap of their 3-grams (`repetition`) is above `repetition_threshold`. With a `config`
     only those agents are looked at for which `repetition_suppression_enabled` is set; it is for all agents, or by
     agent with "*" for the others. Mean overlap falls with the length of messages, so the same opening of long messages
-    goes unnoticed.
+    goes unnoticed. Who acts is known as it is to an `Intervention`.
     """
 
     blocking = False
@@ -43,9 +42,14 @@ class RepetitionSuppressor(Advisor):
         target_nodes: Iterable[str] | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
-        self.cast = Cast(agents, key=key, agent_of=agent_of)
+        self.cast = Cast(agents, key=key, agent_of=agent_of, nodes=self.target_nodes)
+        self.messages_key = key
         enabled = GateConfig(repetition_suppression_enabled=True) if config is None else config
         self.config = checked_configs(enabled, self.cast, f"advisor {name!r}")
+
+    def applies_to(self, node: str, instruction: Instruction | None) -> bool:
+        on = any(config.repetition_suppression_enabled for config in all_configs(self.config))
+        return on and super().applies_to(node, instruction)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
         item = history.entries[-1][-1]
@@ -53,7 +57,9 @@ class RepetitionSuppressor(Advisor):
         config = config_for(self.config, self.cast, agent)
         if not config.repetition_suppression_enabled:
             return None
-        own = self.cast.before(item, agent).actions_of(agent or SOMEBODY)
+        if agent is None:
+            return None
+        own = self.cast.before(history, agent).actions_of(agent)
         messages = [event.text for event in own[-RECENT:]]
         if len(messages) < 2 or repetition(messages, 3) <= config.repetition_threshold:
             return None

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 from langchain_core.messages.ai import UsageMetadata
@@ -88,9 +89,10 @@ class ScorerResult:
 
 def weighted_mean(scores: Iterable[tuple[float, float | None]]) -> float | None:
     """Σ weight × score / Σ weight of pairs (weight, score); pairs without a score are left out of both sums."""
-    known = [(weight, score) for weight, score in scores if score is not None]
-    total = math.fsum(weight for weight, _ in known)
-    return math.fsum(weight * score for weight, score in known) / total if total else None
+    # As decimal fractions, as they are written: with binary ones, 7 on everything may come to 6.999999999999999.
+    known = [(Fraction(str(weight)), Fraction(str(score))) for weight, score in scores if score is not None]
+    total = sum(weight for weight, _ in known)
+    return float(sum(weight * score for weight, score in known) / total) if total else None
 
 
 def overall_score(results: Iterable[ScorerResult]) -> float | None:

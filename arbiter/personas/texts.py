@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import combinations
@@ -52,65 +51,88 @@ def repetition(messages: Sequence[str], n: int = 3) -> float:
     times = Counter(frozenset(ngrams(message, n)) for message in messages)
     times.pop(frozenset(), None)
     equal = sum(math.comb(count, 2) for count in times.values())
-    pairs = _shared(list(times), list(times.values()))
-    overlaps = (count * (both / (sizes - both)) for (both, sizes), count in pairs.items() if count)
+    overlaps = (count * (both / (sizes - both)) for (both, sizes), count in _shared(times).items())
     return math.fsum([equal, *overlaps]) / math.comb(len(messages), 2)
 
 
-_FREQUENT = 100
-_TOO_MANY = 5_000_000
+_BITS = 800_000_000
+"""How much memory the numbers of `_shared` may take, about."""
+_NARROW = 64
 
 
-def _shared(sets: Sequence[frozenset[str]], times: Sequence[int]) -> Counter[tuple[int, int]]:
+def _shared(times: Mapping[frozenset[str], int]) -> Counter[tuple[int, int]]:
     """How many pairs of different sets share how much: counts by (|A ∩ B|, |A| + |B|), without those that share
     nothing. Each set counts as often as `times` says.
 
-    Only pairs that share something are looked at. Where a phrase is in so many sets that these are too many, the
-    sets are first put together by the frequent phrases that they have, and the rest is counted on top of that.
+    The sets that have a phrase are the bits of one number, and what a set shares with all others at once is the sum of
+    the numbers of its phrases, added bit by bit: that takes as many additions as it has phrases, however many others
+    have them, too. Phrases that the same sets have, such as those of one sentence, are added together.
     """
+    sets = sorted(times, key=lambda found: (len(found), times[found]))
     holders: dict[str, list[int]] = {}
     for at, found in enumerate(sets):
-        for ngram in found:
-            holders.setdefault(ngram, []).append(at)
-    pairs = sum(math.comb(len(having), 2) for having in holders.values())
-    limit = _FREQUENT if pairs > _TOO_MANY else len(sets)
-    frequent = {
-        ngram: 1 << bit for bit, ngram in enumerate(g for g, having in holders.items() if len(having) > limit)
-    }
-    masks = [sum(frequent[ngram] for ngram in found if ngram in frequent) for found in sets]
-    counts = _shared_frequent(sets, times, masks)
-    for at, found in enumerate(sets):
-        shared: Counter[int] = Counter()
-        for ngram in found:
-            if ngram not in frequent:
-                having = holders[ngram]
-                shared.update(having[: bisect_left(having, at)])
-        for other, both in shared.items():
-            base = (masks[at] & masks[other]).bit_count()
-            sizes = len(found) + len(sets[other])
-            many = times[at] * times[other]
-            if base:
-                counts[base, sizes] -= many
-            counts[base + both, sizes] += many
-    return counts
-
-
-def _shared_frequent(
-    sets: Sequence[frozenset[str]], times: Sequence[int], masks: Sequence[int]
-) -> Counter[tuple[int, int]]:
-    """As `_shared`, of the phrases in `masks` alone."""
+        for phrase in found:
+            holders.setdefault(phrase, []).append(at)
+    together = Counter(tuple(having) for having in holders.values() if len(having) > 1)
+    phrases: list[list[tuple[int, int]]] = [[] for _ in sets]
+    for number, (having, weight) in enumerate(together.items()):
+        places = [(number, place) for place in range(weight.bit_length()) if weight >> place & 1]
+        for at in having:
+            phrases[at] += places
+    width = max(_NARROW, _BITS // max(1, len(together)))
     counts: Counter[tuple[int, int]] = Counter()
-    alike: dict[tuple[int, int], list[int]] = {}
-    for found, count, mask in zip(sets, times, masks, strict=True):
-        if mask:
-            alike.setdefault((mask, len(found)), []).append(count)
-    groups = [(mask, size, sum(many), many) for (mask, size), many in alike.items()]
-    for at, (mask, size, total, many) in enumerate(groups):
-        counts[mask.bit_count(), 2 * size] += (total * total - sum(one * one for one in many)) // 2
-        for other_mask, other_size, other_total, _ in groups[:at]:
-            if both := (mask & other_mask).bit_count():
-                counts[both, size + other_size] += total * other_total
+    for begin in range(0, len(sets), width):
+        _count(sets[begin:], phrases[begin:], times, width, counts)
     return counts
+
+
+def _count(
+    sets: Sequence[frozenset[str]],
+    phrases: Sequence[Sequence[tuple[int, int]]],
+    times: Mapping[frozenset[str], int],
+    width: int,
+    counts: Counter[tuple[int, int]],
+) -> None:
+    """Count what each set shares with those of the first `width` sets that come before it."""
+    alike: dict[tuple[int, int], int] = {}
+    having: dict[int, int] = {}
+    for at, found in enumerate(sets):
+        size, many = len(found), times[found]
+        numbers = [(having[number], place) for number, place in phrases[at] if number in having]
+        for both, others in _added(numbers):
+            for (other_size, other_many), bits in alike.items():
+                if pairs := (others & bits).bit_count():
+                    counts[both, size + other_size] += pairs * many * other_many
+        if at < width:
+            alike[size, many] = alike.get((size, many), 0) | 1 << at
+            for number in {number for number, _ in phrases[at]}:
+                having[number] = having.get(number, 0) | 1 << at
+
+
+def _added(numbers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """How much the bits of all numbers come to, one by one: pairs of a count from 1 on, and the bits that have it.
+
+    A number at place 3 counts 8 times.
+    """
+    digits: list[int] = []  # of the counts, as binary numbers: the bits whose count has that digit
+    for number, place in numbers:
+        while number:
+            while place >= len(digits):
+                digits.append(0)
+            digits[place], number = digits[place] ^ number, digits[place] & number
+            place += 1
+    anywhere = 0
+    for digit in digits:
+        anywhere |= digit
+    found = [(0, anywhere)]
+    for place, digit in enumerate(digits):
+        found = [
+            (count, bits)
+            for known, those in found
+            for count, bits in ((known, those & ~digit), (known + (1 << place), those & digit))
+            if bits
+        ]
+    return found
 
 
 def repeated_ngrams(messages: Iterable[str], n: int = 3) -> dict[str, int]:

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from arbiter.models import visible
 
-MAX_EVENT = 4_000
+MAX_EVENT = 20_000
 """Of a longer text of one event, in characters, a judge is shown the first and the last half of that."""
 SOMEBODY = "assistant"
 """Who says an AI message that has no name, where nobody else is known to."""
@@ -21,7 +21,8 @@ class Event:
     """One thing that an agent did (`kind="action"`; `actor` did it) or perceived (`"stimulus"`; `actor` got it).
 
     `type` is "TALK", "THINK", or whatever else an agent can do. `seq` is the place in the conversation, from 0.
-    `channel` names the conversation, where that matters: consistency compares within one.
+    `channel` names the conversation, where that matters: consistency compares within one. `source` is who a stimulus
+    comes from, "" where that is not known.
     """
 
     kind: Literal["action", "stimulus"]
@@ -30,6 +31,7 @@ class Event:
     type: str = "TALK"
     seq: int = 0
     channel: str = ""
+    source: str = ""
 
     @classmethod
     def action(cls, actor: str, text: str, type: str = "TALK", *, seq: int = 0, channel: str = "") -> Event:
@@ -47,8 +49,13 @@ class Event:
         shown = visible(text.replace("\r\n", "\n").replace("\n", "\\n"))
         if with_type:
             shown = f"[{visible(self.type)}] {shown}"
-        actor = visible(self.actor)
-        return f"{actor} acts: [{shown}]" if self.kind == "action" else f"--> {actor}: [{shown}]"
+        # Who it is from stands outside the brackets, where no text can get.
+        actor, source = _name(self.actor), f" from {_name(self.source)}" if self.source else ""
+        return f"{actor} acts: [{shown}]" if self.kind == "action" else f"--> {actor}{source}: [{shown}]"
+
+
+def _name(name: str) -> str:
+    return visible(name).replace("[", "(").replace("]", ")")
 
 
 def shortened(text: str, limit: int) -> str:
@@ -98,12 +105,12 @@ class Trajectory:
         return tuple(event for event in self.events if event.kind == "action" and event.actor == agent)
 
     def seen_by(self, agent: str) -> Trajectory:
-        """The same from one agent's side: the others' actions are stimuli, "Pam: Hello", to that agent."""
+        """The same from one agent's side: the others' actions are stimuli to that agent, from them."""
         return Trajectory(
             tuple(
                 event
                 if event.actor == agent or event.kind == "stimulus"
-                else replace(event, kind="stimulus", actor=agent, text=f"{event.actor}: {event.text}")
+                else replace(event, kind="stimulus", actor=agent, source=event.actor)
                 for event in self.events
             )
         )

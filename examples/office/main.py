@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from arbiter import ArbiterOS, EvaluationRouter
+from arbiter import ArbiterOS, ConfigurationError, EvaluationResult, EvaluationRouter
 from arbiter.instructions import REFLECT, RESPOND
+from arbiter.models import model_of
 from arbiter.personas import (
     ConvergenceEvaluator,
     GatedAction,
@@ -33,7 +34,7 @@ from arbiter.personas import (
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/office/main.py`, from wherever
 
-from examples.office.cast import BRIGHT, CAST, SETTINGS  # noqa: E402
+from examples.office.cast import BRIGHT, CAST, SETTINGS, STRICT  # noqa: E402
 from examples.office.graph import build  # noqa: E402
 from examples.office.script import Critic, Players  # noqa: E402
 
@@ -47,9 +48,7 @@ class Office:
         players: Any = Players()
         judge: Any = Critic()
         if model is not None:
-            from langchain.chat_models import init_chat_model
-
-            players, judge = init_chat_model(model), model
+            players, judge = model_of(model), model
         self.gate = PersonaGate(judge, CAST, SETTINGS, target_instructions=[RESPOND])
         self.interventions = InterventionBatch(
             [
@@ -59,7 +58,7 @@ class Office:
                     SETTINGS,
                     nudges={"marta": "challenging_question", "pell": "personal_story"},
                 ),
-                *variety([BRIGHT], judge, SETTINGS, stale_after=3),
+                *variety([BRIGHT], judge, STRICT, stale_after=3),
             ],
             name="nudges",
             target_nodes=SPEAKERS,
@@ -76,6 +75,13 @@ class Office:
         self.app: Any = self.arbiter_os.govern(build(players, rounds), instructions)
 
 
+def told(agent: str, text: str) -> Table:
+    """What an agent is told for one call."""
+    table = Table(f"to {agent} alone", style="magenta", header_style="magenta")
+    table.add_row(Text(text))
+    return table
+
+
 def drafts_of(action: GatedAction) -> Table:
     """The drafts of one action with their scores."""
     table = Table(
@@ -90,6 +96,15 @@ def drafts_of(action: GatedAction) -> Table:
             "✓" if attempt.passed else "✗",
             style="" if attempt.passed else "red",
         )
+    return table
+
+
+def voices_of(result: EvaluationResult, redirected_to: str | None) -> Table:
+    """How distinct the voices of a round were, with the words that two of them share."""
+    pairs: dict[str, float] = result.metadata["evidence"]
+    table = Table("voices", *pairs, "on to", title="The round", style="cyan")
+    shares = (f"{share:.0%}" for share in pairs.values())
+    table.add_row(f"{float(result.metadata['raw']):.1f} of 9", *shares, redirected_to or "")
     return table
 
 
@@ -113,32 +128,37 @@ def play(office: Office, console: Console) -> None:
     shown = 0
     for kind, part in office.app.stream({}, stream_mode=["custom", "updates"]):
         if kind == "custom":
-            console.print(Text(f"  (to {part['agent']} alone) {part['told']}", style="magenta"))
+            console.print(told(part["agent"], part["told"]))
             continue
         for node, update in part.items():
             for message in update["messages"]:
                 console.print(Text.assemble((f"{message.name}: ", "bold"), str(message.text)))
             actions = list(office.gate.actions)
             for action in actions[shown:]:
-                if len(action.attempts) > 1:
-                    console.print(drafts_of(action))
+                console.print(drafts_of(action))
             shown = len(actions)
             if node == SPEAKERS[-1]:
                 item = office.arbiter_os.history.last(node=node)
                 assert item is not None
-                voices = item.evaluation_results["voices"]
-                where = f"; on to {item.redirected_to}" if item.redirected_to else ""
-                raw = float(voices.metadata["raw"])
-                console.print(Text(f"  voices {raw:.1f} of 9{where}", style="cyan"))
+                console.print(voices_of(item.evaluation_results["voices"], item.redirected_to))
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+    return int(text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Three characters plan a party.")
     parser.add_argument("--model", help="a real model for all of them and the judge, like openai:gpt-5-mini")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=at_least_one, default=4)
     options = parser.parse_args()
     console = Console(highlight=False)
-    office = Office(options.model, options.rounds)
+    try:
+        office = Office(options.model, options.rounds)
+    except ConfigurationError as error:
+        parser.error(str(error))
     play(office, console)
     console.print(summary(office))
     nudged = [found for found in office.interventions.log if found.fired]

@@ -3,14 +3,13 @@
 See docs/memory.md.
 """
 
-from arbiter.memory.providers.composing import ComposedContext, Section, compose_sections
+from arbiter.memory.providers.composing import ComposedContext, ProviderResult, Section, compose_sections
 from arbiter.memory.providers.facts import FactsProvider
 from arbiter.memory.providers.goals import GoalsProvider
 from arbiter.memory.providers.provider import (
     Provider,
     ProviderContext,
     ProviderError,
-    ProviderResult,
     acompose_context,
 )
 from arbiter.memory.providers.relationships import RelationshipsProvider

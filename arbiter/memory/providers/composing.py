@@ -59,8 +59,8 @@ def compose_sections(sections: Sequence[Section], max_chars: int = MAX_CHARS) ->
     """One block of at most `max_chars` characters, in the order of `position`, then of `sections`.
 
     Where not everything fits, each section has the same room, and what one leaves is the others'; whole lines are left
-    out, from the end of a section. Characters that cannot be seen are shown by their code, and what looks like the block's
-    delimiter loses its brackets. A value that two give is the first one's.
+    out, from the end of a section. Characters that cannot be seen are shown by their code, and what looks like the
+    block's delimiter loses its brackets. A value that two give is the first one's.
     """
     ordered = sorted(sections, key=lambda section: section.position)
     values: dict[str, Any] = {}

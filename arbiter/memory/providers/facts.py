@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -97,7 +98,9 @@ class FactsProvider(Provider):
         )
         if not any(part.semantic for part in found):
             return [], False
-        hits = sorted((hit for part in found if part.semantic for hit in part.entries), key=_score, reverse=True)
+        hits = sorted(
+            (hit for part in found if part.semantic for hit in part.entries), key=_score, reverse=True
+        )
         unembedded = sorted((hit for part in found for hit in part.by_words), key=_score, reverse=True)
         near = _shown(hits, ctx, now)[: self.similar]
         return [*near, *_shown(unembedded, ctx, now)[:_UNEMBEDDED]], True
@@ -105,7 +108,7 @@ class FactsProvider(Provider):
     def _ranked(self, facts: Iterable[Fact], now: datetime) -> list[Fact]:
         def weight(fact: Fact) -> float:
             days = max(0.0, (now - fact.last_seen_at).total_seconds() / _DAY)
-            return fact.confidence * 0.5 ** (days / self.half_life_days)
+            return fact.confidence * math.pow(0.5, days / self.half_life_days)
 
         newest = sorted(facts, key=lambda fact: fact.last_seen_at, reverse=True)
         active = sorted((f for f in newest if f.state == "active"), key=weight, reverse=True)

@@ -175,7 +175,7 @@ async def section_of(provider: Provider, ctx: ProviderContext) -> Section:
     called = await call(provider.get, ctx, timeout=provider.deadline)
     answer: Any = called.value
     error = ""
-    result = None
+    result: ProviderResult | None = None
     if isinstance(called.error, NotAvailableError):
         result = ProviderResult()
     elif called.error is not None:
@@ -200,8 +200,11 @@ def _fault(answer: Any) -> str | None:
     text: Any = answer.text
     if not isinstance(text, str):
         return f"a text that is a {type(text).__name__}"
-    parts: Sequence[Any] = (answer.values, answer.data)
-    return None if all(isinstance(part, Mapping) for part in parts) else "values or data that are no mapping"
+    values: Any = answer.values
+    data: Any = answer.data
+    if isinstance(values, Mapping) and isinstance(data, Mapping):
+        return None
+    return "values or data that are no mapping"
 
 
 async def acompose_context(
@@ -230,7 +233,8 @@ def _named() -> Sequence[str]:
 def _waited(future: Future[Section], seconds: float | None) -> Section:
     try:
         # The provider's own deadline runs on the loop; this one is for a loop that somebody holds up.
-        return within(None if seconds is None else seconds + 1, future)
+        section: Section = within(None if seconds is None else seconds + 1, future)
+        return section
     except TimeoutError:
         future.cancel()
         raise

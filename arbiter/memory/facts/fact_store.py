@@ -1,0 +1,160 @@
+"""`FactStore`: all facts of one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from arbiter.errors import ParameterError
+from arbiter.memory.context import EvalContext
+from arbiter.memory.facts.boundaries import Forget
+from arbiter.memory.facts.changes import read
+from arbiter.memory.facts.claims import Claim, Ingested
+from arbiter.memory.facts.forgetting import KINDS, Forgetting, Wanted
+from arbiter.memory.facts.ingest import Ingestion
+from arbiter.memory.facts.retention import keep_within
+from arbiter.memory.facts.rules import FactRules
+from arbiter.memory.records import Fact
+from arbiter.memory.stores import Entry, MemoryStore, namespace
+from arbiter.models import ChatModel
+
+BELIEVED = ("facts", "status")
+"""The kinds that are no opinions."""
+
+
+class FactStore:
+    """All facts of one agent. `rules` say what is remembered and for how long."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        agent_id: str,
+        clock: Callable[[], datetime],
+        rules: FactRules | None = None,
+    ) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.clock = clock
+        given: Any = FactRules() if rules is None else rules
+        if not isinstance(given, FactRules):
+            raise ParameterError("FactStore", "rules", f"expected FactRules, got {rules!r:.80}.")
+        self.rules = given
+
+    async def ingest(
+        self, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str, model: ChatModel | None = None
+    ) -> Ingested:
+        """Take in claims, in order; see docs/memory.md. What a claim does to what is known is appended to `ctx.events`.
+
+        The same claims of the same turn once more change nothing, whichever evaluator brings them. `model` compares new
+        claims with known ones; by default the cycle's.
+        """
+        ingestion = Ingestion(self.store, self.rules, ctx, evaluator, model)
+        ingested = await ingestion.run(claims)
+        for entity_id in sorted(ingestion.scopes):
+            await keep_within(
+                self.store, self.rules, agent_id=self.agent_id, entity_id=entity_id, now=self.clock()
+            )
+        return ingested
+
+    async def facts(
+        self,
+        entity_id: str,
+        *,
+        state: str | None = "active",
+        kinds: Sequence[str] = BELIEVED,
+        limit: int | None = None,
+    ) -> list[Fact]:
+        """What is known about an entity, newest first. `state=None`: whatever its state. Expired statuses are not.
+
+        With `limit`, the newest so far as the store knows when each was written.
+        """
+        found: list[Fact] = []
+        for kind in kinds:
+            # A little more than the limit: some may have expired, and the order of writing is not quite ours.
+            ample = None if limit is None else 2 * limit + 8
+            entries = await self._listed(entity_id, kind, state, ample)
+            known = self._believed(entries)
+            if limit is not None and len(known) < limit and len(entries) == ample:
+                known = self._believed(await self._listed(entity_id, kind, state, None))
+            found += known
+        found.sort(key=lambda fact: fact.last_seen_at, reverse=True)
+        return found if limit is None else found[: max(limit, 0)]
+
+    async def relevant(
+        self, entity_ids: Iterable[str], query: str, *, room_id: str, limit: int
+    ) -> list[Fact]:
+        """What is known about these entities and may be known in that room: what is like `query`, `limit` at most for
+        each, then as many of the newest. Disputed facts are among them."""
+        found: dict[str, Fact] = {}
+        for entity_id in entity_ids:
+            for kind in BELIEVED:
+                hits = await self.store.asearch(namespace(self.agent_id, kind, entity_id), query, limit=limit)
+                for fact in self._believed([*hits.entries, *hits.by_words]):
+                    found.setdefault(fact.id, fact)
+            for state in ("active", "disputed"):
+                for fact in await self.facts(entity_id, state=state, limit=limit):
+                    found.setdefault(fact.id, fact)
+        return [
+            fact
+            for fact in found.values()
+            if fact.state in ("active", "disputed")
+            and (fact.visibility != "room" or room_id in fact.room_ids)
+        ]
+
+    async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
+        """Delete for good: facts whose claim has `query` in it (any case), the one with that id, or all; with vectors,
+        derived facts and mentions in thoughts. It cannot be learned again, but in other words. Returns how many were
+        deleted. Raises `ParameterError` for a query of blanks, and for both at once."""
+        if query is not None and id is not None:
+            raise ParameterError("forget", "id", "expected a query or an id, got both. Call it twice.")
+        if query is not None and not query.strip():
+            raise ParameterError(
+                "forget", "query", f"expected a text, got {query!r:.80}. Leave it out for all."
+            )
+        if id is not None:
+            wanted = Wanted(fact=lambda fact: fact.id == id, thought=lambda thought: False)
+        elif query is not None:
+            part = query.strip().casefold()
+            wanted = Wanted(
+                fact=lambda fact: part in fact.claim.casefold() or part in (fact.value or "").casefold(),
+                thought=lambda thought: part in thought.text.casefold(),
+            )
+        else:
+            wanted = Wanted(fact=lambda fact: True, thought=lambda thought: entity_id in thought.entity_ids)
+        return await self._forgetting(entity_id).forget(wanted)
+
+    async def forget_as_asked(self, entity_id: str, asked: Forget, *, said_before: str | None) -> int:
+        """Delete what somebody asks to be forgotten of themselves. `said_before` is the id of the message before."""
+        if asked.last:
+            wanted = Wanted(
+                fact=lambda fact: fact.source_message_ids == (said_before,),
+                thought=lambda thought: said_before in thought.source_message_ids,
+            )
+            return await self._forgetting(entity_id).forget(wanted) if said_before else 0
+        known = await self.facts(entity_id, state=None, kinds=KINDS)
+        # Names are a guess at what is meant, where nothing says it in these words.
+        loosely = not any(asked.means(fact.claim) for fact in known)
+        wanted = Wanted(
+            fact=lambda fact: asked.means(fact.claim, loosely=loosely),
+            thought=lambda thought: asked.means(thought.text),
+        )
+        return await self._forgetting(entity_id).forget(wanted)
+
+    async def reindex(self, entity_ids: Iterable[str]) -> int:
+        """Try once more to embed what could not be embedded; how many were."""
+        spaces = [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in KINDS]
+        return sum([await self.store.areindex(ns) for ns in spaces])
+
+    def _forgetting(self, entity_id: str) -> Forgetting:
+        return Forgetting(self.store, agent_id=self.agent_id, entity_id=entity_id, now=self.clock())
+
+    async def _listed(self, entity_id: str, kind: str, state: str | None, limit: int | None) -> list[Entry]:
+        wanted = None if state is None else {"state": state}
+        return await self.store.alist(namespace(self.agent_id, kind, entity_id), filter=wanted, limit=limit)
+
+    def _believed(self, entries: Iterable[Entry]) -> list[Fact]:
+        now = self.clock()
+        found = (read(entry.value) for entry in entries)
+        return [fact for fact in found if fact is not None and not fact.expired(now)]

@@ -1,0 +1,197 @@
+"""Writing what follows from a new claim. Every write is of one record, under its lock, and may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from arbiter.memory.context import EvalContext, FactEvent
+from arbiter.memory.facts.adjudication import Relation
+from arbiter.memory.facts.changes import CLOSED, disputed, mentioned, read, retracted, settled, superseded
+from arbiter.memory.facts.intake import Candidate
+from arbiter.memory.facts.knowledge import Knowledge, Known
+from arbiter.memory.facts.rules import FactRules
+from arbiter.memory.records import Fact
+from arbiter.memory.stores import MemoryStore, Value
+
+
+class Writer:
+    """Changes what is known, counts what it did, and notes it for the evaluators that run later in the turn."""
+
+    def __init__(self, store: MemoryStore, rules: FactRules, ctx: EvalContext, knowledge: Knowledge) -> None:
+        self.store = store
+        self.rules = rules
+        self.ctx = ctx
+        self.knowledge = knowledge
+        self.inserted = self.reinforced = self.superseded = self.refined = 0
+        self.conflicts: list[tuple[str, str]] = []
+        self.fact_ids: list[str] = []
+        self.scopes: set[str] = set()
+        """The entities of whom something new was written."""
+
+    async def related(self, record: Fact, known: Known, relation: Relation, candidate: Candidate) -> Fact:
+        """Change what is known as the relation says; the new record with its links."""
+        old, at = known.fact, candidate.mention.at
+        if relation == "refines":
+            await self.mention(known, candidate, event="refined", other=record.id)
+            self.refined += 1
+            return replace(record, refines=record.refines or old.id)
+        if relation == "contradicts" and "status" not in (old.type, record.type):
+            return await self._dispute(record, known, candidate)
+        ends = relation == "ends" and (old.type == "status" or record.type == "fact")
+        # A contradiction to what was only true for the time being is a change.
+        if relation in ("supersedes", "contradicts") or ends:
+            until = record.valid_from or at
+            changed = await self._change(known, candidate, lambda fact: superseded(fact, record.id, at=until))
+            if changed is not None and changed.superseded_by == record.id:
+                if old.state not in CLOSED:
+                    self.superseded += 1
+                    self._note("ended" if ends else "superseded", candidate, old, record.id)
+                    await self._followed(known, candidate, record.id, until)
+                return replace(record, supersedes=record.supersedes or old.id)
+        return record
+
+    async def _dispute(self, record: Fact, known: Known, candidate: Candidate) -> Fact:
+        old = known.fact
+        changed = await self._change(known, candidate, lambda fact: disputed(fact, record.id))
+        if changed is None or record.id not in changed.contradicts or changed.state in CLOSED:
+            return record
+        if record.id not in old.contradicts:
+            self.conflicts.append((old.id, record.id))
+            self._note("contradicted", candidate, old, record.id)
+            await self._retract_derived(known, candidate)
+        return replace(record, state="disputed", contradicts=(*record.contradicts, old.id))
+
+    async def insert(self, record: Fact, candidate: Candidate) -> None:
+        """Write a new record; if it is there meanwhile, as somebody else's, count the mention."""
+        how: list[str] = []
+
+        def change(value: Value | None) -> Value | None:
+            there = read(value)
+            if there is None:
+                how[:] = ["inserted"]
+                return record.to_value()
+            after, counted = mentioned(there, candidate.mention, self.rules)
+            how[:] = ["reinforced"] if counted else []
+            return value if after is there else after.to_value()
+
+        known = Known(kind=candidate.kind, fact=record)
+        ns = self.knowledge.space(candidate.kind, candidate)
+        await self.store.aupdate(ns, record.id, change, ttl=self._ttl)
+        # Looked at once more: it may have been forgotten meanwhile. Whoever forgets marks first and then deletes.
+        if await self.knowledge.is_forgotten(candidate):
+            await self.store.aupdate(ns, record.id, lambda value: None)
+            return
+        self.fact_ids.append(record.id)
+        self.scopes.add(candidate.scope)
+        if "inserted" in how:
+            self.inserted += 1
+        elif "reinforced" in how:
+            self.reinforced += 1
+            self._note("confirmed", candidate, known.fact)
+
+    async def mention(
+        self, known: Known, candidate: Candidate, *, event: str = "confirmed", other: str | None = None
+    ) -> None:
+        """Count the mention, once, and let it settle a dispute."""
+        counted = False
+        before: Fact = known.fact
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal counted, before
+            fact = read(value)
+            if fact is None:
+                counted = False
+                return value
+            before = fact
+            after, counted = mentioned(fact, candidate.mention, self.rules)
+            return value if after is fact else after.to_value()
+
+        ns = self.knowledge.space(known.kind, candidate)
+        await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl)
+        self.fact_ids.append(known.fact.id)
+        if not counted:
+            return
+        if event == "confirmed":
+            self.reinforced += 1
+        self._note(event, candidate, before, other)
+        if before.state == "disputed" and event == "confirmed":
+            await self._settle(replace(known, fact=before), candidate)
+
+    async def _settle(self, known: Known, candidate: Candidate) -> None:
+        """A dispute ends when one who said one side says it again; not against what somebody says of themselves."""
+        fact, speaker = known.fact, candidate.mention.speaker
+        found = [await self.knowledge.find(candidate, id) for id in fact.contradicts]
+        rivals = [rival for rival in found if rival is not None and rival.fact.state == "disputed"]
+        overruled = any(rival.fact.provenance == "self_reported" for rival in rivals)
+        if speaker not in fact.speakers or (overruled and speaker != fact.subject):
+            return
+        won = await self._change(known, candidate, settled)
+        if won is None or won.state != "active":
+            return
+        for rival in rivals:
+            changed = await self._change(
+                rival, candidate, lambda lost: superseded(lost, fact.id, at=candidate.mention.at)
+            )
+            if changed is not None and changed.superseded_by == fact.id:
+                self.superseded += 1
+                self._note("superseded", candidate, rival.fact, fact.id)
+
+    async def _followed(self, known: Known, candidate: Candidate, by: str, at: datetime) -> None:
+        """What said it more exactly goes with what is superseded, and so does what was inferred from it."""
+        for kind in ("facts", "status"):
+            ns = self.knowledge.space(kind, candidate)
+            for entry in await self.store.alist(ns, filter={"refines": known.fact.id}):
+                finer = read(entry.value)
+                if finer is not None and finer.id != by and finer.state not in CLOSED:
+                    await self._change(
+                        Known(kind=kind, fact=finer), candidate, lambda fact: superseded(fact, by, at=at)
+                    )
+        await self._retract_derived(known, candidate)
+
+    async def _retract_derived(self, known: Known, candidate: Candidate) -> None:
+        if not self.rules.chaining:
+            return
+        for kind in ("facts", "status"):
+            for entry in await self.store.alist(self.knowledge.space(kind, candidate)):
+                fact = read(entry.value)
+                if fact is None or known.fact.id not in fact.derived_from or fact.state in CLOSED:
+                    continue
+                derived = Known(kind=kind, fact=fact)
+                await self._change(derived, candidate, lambda fact: retracted(fact, at=candidate.mention.at))
+                await self._retract_derived(derived, candidate)
+
+    async def _change(
+        self, known: Known, candidate: Candidate, change: Callable[[Fact], Fact]
+    ) -> Fact | None:
+        """Change a record, unless a later turn has spoken of it. What is there afterwards; None if it is gone."""
+
+        def apply(value: Value | None) -> Value | None:
+            fact = read(value)
+            if fact is None or fact.last_seen_at > candidate.mention.at:
+                return value
+            after = change(fact)
+            return value if after is fact else after.to_value()
+
+        ns = self.knowledge.space(known.kind, candidate)
+        return read(await self.store.aupdate(ns, known.fact.id, apply, ttl=self._ttl))
+
+    def _ttl(self, value: Value) -> float | None:
+        """Seconds after which a store may drop a record by itself: what is still believed, and only for a time."""
+        fact = read(value)
+        if fact is None or fact.expires_at is None or fact.state != "active":
+            return None
+        return max((fact.expires_at - fact.last_seen_at) / timedelta(seconds=1), 1.0)
+
+    def _note(self, kind: str, candidate: Candidate, fact: Fact, other: str | None = None) -> None:
+        speaker = candidate.mention.speaker
+        self.ctx.events.append(
+            FactEvent(
+                kind=kind,
+                speaker=speaker,
+                fact_id=fact.id,
+                other_id=other,
+                same_speaker=speaker in fact.speakers,
+            )
+        )

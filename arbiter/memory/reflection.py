@@ -1,0 +1,296 @@
+"""`ReflectionEvaluator`: thoughts about a conversation, the facts in it, and who has to do with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from arbiter.errors import ArbiterError
+from arbiter.instructions import Instruction
+from arbiter.memory.answers import StructuredOutcome
+from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
+from arbiter.memory.conversation import speaker_of, text_of, window
+from arbiter.memory.cursors import Cursors
+from arbiter.memory.entities import AGENT_ALIASES, Entity, participants, resolve
+from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory.facts import Ingested
+from arbiter.memory.facts.boundaries import on_record
+from arbiter.memory.facts.privacy import category, has_secret
+from arbiter.memory.records import Fact, Thought
+from arbiter.memory.reflection_answer import FoundRelationship, ReflectionAnswer
+from arbiter.memory.reflection_prompt import EXAMPLES, Known, reflection_prompt, shown_ids
+from arbiter.memory.relationships import EXCLUSIVE_TAGS, Relationships, Sighting
+from arbiter.memory.thoughts import Thoughts, thought_id
+from arbiter.models import ChatModel
+
+KNOWN_PEOPLE = 8
+"""Of so many of those who spoke, the prompt has what is known."""
+KNOWN_FACTS = 8
+"""So many facts of each that are like what was said, and so many of the newest."""
+MAX_QUERY = 4_000
+BEFORE = 4
+"""So many messages before a window are looked at for what they say about the window's first."""
+MAX_THOUGHT = 2_000
+"""In characters; the rest of a longer thought is cut off."""
+SHARED_THOUGHT = 120
+
+
+class ReflectionFailedError(ArbiterError):
+    """A model gave no reflection that can be read. `skipped` says whether these messages are passed over for good."""
+
+    def __init__(self, calls: int, problem: str, *, skipped: bool) -> None:
+        self.calls = calls
+        self.problem = problem
+        self.skipped = skipped
+        then = "The messages are passed over." if skipped else "They are tried again later."
+        super().__init__(
+            f"no reflection could be read in the model's answer ({calls} calls): {problem}. {then}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """The stretch of a conversation that a reflection is about: the last messages, and those that may be shown."""
+
+    messages: Sequence[BaseMessage]
+    shown: Sequence[BaseMessage]
+    new_ids: frozenset[str | None]
+    entities: Sequence[Entity]
+    speakers: tuple[str, ...]
+
+
+class ReflectionEvaluator(CognitiveEvaluator):
+    """Reflects as soon as more than a quarter of a conversation's length is new; keeps a thought, facts, relationships.
+
+    `exclusive_tags` are groups of tags of which a relationship keeps the latest. `aliases`, name to id, are what a
+    model may call a participant, beside ids and names; by default `AGENT_ALIASES` for the agent. With
+    `thought_in_feedback` the feedback begins with the thought, shortened, unless the room is private. `model` is
+    asked in place of the cycle's.
+    """
+
+    description = "Reflects on the conversation: how it goes, facts in it, and who has to do with whom."
+    similes = ("REFLECT", "SELF_REFLECT", "EVALUATE_INTERACTION", "ASSESS_SITUATION")
+    examples = EXAMPLES
+    needs_store = True
+    needs_model = True
+
+    def __init__(
+        self,
+        name: str = "REFLECTION",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        exclusive_tags: Sequence[Sequence[str]] = EXCLUSIVE_TAGS,
+        aliases: Mapping[str, str] | None = None,
+        thought_in_feedback: bool = False,
+        model: ChatModel | None = None,
+        always_run: bool | None = None,
+        skip_selection: bool | None = None,
+    ) -> None:
+        super().__init__(
+            name, target_instructions, target_nodes, always_run=always_run, skip_selection=skip_selection
+        )
+        self.exclusive_tags = exclusive_tags
+        self.aliases = aliases
+        self.thought_in_feedback = thought_in_feedback
+        self.model = model
+
+    async def validate(self, ctx: EvalContext) -> bool:
+        """Whether more than a quarter of `conversation_length`, rounded up, is new, and no failure is waited for."""
+        interval = ceil(ctx.conversation_length / 4)
+        cursors = ctx.cursors(self.name)
+        if await cursors.waits():
+            return False
+        return len(await cursors.unprocessed(ctx.messages, limit=interval + 1)) > interval
+
+    async def handle(self, ctx: EvalContext) -> HandlerOutcome:
+        """Ask once about the last messages; keep facts, relationships and thought, and then move the cursor."""
+        cursors = ctx.cursors(self.name)
+        found = await self._window(ctx, cursors)
+        used = ctx.budget.used
+        if not found.shown:
+            await cursors.advance(found.messages)
+            return HandlerOutcome(
+                feedback="Nothing that may be remembered.", data={"status": "ok", "messages": 0}
+            )
+        answer = await ctx.ask(ReflectionAnswer, await self._prompt(ctx, found), model=self.model)
+        if answer.value is None:
+            skipped = await cursors.fail(found.messages)
+            raise ReflectionFailedError(answer.calls, answer.error, skipped=skipped)
+        # A second evaluation of the same messages, in this process or another one, finds them read when its turn comes.
+        async with ctx.needed_store().lock(ctx.agent_id, "room", ctx.room_id, self.name):
+            if not await cursors.unprocessed(found.messages):
+                return HandlerOutcome(
+                    feedback="Read already.", data={"status": "read_already", "llm_calls": answer.calls}
+                )
+            try:
+                outcome = await self._keep(ctx, answer, answer.value, found)
+            except (BudgetSpentError, NotAvailableError):
+                raise
+            except Exception:
+                # What can be written no second time either must not cost a call of the model in each turn.
+                await cursors.fail(found.messages)
+                raise
+            await cursors.advance(found.messages)
+        outcome.data["llm_calls"] = ctx.budget.used - used
+        return outcome
+
+    # What is asked
+
+    async def _window(self, ctx: EvalContext, cursors: Cursors) -> _Window:
+        # A few more are looked at: the first one may answer something that is not to be remembered.
+        longer = window(ctx.messages, ctx.conversation_length + BEFORE)
+        messages = longer[-ctx.conversation_length :]
+        kept = {id(part) for part in on_record(longer, agent_id=ctx.agent_id, entity_id=ctx.entity_id)}
+        shown = [part for part in messages if id(part) in kept]
+        said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in shown]
+        return _Window(
+            messages=messages,
+            shown=shown,
+            new_ids=frozenset(part.id for part in await cursors.unprocessed(messages)),
+            entities=participants(
+                shown,
+                agent_id=ctx.agent_id,
+                character=ctx.character,
+                entity_id=ctx.entity_id,
+                registered=ctx.entities,
+            ),
+            speakers=tuple(dict.fromkeys(reversed(said_by))),
+        )
+
+    async def _prompt(self, ctx: EvalContext, found: _Window) -> list[BaseMessage]:
+        return reflection_prompt(
+            found.shown,
+            new_ids=found.new_ids,
+            agent_id=ctx.agent_id,
+            entity_id=ctx.entity_id,
+            entities=found.entities,
+            character=ctx.character,
+            known=await self._known(ctx, found.speakers[:KNOWN_PEOPLE], found.shown),
+            now=ctx.clock(),
+        )
+
+    async def _known(self, ctx: EvalContext, speakers: Sequence[str], shown: Sequence[BaseMessage]) -> Known:
+        query = " ".join(text_of(part) for part in shown)[-MAX_QUERY:]
+        known = await ctx.facts.relevant(speakers, query, room_id=ctx.room_id, limit=KNOWN_FACTS)
+        facts = [fact for fact in known if _may_be_told(fact, ctx, speakers)]
+        store = self._relationships(ctx)
+        pairs = [(one, other) for one in speakers for other in speakers if one != other]
+        related = [await store.between(*pair) for pair in pairs]
+        return Known(facts=facts, relationships=[one for one in related if one is not None])
+
+    # What is kept
+
+    async def _keep(
+        self,
+        ctx: EvalContext,
+        answer: StructuredOutcome[ReflectionAnswer],
+        value: ReflectionAnswer,
+        found: _Window,
+    ) -> HandlerOutcome:
+        """Facts, then relationships, then the thought. All of it can be done again, and is then the same."""
+        message_ids = shown_ids(part.id for part in found.shown)
+        claims = [fact.sourced(message_ids) for fact in value.facts]
+        ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name) if claims else Ingested()
+        sightings, unresolved = self._resolved(ctx, value.relationships, found.entities)
+        upserted = await self._relationships(ctx).upsert(sightings, ctx)
+        thought = await self._keep_thought(ctx, value.thought, found)
+        related = upserted.created + upserted.updated + upserted.unchanged
+        data: dict[str, Any] = {
+            "status": answer.status,
+            "messages": len(found.shown),
+            **_as_data(ingested),
+            "dropped_private": ingested.dropped_private + (thought is None and bool(value.thought.strip())),
+            "dropped_invalid": ingested.dropped_invalid + answer.dropped_items,
+            "relationships": related,
+            "new_relationships": upserted.created,
+            "unresolved_relationships": unresolved,
+            "self_relationships": upserted.self_loops,
+            "thoughts": int(thought is not None),
+        }
+        return HandlerOutcome(
+            score=1.0 if answer.status == "ok" else 0.5,
+            feedback=self._feedback(ctx, data, thought),
+            data=data,
+        )
+
+    def _resolved(
+        self, ctx: EvalContext, found: Sequence[FoundRelationship], entities: Sequence[Entity]
+    ) -> tuple[list[Sighting], int]:
+        """Those whose both ends are known, and how many others there are."""
+        resolved: list[Sighting] = []
+        aliases = self._aliases(entities)
+        for one in found:
+            source, target = (resolve(name, entities, aliases) for name in (one.source, one.target))
+            if source is None or target is None:
+                continue
+            metadata = {key: part for key, part in one.metadata.items() if _may_keep(f"{key}: {part}", ctx)}
+            tags = tuple(tag for tag in one.tags if _may_keep(tag.replace("_", " "), ctx))
+            resolved.append(Sighting(source=source, target=target, tags=tags, metadata=metadata))
+        return resolved, len(found) - len(resolved)
+
+    def _aliases(self, entities: Sequence[Entity]) -> Mapping[str, str]:
+        """What was configured, and ids that cannot be shown as they are."""
+        agent = next((entity.id for entity in entities if entity.is_agent), "")
+        named = dict.fromkeys(AGENT_ALIASES, agent) if self.aliases is None else self.aliases
+        shown = shown_ids(entity.id for entity in entities)
+        return {label: id for label, id in shown.items() if label != id} | dict(named)
+
+    async def _keep_thought(self, ctx: EvalContext, text: str, found: _Window) -> str | None:
+        """The thought as it is kept; None if there is none, or none that may be."""
+        kept = " ".join(text.split())[:MAX_THOUGHT]
+        if not kept or not _may_keep(kept, ctx):
+            return None
+        thought = Thought(
+            id=thought_id(ctx.run_key, self.name),
+            text=kept,
+            room_id=ctx.room_id,
+            at=ctx.ended_at,
+            source_message_ids=tuple(part.id for part in found.shown if part.id),
+            entity_ids=found.speakers[::-1],
+        )
+        await Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id).add(thought)
+        return kept
+
+    def _relationships(self, ctx: EvalContext) -> Relationships:
+        return Relationships(
+            ctx.needed_store(), agent_id=ctx.agent_id, clock=ctx.clock, exclusive_tags=self.exclusive_tags
+        )
+
+    def _feedback(self, ctx: EvalContext, data: Mapping[str, Any], thought: str | None) -> str:
+        counts = (
+            f"{data['inserted']} new facts, {data['reinforced']} confirmed; {data['relationships']} relationships, "
+            f"{data['unresolved_relationships']} not resolved; {data['thoughts']} thoughts."
+        )
+        if not self.thought_in_feedback or thought is None or ctx.is_private:
+            return counts
+        short = thought if len(thought) <= SHARED_THOUGHT else thought[: SHARED_THOUGHT - 3] + "..."
+        return f"{short} ({counts})"
+
+
+def _may_keep(text: str, ctx: EvalContext) -> bool:
+    """Whether words of a model may be stored: no secret, and nothing sensitive unless the rules of facts allow it."""
+    allowed = bool(getattr(ctx.fact_rules, "allow_sensitive", False))
+    return not has_secret(text) and (allowed or category(text) is None)
+
+
+def _may_be_told(fact: Fact, ctx: EvalContext, speakers: Sequence[str]) -> bool:
+    """Whether a thought may repeat a fact: all in the room can come to read it, and what somebody has told the agent
+    elsewhere is nothing for the others."""
+    alone = {*speakers} <= {ctx.agent_id, fact.subject}
+    return alone or fact.visibility == "agent" or ctx.room_id in fact.room_ids
+
+
+def _as_data(ingested: Ingested) -> dict[str, Any]:
+    return {
+        "inserted": ingested.inserted,
+        "reinforced": ingested.reinforced,
+        "superseded": ingested.superseded,
+        "refined": ingested.refined,
+        "conflicts": [list(pair) for pair in ingested.conflicts],
+        "fact_ids": list(ingested.fact_ids),
+    }

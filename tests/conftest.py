@@ -1,0 +1,82 @@
+"""What test files share as fixtures, and what a run of them says at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from typing import Any, cast
+
+import pytest
+from langgraph.store.base import BaseStore
+
+from tests.memory_stores import (
+    KINDS,
+    NO_SERVER,
+    KeywordEmbeddings,
+    Kind,
+    NoServerError,
+    database,
+    emptied,
+    opened,
+)
+
+Found = tuple[str | None, str]
+
+
+@pytest.fixture(scope="session")
+def _database() -> Generator[Found]:
+    opening = database()
+    try:
+        url = opening.__enter__()
+    except NoServerError as error:
+        yield None, str(error)
+        return
+    try:
+        yield url, ""
+    finally:
+        opening.__exit__(None, None, None)
+
+
+@pytest.fixture
+def postgres_url(_database: Found) -> str:
+    """An empty PostgreSQL database. Without a server the test is skipped, or fails with ARBITER_REQUIRE_POSTGRES=1."""
+    url, reason = _database
+    if url is None:
+        if os.environ.get("ARBITER_REQUIRE_POSTGRES") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    emptied(url)
+    return url
+
+
+def _url(request: pytest.FixtureRequest) -> Callable[[], str]:
+    return lambda: cast(str, request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=KINDS)
+def any_store(request: pytest.FixtureRequest) -> Generator[BaseStore]:
+    """An empty store without an index, of each kind in turn."""
+    with opened(cast(Kind, request.param), url=_url(request)) as store:
+        yield store
+
+
+@pytest.fixture
+def embeddings() -> KeywordEmbeddings:
+    return KeywordEmbeddings("cat", "dog", "seattle", "portland", "work")
+
+
+@pytest.fixture(params=KINDS)
+def any_indexed_store(request: pytest.FixtureRequest, embeddings: KeywordEmbeddings) -> Generator[BaseStore]:
+    """An empty store of each kind in turn, searched by the keywords of `embeddings`."""
+    with opened(cast(Kind, request.param), url=_url(request), embeddings=embeddings) as store:
+        yield store
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ())]
+    without = [reason for reason in reasons if NO_SERVER in reason]
+    if without:
+        reason = without[0].removeprefix("Skipped: ")
+        terminalreporter.write_line(
+            f"Not tested on PostgreSQL ({len(without)} skipped): {reason}", yellow=True
+        )

@@ -1,0 +1,241 @@
+"""Forgetting is for good: records, vectors, what was derived, thoughts; and it is not learned again."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from langgraph.store.base import BaseStore
+
+from arbiter.errors import ParameterError
+from arbiter.memory.facts import FactEvaluator, FactRules
+from arbiter.memory.records import Thought
+from tests.facts_support import START, Room, answer, claim, indexed, relations, space
+from tests.scripted import Scripted
+
+SEATTLE = "User lives in Seattle"
+CAT = "User has a cat"
+
+
+async def think(room: Room, id: str, text: str, *sources: str, room_id: str = "room-1") -> None:
+    thought = Thought(
+        id=id, text=text, room_id=room_id, at=START, source_message_ids=sources, entity_ids=(room.user,)
+    )
+    await room.store.aput(space("thoughts", room_id), id, thought.to_value())
+
+
+async def thoughts(room: Room) -> list[str]:
+    spaces = await room.store.aspaces("sarah", "thoughts")
+    found = [await room.store.alist(ns) for ns in spaces]
+    return sorted(entry.key for entries in found for entry in entries)
+
+
+async def test_a_query_forgets_what_has_it_in_it(any_indexed_store: BaseStore) -> None:
+    room = Room(any_indexed_store, rules=FactRules(store_opinions=True))
+    await room.hears(
+        "...",
+        claim(SEATTLE),
+        claim(CAT),
+        claim("User is in SEATTLE now", "status"),
+        claim("Seattle is grey", "opinion"),
+    )
+    assert await room.learned.forget("user-1", "seattle") == 3
+    assert [f.claim for f in await room.facts(kinds=("facts", "status", "opinions"))] == [CAT]
+    for kind in ("facts", "status", "opinions"):
+        found = await room.store.asearch(space(kind, "user-1"), "seattle")
+        assert all("eattle" not in str(entry.value) for entry in (*found.entries, *found.by_words))
+    assert "eattle" not in await room.dump()
+
+
+async def test_one_or_all_are_forgotten() -> None:
+    room = Room()
+    await room.hears("...", claim(SEATTLE), claim(CAT), claim("User has a dog"))
+    assert await room.learned.forget("user-1", id=(await room.fact(CAT)).id) == 1
+    assert await room.learned.forget("user-1", id="unknown") == 0
+    assert await room.learned.forget("user-2") == 0
+    assert await room.learned.forget("user-1") == 2
+    assert await room.facts() == []
+
+
+@pytest.mark.parametrize("query", ["", "  "])
+async def test_an_empty_query_does_not_mean_everything(query: str) -> None:
+    room = Room()
+    await room.hears("...", claim(CAT))
+    with pytest.raises(ParameterError, match="query"):
+        await room.learned.forget("user-1", query)
+    assert len(await room.facts()) == 1
+
+
+@pytest.mark.parametrize("again", [SEATTLE, f"{SEATTLE}.", "user lives in seattle"])
+async def test_what_was_forgotten_is_not_learned_again(again: str, any_store: BaseStore) -> None:
+    room = Room(any_store)
+    await room.hears("...", claim(SEATTLE))
+    await room.learned.forget("user-1", "Seattle")
+    found = await room.hears("I live in Seattle", claim(again), claim(CAT))
+    assert (found.inserted, found.dropped_private) == (1, 1)
+    assert [f.claim for f in await room.facts()] == [CAT]
+    assert "eattle" not in await room.dump()
+
+
+async def test_what_one_forgets_others_may_know() -> None:
+    room = Room()
+    await room.hears("...", claim(SEATTLE))
+    other = Room(room.store.store, user="user-2")
+    await other.hears("...", claim(SEATTLE))
+    await room.learned.forget("user-1")
+    assert [f.claim for f in await other.facts()] == [SEATTLE]
+
+
+async def test_links_to_what_is_forgotten_are_cut() -> None:
+    room = Room(indexed(), relations("contradicts"))
+    await room.hears("...", claim("User has a dog"))
+    await room.hears("...", claim("User has no dog"))
+    await room.learned.forget("user-1", "has a dog")
+    [left] = await room.facts()
+    assert (left.claim, left.state, left.contradicts) == ("User has no dog", "active", ())
+
+
+async def test_what_was_inferred_is_forgotten_with_what_it_follows_from() -> None:
+    room = Room(rules=FactRules(chaining=True))
+    await room.hears("...", claim("User works at a startup"))
+    [known] = await room.facts()
+    await room.ingest(claim("User has shares", derived_from=(known.id,)))
+    await room.ingest(claim("User may be rich", derived_from=((await room.fact("User has shares")).id,)))
+    assert await room.learned.forget("user-1", "startup") == 3
+
+
+async def test_thoughts_that_tell_it_are_forgotten() -> None:
+    room = Room()
+    await room.hears("...", claim(SEATTLE, value="Seattle"), claim(CAT), id="m1")
+    await think(room, "query", "He told me about Seattle.")
+    await think(room, "elsewhere", "Seattle again.", room_id="room-9")
+    await think(room, "claim", "Nice that John is living in Seattle!")
+    await think(room, "other", "We talked about music.", "m1")
+    assert await room.learned.forget("user-1", "seattle") == 1
+    assert await thoughts(room) == ["other"]
+    await think(room, "cat", "The cat came up.", "m1")
+    await think(room, "dog", "The dog came up.", "m2")
+    await room.learned.forget("user-1", id=(await room.fact(CAT)).id)
+    assert await thoughts(room) == ["dog", "other"]
+    await room.learned.forget("user-1")
+    assert await thoughts(room) == []
+
+
+async def test_forgetting_while_others_write_leaves_nothing(any_store: BaseStore) -> None:
+    room = Room(any_store)
+    await room.hears("I live in Seattle", claim(SEATTLE))
+
+    async def mention(number: int) -> None:
+        other = Room(any_store, room_id=f"room-{number}")
+        for turn in range(3):
+            await other.hears("I live in Seattle", claim(SEATTLE), id=f"x{number}-{turn}")
+
+    await asyncio.gather(*(mention(n) for n in range(5)), room.learned.forget("user-1", "Seattle"))
+    assert await room.facts() == []
+    assert "eattle" not in await room.dump()
+
+
+# In a message -------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_asks_to_forget_is_acted_on_at_once(any_store: BaseStore) -> None:
+    room = Room(any_store, answer(SEATTLE))
+    await room.hears("I live in Seattle", claim(SEATTLE), claim(CAT))
+    room.says("Please forget that I live in Seattle")
+    outcome = await room.evaluate()
+    assert (outcome.data["forgotten"], outcome.data["llm_calls"]) == (1, 0)
+    assert [f.claim for f in await room.facts()] == [CAT]
+    assert "Seattle" not in repr(outcome)
+
+
+async def test_what_is_asked_to_be_forgotten_is_not_learned_from_the_same_conversation() -> None:
+    room = Room(None, answer(SEATTLE, "User is a Seattle resident", CAT), length=10)
+    for text in ("Hi", "I live in Seattle", "I have a cat", "How are you?", "Forget that I live in Seattle"):
+        room.says(text)
+    room.replies("Seattle? Forgotten.")
+    outcome = await room.evaluate()
+    assert room.model is not None
+    assert "eattle" not in room.model.prompt().split("The new messages:")[1]
+    assert [f.claim for f in await room.facts()] == [CAT, "User is a Seattle resident"]
+    assert outcome.data["dropped_private"] == 1
+
+
+async def test_what_was_said_last_can_be_forgotten() -> None:
+    room = Room(None, answer())
+    await room.hears("I have a cat", claim(CAT), id="a")
+    await room.hears("I live in Seattle", claim(SEATTLE), id="b")
+    room.says("Forget what I just said.")
+    await room.evaluate()
+    assert [f.claim for f in await room.facts()] == [CAT]
+
+
+async def test_one_can_only_have_forgotten_what_is_known_of_oneself() -> None:
+    room = Room(None, answer())
+    await room.hears("I live in Seattle", claim(SEATTLE))
+    room.says("Forget everything about me", user="user-2")
+    outcome = await room.evaluate()
+    assert outcome.data["forgotten"] == 0
+    assert len(await room.facts()) == 1
+
+
+async def test_a_name_is_enough_where_the_words_differ() -> None:
+    room = Room(None, answer())
+    await room.hears("...", claim("User visited Paris in May"), claim("User likes Rome"))
+    room.says("Forget that I travelled to Paris")
+    await room.evaluate()
+    assert [f.claim for f in await room.facts()] == ["User likes Rome"]
+
+
+async def test_it_can_be_told_again_in_other_words_after_forgetting_everything() -> None:
+    room = Room(None, answer(CAT), length=1)
+    room.says("Forget everything about me.")
+    await room.evaluate(FactEvaluator(model=Scripted(answers=[answer()])))
+    room.says("I have a cat")
+    await room.evaluate()
+    assert [f.claim for f in await room.facts()] == [CAT]
+
+
+async def test_a_request_is_acted_on_once(any_store: BaseStore) -> None:
+    """What is said after it stays, though the request itself is not read for some turns."""
+    room = Room(any_store, answer())
+    await room.hears("I live in Seattle", claim(SEATTLE))
+    room.says("Forget everything about me")
+    assert (await room.evaluate()).data["forgotten"] == 1
+    await room.hears("I have a cat", claim(CAT))
+    room.says("And")
+    room.says("so on")
+    outcome = await room.evaluate()
+    assert (outcome.data["forgotten"], outcome.data["llm_calls"]) == (0, 1)
+    assert [f.claim for f in await room.facts()] == [CAT]
+
+
+# Retention ----------------------------------------------------------------------------------------
+
+
+async def test_above_the_limit_what_is_least_certain_and_oldest_is_put_away(any_store: BaseStore) -> None:
+    room = Room(any_store, rules=FactRules(max_facts_per_entity=2))
+    await room.hears("...", claim("A"))
+    await room.hears("...", claim("A"))
+    room.passes(days=1)
+    await room.hears("...", claim("B"))
+    room.passes(days=1)
+    await room.hears("...", claim("C"))
+    assert {f.claim: f.state for f in await room.facts()} == {"A": "active", "B": "expired", "C": "active"}
+    room.passes(days=1)
+    await room.hears("...", claim("B"))
+    assert (await room.fact("B")).state == "active"
+
+
+async def test_history_is_deleted_when_it_is_old_enough() -> None:
+    room = Room(indexed(), relations("supersedes"), rules=FactRules(retention_days=10))
+    await room.hears("...", claim("A"))
+    await room.hears("...", claim("B"))
+    room.passes(days=9)
+    room.model = None
+    await room.hears("...", claim("Something new 1"))
+    assert {f.claim for f in await room.facts()} >= {"A", "B"}
+    room.passes(days=2)
+    await room.hears("...", claim("Something new 2"))
+    assert "A" not in {f.claim for f in await room.facts()}
+    assert room.now - START == timedelta(days=11)

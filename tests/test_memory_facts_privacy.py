@@ -1,0 +1,203 @@
+"""Secrets are never stored, in no field; what is sensitive only if wanted, and then for its room."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.store.base import BaseStore
+
+from arbiter.memory.facts import FactRules
+from arbiter.memory.facts._secrets import luhn
+from arbiter.memory.facts.privacy import category, has_secret, redacted
+from tests.facts_support import Room, answer, claim
+
+SECRETS = (
+    "User's key is sk-live-4eC39HqLyjWDarjtT1zdp7dc",
+    "key sk-live-abc123",
+    "User pays with card 4111 1111 1111 1111",
+    "4111-1111-1111-1111 expires 12 26",
+    "card 5500005555555559",
+    "４１１１ １１１１ １１１１ １１１１",
+    "password is hunter2",
+    "User's password for Netflix is hunter2",
+    "the wifi password: correcthorse",
+    "User uses hunter2 as their password",
+    "pass\u200bword is hunter2",
+    "User's PIN is 4821",
+    "the API key is abcdef",
+    "pwd=abc",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEow",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "AKIAIOSFODNN7EXAMPLE",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
+    "postgres://user:pw@host/db",
+    "User's SSN is 078-05-1120",
+    "social security number 078051120",
+    "passport number is X1234567",
+    "AB 12 34 56 C",
+    "GB82 WEST 1234 5698 7654 32",
+)
+HARMLESS = (
+    "password is required",
+    "User forgot their password",
+    "User's password is very strong",
+    "User changed their password to something else",
+    "The secret to happiness is love",
+    "The secret is out",
+    "User works on token budgets",
+    "User is a secretary",
+    "User's number is +1 415 555 0123",
+    "Order 1712345678901",
+    "User's ISBN is 9783161484100",
+    "User was born in 1990 and moved in 2015",
+    "Prices are 10,000 12,000 13,000 15,000 USD",
+    "User's email is bob@example.com",
+    "User moved to Seattle last month",
+)
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_secrets_are_recognised(text: str) -> None:
+    assert has_secret(text)
+    assert has_secret("User told something", value=text)
+    assert has_secret("User told something", subject=text)
+    assert has_secret("User told something", slot=text)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_is_none(text: str) -> None:
+    assert not has_secret(text)
+    assert redacted(text) == text
+
+
+def test_a_value_is_a_secret_by_what_it_is_the_value_of() -> None:
+    assert has_secret("User set it up", slot="account.password", value="hunter2")
+    assert has_secret("User's password", value="hunter2")
+    assert not has_secret("User's city", slot="residence.city", value="Seattle")
+
+
+@given(st.integers(10**14, 10**15 - 1), st.sampled_from([" ", "-", "", "."]))
+def test_every_card_number_is_found_however_it_is_grouped(body: int, separator: str) -> None:
+    digits = next(d for d in (f"4{body}"[:15] + str(check) for check in range(10)) if luhn(d))
+    grouped = separator.join(digits[at : at + 4] for at in range(0, 16, 4))
+    assert has_secret(f"User's card is {grouped}, exp 12/26")
+
+
+def test_secrets_are_not_shown_to_a_model_either() -> None:
+    shown = redacted("My card is 4111 1111 1111 1111 and my password is hunter2, ok?")
+    assert shown == "My card is [removed] and my password is [removed] ok?"
+
+
+def test_long_texts_are_looked_at_in_little_time() -> None:
+    hostile = (
+        "a.b-c1:" * 600,
+        "ssn " * 1_000,
+        "4" * 4_000,
+        "4 " * 2_000,
+        "password is " * 300,
+        "son is " * 600,
+    )
+    began = time.perf_counter()
+    for text in hostile:
+        redacted(text)
+        category(text)
+    assert time.perf_counter() - began < 3
+
+
+async def test_no_secret_is_stored_logged_or_told(
+    any_store: BaseStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    found = answer(
+        "User's key is sk-live-4eC39HqLyjWDarjtT1zdp7dc",
+        {"claim": "User pays by card", "slot": "card", "value": "4111 1111 1111 1111"},
+        "User's password is hunter2",
+    )
+    room = Room(any_store, found, length=2)
+    room.says("my key is sk-live-4eC39HqLyjWDarjtT1zdp7dc, card 4111 1111 1111 1111, password is hunter2")
+    outcome = await room.evaluate()
+    assert (outcome.data["dropped_private"], outcome.data["inserted"]) == (3, 0)
+    assert room.model is not None
+    everything = [await room.dump(), repr(outcome), caplog.text, room.model.prompt()]
+    for secret in ("4eC39Hq", "4111 1111", "hunter2"):
+        assert all(secret not in text for text in everything)
+
+
+# Sensitive categories -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("User was diagnosed with cancer", "health"),
+        ("User is a devout Catholic", "religion"),
+        ("User voted for Obama", "politics"),
+        ("User is gay", "sexuality"),
+        ("User lives at 12 Main Street", "address"),
+        ("User's daughter Emma is 6", "minors"),
+        ("User has a 5-year-old son", "minors"),
+        ("User was convicted of theft", "criminal record"),
+        ("User is allergic to nuts", None),
+        ("User lives in Seattle", None),
+        ("User has two kids", None),
+        ("User works with Christian", None),
+        ("User disabled notifications", None),
+        ("User's company has 12 offices on the way", None),
+        ("User has a 5-year-old car", None),
+        ("John found the community through a friend interested in AI", None),
+    ],
+)
+def test_sensitive_categories_are_recognised(text: str, expected: str | None) -> None:
+    assert category(text) == expected
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"claim": "User was diagnosed with cancer", "sensitivity": "public"},
+        {"claim": "X", "sensitivity": "sensitive"},
+    ],
+)
+async def test_sensitive_claims_are_not_stored_unless_wanted(found: dict[str, Any]) -> None:
+    text = found.pop("claim")
+    room = Room()
+    outcome = await room.hears("...", claim(text, **found))
+    assert (outcome.dropped_private, await room.facts()) == (1, [])
+    room = Room(rules=FactRules(allow_sensitive=True, visibility="agent"))
+    await room.hears("...", claim(text, **found))
+    [fact] = await room.facts()
+    assert (fact.visibility, fact.sensitivity) == ("room", "sensitive")
+    other = Room(room.store.store, rules=room.rules, room_id="room-2")
+    await other.hears("...", claim(text, **found), id="x")
+    [fact] = await room.facts()
+    assert (fact.visibility, fact.mention_count) == ("room", 2)
+
+
+# Who may see it -----------------------------------------------------------------------------------
+
+
+async def test_what_is_learned_in_a_private_room_stays_there_until_it_is_said_openly() -> None:
+    private = Room(is_private=True, room_id="private")
+    await private.hears("I have a cat", claim("User has a cat"))
+    [fact] = await private.facts()
+    assert fact.visibility == "room"
+    learned = private.learned
+    assert await learned.relevant(["user-1"], "cat", room_id="open", limit=5) == []
+    assert len(await learned.relevant(["user-1"], "cat", room_id="private", limit=5)) == 1
+    public = Room(private.store.store, room_id="open")
+    await public.hears("I have a cat", claim("User has a cat"), id="x")
+    [fact] = await public.facts()
+    assert (fact.visibility, fact.room_ids) == ("entity", ("private", "open"))
+
+
+async def test_what_is_off_the_record_is_no_source() -> None:
+    room = Room()
+    room.says("I quit, off the record", "m1")
+    room.replies("You quit", "m2")
+    found = await room.ingest(claim("User quit", source_message_ids=("m1",)), claim("User quit it"))
+    assert (found.dropped_private, await room.facts()) == (1, [])
