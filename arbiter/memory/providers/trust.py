@@ -17,9 +17,9 @@ class TrustProvider(Provider):
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         profile = await Trust(ctx.needed_store(), ctx.agent_id, ctx.clock).profile(ctx.entity_id)
-        if not profile.evidence:
+        if profile.confidence <= 0:
             return ProviderResult()
-        text = f"{profile.overall} of 100, confidence {profile.confidence:.2f}"
+        text = f"{profile.overall:.0f} of 100, confidence {profile.confidence:.2f}"
         return ProviderResult(
             text=text,
             values={self.name: text},
