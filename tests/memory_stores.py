@@ -23,7 +23,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from arbiter.memory.opening import open_store
+from arbiter.memory.stores.opening import open_store
 
 T = TypeVar("T")
 Kind = Literal["memory", "sqlite", "postgres"]

@@ -480,7 +480,11 @@ def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
     around = StateGraph(Chat).add_node("agent", inside).add_edge(START, "agent").compile(checkpointer=saver)
     arbiter_os = ArbiterOS()
     once = iter(["SECRET", None])
-    arbiter_os.add_advisor(Tell("tell", lambda history, state: next(once), target_nodes=["agent"]))
+
+    def tell(history: History, state: Any) -> str | None:
+        return next(once)
+
+    arbiter_os.add_advisor(Tell("tell", tell, target_nodes=["agent"]))
     app = arbiter_os.govern(around)
     chunks = [
         repr(chunk)

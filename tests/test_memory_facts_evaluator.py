@@ -13,9 +13,9 @@ from langgraph.store.base import BaseStore
 
 from arbiter.errors import ParameterError
 from arbiter.memory.answers import CallBudget
-from arbiter.memory.context import BudgetSpentError
+from arbiter.memory.context import BudgetSpentError, UnusableAnswerError
 from arbiter.memory.evaluators import EvaluationExample, ExampleMessage
-from arbiter.memory.facts import ExtractionFailedError, FactEvaluator, FactRules
+from arbiter.memory.facts import FactEvaluator, FactRules
 from tests.facts_support import AGENT, START, Room, answer, claim, indexed, relations
 from tests.scripted import Scripted, ScriptedTools, tool_call
 
@@ -364,7 +364,7 @@ async def test_garbage_costs_two_calls_and_then_a_pause() -> None:
     room = Room(None, "no idea", length=1)
     room.says("hello")
     began = time.perf_counter()
-    with pytest.raises(ExtractionFailedError) as failed:
+    with pytest.raises(UnusableAnswerError) as failed:
         await room.evaluate()
     assert time.perf_counter() - began < 1
     assert failed.value.calls == 2
@@ -379,12 +379,25 @@ async def test_garbage_costs_two_calls_and_then_a_pause() -> None:
     assert await due(room)
 
 
+async def test_an_outage_of_a_model_loses_no_messages_for_hours() -> None:
+    """Garbage is given up after three tries, a provider that is down not before eight."""
+    room = Room(None, *[ConnectionError("down")] * 7, answer("User has a cat"), length=1)
+    room.says("I have a cat")
+    for _ in range(7):
+        with pytest.raises(UnusableAnswerError) as failed:
+            await room.evaluate()
+        assert not failed.value.skipped
+        room.passes(hours=2)
+    await room.evaluate()
+    assert [fact.claim for fact in await room.facts()] == ["User has a cat"]
+
+
 async def test_a_window_that_is_poison_is_passed_over_in_the_end() -> None:
     room = Room(None, *["no idea"] * 6, answer("User has a cat"), length=1)
     room.says("poison")
     skipped: list[bool] = []
     for _ in range(3):
-        with pytest.raises(ExtractionFailedError) as failed:
+        with pytest.raises(UnusableAnswerError) as failed:
             await room.evaluate()
         skipped.append(failed.value.skipped)
         room.passes(hours=2)

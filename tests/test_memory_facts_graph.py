@@ -92,7 +92,7 @@ def test_what_is_learned_is_in_no_log_and_no_history(caplog: pytest.LogCaptureFi
     app.invoke(said("again"), config())
     item = arbiter_os.history.last(node="reply")
     assert item is not None
-    assert item.evaluation_errors == {"GET_FACTS": "ExtractionFailedError in handler"}
+    assert item.evaluation_errors == {"GET_FACTS": "UnusableAnswerError in handler"}
     results = [found.evaluation_results for row in arbiter_os.history.entries for found in row]
     for text in (repr(results), repr(item.evaluator_trace), caplog.text, arbiter_os.history.to_jsonl()):
         assert "Xanthippe" not in text

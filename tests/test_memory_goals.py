@@ -22,9 +22,9 @@ from arbiter import ArbiterOS
 from arbiter.errors import ParameterError
 from arbiter.memory import Claim, EvaluationCycle, Goal, MemoryStore, Objective
 from arbiter.memory.context import BudgetSpentError
-from arbiter.memory.goal_answers import GoalsAnswer
 from arbiter.memory.goals import GoalEvaluator, Goals
-from arbiter.memory.progress import GoalUpdate, ObjectiveUpdate, apply_updates, progress
+from arbiter.memory.goals.answers import GoalsAnswer
+from arbiter.memory.goals.progress import GoalUpdate, ObjectiveUpdate, apply_updates, progress
 from arbiter.memory.records import GoalStatus
 from arbiter.memory.stores import namespace
 from tests.memory_support import Clock, turn

@@ -21,12 +21,11 @@ from langgraph.store.memory import InMemoryStore
 
 import arbiter
 from arbiter.errors import ConfigurationError
-from arbiter.memory import vectors
-from arbiter.memory.advisory import postgres_locks
 from arbiter.memory.embeddings import LocalEmbeddings
-from arbiter.memory.opening import open_store
-from arbiter.memory.stores import MemoryStore, Value, namespace
-from arbiter.memory.vectors import LocalIndex
+from arbiter.memory.stores import MemoryStore, Value, namespace, vectors
+from arbiter.memory.stores.advisory import postgres_locks
+from arbiter.memory.stores.opening import open_store
+from arbiter.memory.stores.vectors import LocalIndex
 from tests.memory_stores import KeywordEmbeddings
 
 NS = namespace("agent", "facts", "user-1")
@@ -101,7 +100,7 @@ async def test_what_one_process_learned_the_next_one_knows(where: str, embedding
     second = program(
         """
         import asyncio, sys
-        from arbiter.memory.opening import open_store
+        from arbiter.memory.stores.opening import open_store
         from arbiter.memory.stores import MemoryStore, namespace
         from tests.memory_stores import KeywordEmbeddings
         embeddings = KeywordEmbeddings("cat", "dog", "seattle", "portland", "work")
@@ -124,7 +123,7 @@ async def test_what_one_process_learned_the_next_one_knows(where: str, embedding
 def test_several_processes_can_open_a_new_store_at_once(where: str) -> None:
     source = """
         import asyncio, sys
-        from arbiter.memory.opening import open_store
+        from arbiter.memory.stores.opening import open_store
         with open_store(sys.argv[1]) as store:
             for number in range(20):
                 store.put(("n",), sys.argv[2] + str(number), {"n": number})
@@ -139,8 +138,8 @@ def test_an_index_that_is_not_to_be_had_is_said_and_replaced(
     where: str, embeddings: KeywordEmbeddings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A warning says why, the store is searched by meaning all the same, and the warning is shown once."""
-    monkeypatch.setattr("arbiter.memory.opening._loads_extensions", no)
-    monkeypatch.setattr("arbiter.memory.opening._has_pgvector", no)
+    monkeypatch.setattr("arbiter.memory.stores.opening._loads_extensions", no)
+    monkeypatch.setattr("arbiter.memory.stores.opening._has_pgvector", no)
     opening = open_store(where, embeddings=embeddings)
     with pytest.warns(RuntimeWarning, match="one by one in this process") as shown:
         store = opening.__enter__()
@@ -223,8 +222,8 @@ def absent(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 def local(
     where: str, embeddings: KeywordEmbeddings, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[LocalIndex]:
-    monkeypatch.setattr("arbiter.memory.opening._loads_extensions", no)
-    monkeypatch.setattr("arbiter.memory.opening._has_pgvector", no)
+    monkeypatch.setattr("arbiter.memory.stores.opening._loads_extensions", no)
+    monkeypatch.setattr("arbiter.memory.stores.opening._has_pgvector", no)
     with opened(where, embeddings) as store:
         assert isinstance(store, LocalIndex)
         yield store
@@ -329,7 +328,7 @@ def test_it_is_a_store_like_any_other(local: LocalIndex) -> None:
 COUNTING = """
     import asyncio, sys
     from langgraph.store.postgres import PostgresStore
-    from arbiter.memory.advisory import postgres_locks
+    from arbiter.memory.stores.advisory import postgres_locks
     from arbiter.memory.stores import MemoryStore, namespace
 
     async def count(store):
@@ -380,7 +379,7 @@ async def test_a_lock_of_a_process_that_died_is_free(postgres_url: str) -> None:
     holder = program(
         """
         import asyncio, sys
-        from arbiter.memory.advisory import postgres_locks
+        from arbiter.memory.stores.advisory import postgres_locks
         async def hold():
             async with postgres_locks(sys.argv[1])("room"):
                 print("held", flush=True)

@@ -23,15 +23,15 @@ from arbiter import ArbiterOS, HistoryItem
 from arbiter.memory import EvaluationCycle
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.characters import Character
-from arbiter.memory.context import EvalContext
+from arbiter.memory.context import EvalContext, UnusableAnswerError
 from arbiter.memory.entities import Entity
 from arbiter.memory.evaluators import HandlerOutcome
 from arbiter.memory.facts import Claim, FactEvaluator, FactStore, Ingested
 from arbiter.memory.records import Fact
-from arbiter.memory.reflection import ReflectionEvaluator, ReflectionFailedError
-from arbiter.memory.relationships import Relationships
+from arbiter.memory.reflection import ReflectionEvaluator
+from arbiter.memory.reflection.relationships import Relationships
+from arbiter.memory.reflection.thoughts import Thoughts
 from arbiter.memory.stores import MemoryStore, namespace
-from arbiter.memory.thoughts import Thoughts
 from tests.reflection_support import START, Clock, turn
 from tests.scripted import Scripted, ScriptedTools, tool_call
 from tests.support import MODES, run
@@ -441,7 +441,7 @@ async def test_a_model_that_answers_garbage_costs_two_calls_and_is_then_left_alo
     store: MemoryStore,
 ) -> None:
     room = Room(store, GARBAGE)
-    with pytest.raises(ReflectionFailedError) as failure:
+    with pytest.raises(UnusableAnswerError) as failure:
         await room.maybe(span(1, 9))
     assert (failure.value.calls, failure.value.skipped) == (2, False)
     assert GARBAGE not in str(failure.value)
@@ -456,7 +456,7 @@ async def test_after_three_failures_the_window_is_passed_over(store: MemoryStore
     room = Room(store, GARBAGE)
     skipped: list[bool] = []
     for _ in range(3):
-        with pytest.raises(ReflectionFailedError) as failure:
+        with pytest.raises(UnusableAnswerError) as failure:
             await room.maybe(span(1, 9))
         skipped.append(failure.value.skipped)
         room.clock.move(65)
@@ -472,7 +472,7 @@ async def test_after_three_failures_the_window_is_passed_over(store: MemoryStore
 async def test_a_model_that_raises_is_a_failure_like_any_other(store: MemoryStore) -> None:
     room = Room(store)
     room.model.answers = [RuntimeError("rate limit")]
-    with pytest.raises(ReflectionFailedError):
+    with pytest.raises(UnusableAnswerError):
         await room.reflect(span(1, 9))
     assert not await room.may(span(1, 9))
 
@@ -718,7 +718,7 @@ def test_a_graph_does_not_suffer_from_a_model_that_answers_garbage(mode: str) ->
     for calls, detail in ((2, ""), (4, ""), (6, "window_skipped")):
         item = talk.say()
         assert "REFLECTION" not in item.evaluation_results
-        assert item.evaluation_errors["REFLECTION"] == "ReflectionFailedError in handler"
+        assert item.evaluation_errors["REFLECTION"] == "UnusableAnswerError in handler"
         assert [(part.status, part.detail) for part in item.evaluator_trace] == [("failed", detail)]
         assert talk.model.calls == calls
         if not detail:

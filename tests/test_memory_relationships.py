@@ -11,7 +11,7 @@ import pytest
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from arbiter.memory.relationships import (
+from arbiter.memory.reflection.relationships import (
     COUNTED,
     MAX_TAGS,
     Relationships,

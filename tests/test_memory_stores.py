@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result, SearchOp
 from langgraph.store.memory import InMemoryStore
 
-from arbiter.memory.access import StoreLoopError
 from arbiter.memory.records import Fact
 from arbiter.memory.stores import Entry, Found, MemoryStore, Namespace, Value, namespace, ns_label
-from arbiter.memory.words import overlap, words_of
+from arbiter.memory.stores.access import StoreLoopError
+from arbiter.memory.stores.words import overlap, words_of
 from tests.memory_stores import KeywordEmbeddings, LoopThread
 
 NS = namespace("agent", "facts", "user-1")

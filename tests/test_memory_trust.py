@@ -26,7 +26,9 @@ from arbiter.history import Record
 from arbiter.memory import Claim, EvaluationCycle, HandlerOutcome, MemoryStore
 from arbiter.memory.context import FactEvent
 from arbiter.memory.entities import Entity
-from arbiter.memory.evidence import (
+from arbiter.memory.stores import namespace
+from arbiter.memory.trust import Trust, TrustEvaluator
+from arbiter.memory.trust.evidence import (
     EVIDENCE,
     WEIGHTS,
     Evidence,
@@ -38,8 +40,6 @@ from arbiter.memory.evidence import (
     dimensions,
     overall,
 )
-from arbiter.memory.stores import namespace
-from arbiter.memory.trust import Trust, TrustEvaluator
 from tests.memory_support import NOON, Clock, turn
 from tests.scripted import Scripted
 from tests.support import MODES, Check, run

@@ -7,7 +7,6 @@
 See docs/memory.md, and docs/design/memory.md for the shape.
 """
 
-from arbiter.memory.advisory import postgres_locks
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.characters import Character
 from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
@@ -23,7 +22,6 @@ from arbiter.memory.evaluators import (
 )
 from arbiter.memory.facts import Claim, FactEvaluator, FactRules
 from arbiter.memory.goals import GoalEvaluator
-from arbiter.memory.opening import open_store
 from arbiter.memory.providers import (
     FactsProvider,
     GoalsProvider,
@@ -39,6 +37,8 @@ from arbiter.memory.recollection import Memory
 from arbiter.memory.records import Fact, Goal, Objective, Relationship, Thought
 from arbiter.memory.reflection import ReflectionEvaluator
 from arbiter.memory.stores import MemoryStore
+from arbiter.memory.stores.advisory import postgres_locks
+from arbiter.memory.stores.opening import open_store
 from arbiter.memory.trust import TrustEvaluator
 
 __all__ = [

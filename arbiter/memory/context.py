@@ -36,6 +36,18 @@ class BudgetSpentError(ArbiterError):
     """A handler wants a model, and the calls of this turn are used up. The evaluator is passed over, with a trace."""
 
 
+class UnusableAnswerError(ArbiterError):
+    """A model gave no answer that can be read. `skipped` says whether the messages that it was asked about are passed
+    over for good."""
+
+    def __init__(self, calls: int, problem: str, *, skipped: bool) -> None:
+        self.calls = calls
+        self.problem = problem
+        self.skipped = skipped
+        then = "The messages are passed over." if skipped else "They are tried again later."
+        super().__init__(f"the model's answer cannot be used ({calls} calls): {problem}. {then}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactEvent:
     """What a claim did to what was known, for evaluators that run later in the turn. `speaker` is an entity's id."""

@@ -17,6 +17,8 @@ TAIL = 64
 MAX_WAIT_MINUTES = 64
 FAILURES_PER_WINDOW = 3
 """How often the same stretch of a conversation is tried before it is passed over."""
+OUTAGES_PER_WINDOW = 8
+"""The same where a model or a store raised: with the waits between them some three hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +94,13 @@ class Cursors:
 
         await self.store.aupdate(self._namespace, self.evaluator, change)
 
-    async def fail(self, prompted: Sequence[BaseMessage]) -> bool:
-        """The model gave no answer: wait min(2^failures, 64) minutes. After three failures the window is skipped, that
-        is, the cursor goes on without waiting; True then. What a later turn has read already cannot fail any more."""
+    async def fail(self, prompted: Sequence[BaseMessage], *, raised: bool = False) -> bool:
+        """The model gave no answer that can be used: wait min(2^failures, 64) minutes. After three failures the window is
+        skipped, that is, the cursor goes on without waiting; True then. When a model `raised`, because it is out of
+        order as a rule and not because of these messages, that takes eight. What a later turn has read already cannot
+        fail any more."""
         skipped = False
+        most = OUTAGES_PER_WINDOW if raised else FAILURES_PER_WINDOW
 
         def change(value: Value | None) -> Value | None:
             nonlocal skipped
@@ -105,7 +110,7 @@ class Cursors:
                 return value
             now = self.clock()
             failures = cursor.failures + 1
-            skipped = failures % FAILURES_PER_WINDOW == 0
+            skipped = failures % most == 0
             minutes = min(2 ** min(failures, 10), MAX_WAIT_MINUTES)
             if skipped:
                 cursor = self._moved(cursor, prompted)

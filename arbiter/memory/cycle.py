@@ -28,7 +28,7 @@ from arbiter.history import CausalHistory, History
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.calling import Called, call
 from arbiter.memory.characters import Character
-from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
+from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
 from arbiter.memory.conversation import list_of, responded, window
 from arbiter.memory.entities import Entities, Entity, participants
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
@@ -446,7 +446,7 @@ def _settle(
     if error is not None:
         # Without its text: it may quote what somebody said, and the history is printed and exported.
         errors[name] = f"{type(error).__name__} in handler"
-        detail = "window_skipped" if getattr(error, "skipped", False) is True else ""
+        detail = "window_skipped" if isinstance(error, UnusableAnswerError) and error.skipped else ""
         return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms, detail)
     result, remark = _result_of(done.value)
     if result is None:

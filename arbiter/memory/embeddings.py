@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from langchain_core.embeddings import Embeddings
 
 from arbiter.errors import ConfigurationError
-from arbiter.memory.values import clean_text
+from arbiter.memory.stores.values import clean_text
 
 if TYPE_CHECKING:
     from arbiter.memory._minilm import MiniLM

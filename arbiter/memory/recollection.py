@@ -14,13 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter.calls import LOOP
-from arbiter.memory.access import StoreLoopError
 from arbiter.memory.cycle import utc_now
 from arbiter.memory.entities import Entities, Entity
-from arbiter.memory.evidence import TrustProfile
 from arbiter.memory.facts import FactStore
 from arbiter.memory.goals import Goals
-from arbiter.memory.names import joined
 from arbiter.memory.records import (
     Fact,
     FactState,
@@ -31,9 +28,12 @@ from arbiter.memory.records import (
     Thought,
     readable,
 )
-from arbiter.memory.relationships import Relationships
+from arbiter.memory.reflection.relationships import Relationships
 from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory.stores.access import StoreLoopError
+from arbiter.memory.stores.names import joined
 from arbiter.memory.trust import Trust
+from arbiter.memory.trust.evidence import TrustProfile
 from arbiter.models import visible
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from arbiter.memory.facts.boundaries import off_the_record, on_record
 from arbiter.memory.facts.claims import Claim, Ingested
-from arbiter.memory.facts.evaluator import ExtractionFailedError, FactEvaluator
+from arbiter.memory.facts.evaluator import FactEvaluator
 from arbiter.memory.facts.extraction import ExtractedClaim
 from arbiter.memory.facts.fact_store import FactStore
 from arbiter.memory.facts.privacy import redacted
@@ -12,7 +12,6 @@ from arbiter.memory.facts.rules import FactRules
 __all__ = [
     "Claim",
     "ExtractedClaim",
-    "ExtractionFailedError",
     "FactEvaluator",
     "FactRules",
     "FactStore",

@@ -12,7 +12,7 @@ from arbiter.memory.conversation import counts, speaker_of, text_of
 from arbiter.memory.facts._patterns import one_of
 from arbiter.memory.facts.guards import names
 from arbiter.memory.facts.normal import bare
-from arbiter.memory.words import words_of
+from arbiter.memory.stores.words import words_of
 
 _THIS = one_of(r"""
     this|that|it|these|those

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter.errors import ArbiterError, ParameterError
+from arbiter.errors import ParameterError
 from arbiter.instructions import Instruction
 from arbiter.memory.answers import StructuredOutcome
-from arbiter.memory.context import EvalContext
+from arbiter.memory.context import EvalContext, UnusableAnswerError
 from arbiter.memory.conversation import counts, speaker_of, text_of
 from arbiter.memory.cursors import Cursors
 from arbiter.memory.evaluators import CognitiveEvaluator, EvaluationExample, ExampleMessage, HandlerOutcome
@@ -65,17 +65,6 @@ EXAMPLES = (
  "subject": "{{user2}}"}]}""",
     ),
 )
-
-
-class ExtractionFailedError(ArbiterError):
-    """A model gave no claims that can be read. `skipped` says whether these messages are passed over for good."""
-
-    def __init__(self, calls: int, problem: str, *, skipped: bool) -> None:
-        self.calls = calls
-        self.problem = problem
-        self.skipped = skipped
-        then = "The messages are passed over." if skipped else "They are tried again later."
-        super().__init__(f"no claims could be read in the model's answer ({calls} calls): {problem}. {then}")
 
 
 class FactEvaluator(CognitiveEvaluator):
@@ -183,15 +172,15 @@ class FactEvaluator(CognitiveEvaluator):
         used = ctx.budget.used
         outcome = await self._extracted(ctx, earlier, fresh)
         if outcome.value is None:
-            skipped = await cursors.fail(window)
-            raise ExtractionFailedError(outcome.calls, outcome.error, skipped=skipped)
+            skipped = await cursors.fail(window, raised=outcome.raised)
+            raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
         found = [_sourced(claim.as_claim(), fresh, earlier) for claim in outcome.value.claims]
         claims = [claim for claim in found if claim is not None]
         try:
             ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name, model=self.model)
         except Exception:
             # What can be written no second time either must not cost calls of the model in each turn.
-            await cursors.fail(window)
+            await cursors.fail(window, raised=True)
             raise
         await cursors.advance(window)
         ingested = replace(ingested, dropped_invalid=ingested.dropped_invalid + outcome.dropped_items)

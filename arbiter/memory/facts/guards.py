@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from arbiter.memory.facts._patterns import one_of
 from arbiter.memory.facts.normal import bare
-from arbiter.memory.words import words_of
+from arbiter.memory.stores.words import words_of
 
 _ONES = (
     *(

@@ -27,7 +27,7 @@ from arbiter.memory.facts.rules import FactRules
 from arbiter.memory.facts.writing import Writer
 from arbiter.memory.records import Fact
 from arbiter.memory.stores import MemoryStore
-from arbiter.memory.words import overlap, words_of
+from arbiter.memory.stores.words import overlap, words_of
 from arbiter.models import ChatModel
 
 _IN_BATCH = 0.75

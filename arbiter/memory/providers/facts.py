@@ -14,7 +14,7 @@ from arbiter.memory.providers.composing import ProviderResult, one_line
 from arbiter.memory.providers.provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.records import Fact, readable
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
-from arbiter.memory.words import overlap, words_of
+from arbiter.memory.stores.words import overlap, words_of
 
 KINDS = ("facts", "status")
 CONFLICTING = "(unverified, conflicting)"

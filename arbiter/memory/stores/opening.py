@@ -14,8 +14,8 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 
 from arbiter.errors import ConfigurationError
-from arbiter.memory.values import CLAIM
-from arbiter.memory.vectors import LocalIndex, Rows, VectorTable
+from arbiter.memory.stores.values import CLAIM
+from arbiter.memory.stores.vectors import LocalIndex, Rows, VectorTable
 
 if TYPE_CHECKING:
     from langgraph.store.sqlite import SqliteStore

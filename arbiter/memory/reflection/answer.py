@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts.claims import Claim
 from arbiter.memory.facts.extraction import ExtractedClaim
-from arbiter.memory.relationships import normal_tags
+from arbiter.memory.reflection.relationships import normal_tags
 
 MAX_METADATA = 16
 """So many entries of a relationship's metadata are read."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from arbiter.calls import start
 from arbiter.errors import ConfigurationError
-from arbiter.memory.locks import Locks
+from arbiter.memory.stores.locks import Locks
 
 if TYPE_CHECKING:
     from psycopg import Connection

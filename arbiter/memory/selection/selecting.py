@@ -15,7 +15,7 @@ from pydantic import BaseModel, field_validator
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory.evaluators import CognitiveEvaluator
-from arbiter.memory.selection_prompt import prompt
+from arbiter.memory.selection.prompt import prompt
 from arbiter.models import visible
 
 Names = Iterable[str]

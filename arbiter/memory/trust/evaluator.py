@@ -16,10 +16,10 @@ from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext, FactEvent
 from arbiter.memory.conversation import counts, speaker_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
-from arbiter.memory.evidence import EVIDENCE, Evidence, TrustProfile, admit
 from arbiter.memory.facts.boundaries import on_record
-from arbiter.memory.risks import RiskAnswer, asking_risk, of_risk
 from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory.trust.evidence import EVIDENCE, Evidence, TrustProfile, admit
+from arbiter.memory.trust.risks import RiskAnswer, asking_risk, of_risk
 from arbiter.models import ChatModel
 from arbiter.verdicts import Verdict
 
@@ -212,7 +212,7 @@ class TrustEvaluator(CognitiveEvaluator):
         answer = await ctx.ask(RiskAnswer, asking_risk(shown, message), model=model)
         data: dict[str, Any] = {"judge": answer.status, "llm_calls": answer.calls}
         if answer.value is None:
-            data["window_skipped"] = await cursors.fail(new)
+            data["window_skipped"] = await cursors.fail(new, raised=answer.raised)
             return 0, data
         added = 0
         if (meant := of_risk(answer.value.risk)) is not None:

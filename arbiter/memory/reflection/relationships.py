@@ -9,9 +9,9 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from arbiter.memory.names import joined
 from arbiter.memory.records import Relationship
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores.names import joined
 
 if TYPE_CHECKING:
     from arbiter.memory.context import EvalContext

@@ -19,8 +19,8 @@ from arbiter.memory.evaluators import (
     HandlerOutcome,
 )
 from arbiter.memory.facts.privacy import category, has_secret
-from arbiter.memory.goal_answers import GoalsAnswer, asking, shown_of
-from arbiter.memory.progress import Allowed, Applied, GoalUpdate, apply_updates, progress
+from arbiter.memory.goals.answers import GoalsAnswer, asking, shown_of
+from arbiter.memory.goals.progress import Allowed, Applied, GoalUpdate, apply_updates, progress
 from arbiter.memory.records import Goal, GoalStatus
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
@@ -139,8 +139,8 @@ class GoalEvaluator(CognitiveEvaluator):
 
     One call of a model for each turn with new messages, while a goal of the room is in progress. After an answer that
     cannot be used it waits, see `Cursors.fail`. The score is the progress of the goals that the answer is about, or of
-    all that are in progress if it is about none or cannot be used; see `arbiter.memory.progress`. `model` is asked in
-    place of the cycle's. What was said off the record it is not shown, but what is known of the user, so register this
+    all that are in progress if it is about none or cannot be used; see `progress`. `model` is asked in place of the
+    cycle's. What was said off the record it is not shown, but what is known of the user, so register this
     evaluator after those that find facts.
     """
 
@@ -206,7 +206,7 @@ class GoalEvaluator(CognitiveEvaluator):
             "dropped_invalid": answer.dropped_items,
         }
         if answer.value is None or (answer.dropped_items and not answer.value.goals):
-            data |= {"status": "failed", "window_skipped": await cursors.fail(messages)}
+            data |= {"status": "failed", "window_skipped": await cursors.fail(messages, raised=answer.raised)}
             return HandlerOutcome(progress(looked_at), False, "no usable answer", data)
         applied = await goals.apply(
             ctx.room_id,

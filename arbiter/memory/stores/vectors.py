@@ -20,9 +20,9 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, SearchItem, SearchOp
 
 from arbiter.calls import start
-from arbiter.memory.embedders import VectorError, check_vector
-from arbiter.memory.names import Namespace
-from arbiter.memory.values import CLAIM, claim_of, matches
+from arbiter.memory.stores.embedders import VectorError, check_vector
+from arbiter.memory.stores.names import Namespace
+from arbiter.memory.stores.values import CLAIM, claim_of, matches
 
 Rows = list[tuple[Any, ...]]
 Run = Callable[[str, Sequence[Any]], Rows]

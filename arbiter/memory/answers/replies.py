@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from langchain_core.messages import AIMessage
 from pydantic import AliasChoices, BaseModel, ValidationError, ValidationInfo, WrapValidator
 
-from arbiter.memory.literals import json_values
+from arbiter.memory.answers.literals import json_values
 from arbiter.models import MAX_ANSWER, Reply, described
 
 T = TypeVar("T", bound=BaseModel)

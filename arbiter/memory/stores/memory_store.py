@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, SearchItem
 
-from arbiter.memory.access import access_to
-from arbiter.memory.names import Namespace, joined, namespace, ns_label, safe_key
-from arbiter.memory.values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
-from arbiter.memory.words import likest
+from arbiter.memory.stores.access import access_to
+from arbiter.memory.stores.names import Namespace, joined, namespace, ns_label, safe_key
+from arbiter.memory.stores.values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
+from arbiter.memory.stores.words import likest
 
 __all__ = ["Entry", "Found", "LockProvider", "MemoryStore", "Namespace", "Value", "namespace", "ns_label"]
 
@@ -85,7 +85,7 @@ class MemoryStore:
         self, ns: Namespace, *, filter: Mapping[str, Any] | None = None, limit: int | None = None
     ) -> list[Entry]:
         """All records of exactly that name space (not of longer ones), newest write first as far as the store knows;
-        with `limit` at most so many. `filter` as in `arbiter.memory.values.matches`."""
+        with `limit` at most so many. `filter` as in `arbiter.memory.stores.values.matches`."""
         wanted: Mapping[str, Any] = clean(filter or {})
         if limit is not None and limit < 1:
             return []
@@ -96,7 +96,7 @@ class MemoryStore:
 
     async def asearch(self, ns: Namespace, query: str, *, limit: int = 8) -> Found:
         """Records whose "claim" is like `query`, best first. By embeddings where the store has them and they work,
-        else by shared words (`arbiter.memory.words.overlap`); never a record without a score."""
+        else by shared words (`arbiter.memory.stores.words.overlap`); never a record without a score."""
         query = clean_text(query)
         if limit < 1 or not query.strip():
             return Found((), semantic=False)

@@ -12,9 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import BaseModel
 
-from arbiter.memory.literals import extract_json as extract_json
-from arbiter.memory.replies import TOLERANT as TOLERANT
-from arbiter.memory.replies import Reader
+from arbiter.memory.answers.replies import Reader
 from arbiter.models import ChatModel, aask
 
 T = TypeVar("T", bound=BaseModel)
@@ -34,6 +32,8 @@ class StructuredOutcome(Generic[T]):
     calls: int
     dropped_items: int = 0
     error: str = ""
+    raised: bool = False
+    """Whether there was no answer at all, because the model raised or took too long."""
 
 
 class CallBudget:
@@ -90,12 +90,13 @@ async def structured_call(
     config: RunnableConfig = {"tags": list(TAGS)}
     # Nothing of the graph's run (callbacks, streams) reaches the model.
     ambient = var_child_runnable_config.set(None)
+    raised = False
     try:
         async with asyncio.timeout(timeout_s):
             answer = await aask(model, messages, schema, read=reader.read, more=more, config=config)
         value, error = answer.value, reader.trouble
     except Exception as failure:  # whatever the model's integration thinks of
-        value, error = None, type(failure).__name__
+        value, error, raised = None, type(failure).__name__, True
     finally:
         var_child_runnable_config.reset(ambient)
     if value is not None:
@@ -106,4 +107,4 @@ async def structured_call(
         return StructuredOutcome(
             value=value, status="salvaged", calls=calls, dropped_items=dropped, error=error
         )
-    return StructuredOutcome(value=None, status="failed", calls=calls, error=error)
+    return StructuredOutcome(value=None, status="failed", calls=calls, error=error, raised=raised)

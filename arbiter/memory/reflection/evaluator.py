@@ -9,10 +9,9 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from arbiter.errors import ArbiterError
 from arbiter.instructions import Instruction
 from arbiter.memory.answers import StructuredOutcome
-from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
+from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
 from arbiter.memory.conversation import speaker_of, text_of, window
 from arbiter.memory.cursors import Cursors
 from arbiter.memory.entities import AGENT_ALIASES, Entity, participants, resolve
@@ -21,10 +20,10 @@ from arbiter.memory.facts import Ingested
 from arbiter.memory.facts.boundaries import on_record
 from arbiter.memory.facts.privacy import category, has_secret
 from arbiter.memory.records import Fact, Thought
-from arbiter.memory.reflection_answer import FoundRelationship, ReflectionAnswer
-from arbiter.memory.reflection_prompt import EXAMPLES, Known, reflection_prompt, shown_ids
-from arbiter.memory.relationships import EXCLUSIVE_TAGS, Relationships, Sighting
-from arbiter.memory.thoughts import Thoughts, thought_id
+from arbiter.memory.reflection.answer import FoundRelationship, ReflectionAnswer
+from arbiter.memory.reflection.prompt import EXAMPLES, Known, reflection_prompt, shown_ids
+from arbiter.memory.reflection.relationships import EXCLUSIVE_TAGS, Relationships, Sighting
+from arbiter.memory.reflection.thoughts import Thoughts, thought_id
 from arbiter.models import ChatModel
 
 KNOWN_PEOPLE = 8
@@ -37,19 +36,6 @@ BEFORE = 4
 MAX_THOUGHT = 2_000
 """In characters; the rest of a longer thought is cut off."""
 SHARED_THOUGHT = 120
-
-
-class ReflectionFailedError(ArbiterError):
-    """A model gave no reflection that can be read. `skipped` says whether these messages are passed over for good."""
-
-    def __init__(self, calls: int, problem: str, *, skipped: bool) -> None:
-        self.calls = calls
-        self.problem = problem
-        self.skipped = skipped
-        then = "The messages are passed over." if skipped else "They are tried again later."
-        super().__init__(
-            f"no reflection could be read in the model's answer ({calls} calls): {problem}. {then}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +105,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
             )
         answer = await ctx.ask(ReflectionAnswer, await self._prompt(ctx, found), model=self.model)
         if answer.value is None:
-            skipped = await cursors.fail(found.messages)
-            raise ReflectionFailedError(answer.calls, answer.error, skipped=skipped)
+            skipped = await cursors.fail(found.messages, raised=answer.raised)
+            raise UnusableAnswerError(answer.calls, answer.error, skipped=skipped)
         # A second evaluation of the same messages, in this process or another one, finds them read when its turn comes.
         async with ctx.needed_store().lock(ctx.agent_id, "room", ctx.room_id, self.name):
             if not await cursors.unprocessed(found.messages):
@@ -133,7 +119,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
                 raise
             except Exception:
                 # What can be written no second time either must not cost a call of the model in each turn.
-                await cursors.fail(found.messages)
+                await cursors.fail(found.messages, raised=True)
                 raise
             await cursors.advance(found.messages)
         outcome.data["llm_calls"] = ctx.budget.used - used

@@ -13,7 +13,7 @@ from arbiter.memory.answers import TOLERANT
 from arbiter.memory.context import EvalContext
 from arbiter.memory.conversation import speaker_of, text_of, window
 from arbiter.memory.facts.boundaries import on_record
-from arbiter.memory.progress import GoalUpdate, ObjectiveUpdate
+from arbiter.memory.goals.progress import GoalUpdate, ObjectiveUpdate
 from arbiter.memory.records import Goal
 from arbiter.models import quote, visible
 

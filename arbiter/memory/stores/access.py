@@ -17,9 +17,9 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter.calls import start
 from arbiter.errors import ArbiterError
-from arbiter.memory.embedders import watched_embeddings
-from arbiter.memory.locks import Locks
-from arbiter.memory.names import Namespace
+from arbiter.memory.stores.embedders import watched_embeddings
+from arbiter.memory.stores.locks import Locks
+from arbiter.memory.stores.names import Namespace
 
 T = TypeVar("T")
 
