@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.constants import END
 
 from arbiter.core import Core
@@ -44,8 +44,10 @@ class FunctionCall(NodeRun):
         schemas: Schemas | None,
         input: Any,
         call: Callable[[Any], Any],
+        config: RunnableConfig | None = None,
     ) -> None:
-        settings, config = core.settings, var_child_runnable_config.get()
+        settings = core.settings
+        config = var_child_runnable_config.get() if config is None else ensure_config(config)
         parent = opened.get()
         if parent is not None and parent.settings is settings:
             run, past = parent.run, parent.called(())
@@ -233,13 +235,14 @@ class GovernedRunnable(Runnable[Any, Any]):
         def call(state: Any) -> Any:
             return self.runnable.invoke(state, config, **kwargs)
 
-        return self._visit(input, call).invoke()
+        return self._visit(input, call, config).invoke()
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         def call(state: Any) -> Any:
             return self.runnable.ainvoke(state, config, **kwargs)
 
-        return await self._visit(input, call).ainvoke()
+        return await self._visit(input, call, config).ainvoke()
 
-    def _visit(self, input: Any, call: Callable[[Any], Any]) -> FunctionCall:
-        return FunctionCall(self.core, cast(str, self.name), self.instruction, self.schemas, input, call)
+    def _visit(self, input: Any, call: Callable[[Any], Any], config: RunnableConfig | None) -> FunctionCall:
+        name = cast(str, self.name)
+        return FunctionCall(self.core, name, self.instruction, self.schemas, input, call, config)

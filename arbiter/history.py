@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from arbiter.facts import Fact, Past
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.states import freeze
-from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Verdict
+from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +49,8 @@ class Record:
     gating: Mapping[str, Any] = _NOTHING
     drafts: Sequence[Any] = ()
     """What was sent back so far, until the node is done: a retry or resume goes on with the next attempt."""
+    elsewhere: tuple[str, ...] = ()
+    """Evaluators of a cycle that do not apply to the node."""
     tallies: Mapping[str, Mapping[str, float]] = _NOTHING
     raw: Any = None
     """The output itself, where a router may come back to it."""
@@ -221,7 +223,10 @@ class HistoryItem:
         """What a cycle did with its evaluators, also with those that did not run, and why. Waits for nothing: while
         the cycle runs they are `pending`. Empty where the history was restored by another process."""
         trace: Sequence[EvaluatorTrace] = getattr(self._record.evaluations, "trace", ())
-        return trace
+        if not self._record.elsewhere:
+            return trace
+        others = self._record.elsewhere
+        return (*trace, *(EvaluatorTrace(name, "gate", "filtered", 0.0, OTHER_TARGETS) for name in others))
 
     @property
     def error(self) -> str | None:

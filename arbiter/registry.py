@@ -70,6 +70,8 @@ class Plan:
     cycle: EvaluatorCycle | None = None
     members: tuple[Lane, ...] = ()
     """Of the evaluators, those that the cycle runs together."""
+    elsewhere: tuple[str, ...] = ()
+    """Evaluators of the cycle that do not apply to the node."""
     awaited: tuple[Lane, ...] = ()
     """Evaluators whose results are always committed: durable ones, those by which attempts are compared, and those
     of a cycle that runs inline."""
@@ -299,6 +301,14 @@ class Registry:
                 ),
                 cycle=cycle,
                 members=members,
+                elsewhere=tuple(
+                    lane.name
+                    for lane in self.evaluators
+                    if cycle is not None
+                    and lane not in lanes
+                    and lane.evaluator.mode != "off"
+                    and cycle.takes(lane.evaluator)
+                ),
                 unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
                 audits=not all(seat.contract.enforced for seat in called),
                 routers=plain,

@@ -41,6 +41,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
+from arbiter.verdicts import OTHER_TARGETS
+
 if TYPE_CHECKING:
     from arbiter.history import History, HistoryItem
 
@@ -797,7 +799,7 @@ class _Page:
         # After the results: only when all evaluators are done is it known which of them failed.
         yield from self._failures(item.evaluation_errors)
         for part in item.evaluator_trace:
-            if part.status not in _SHOWN_BY_ITS_RESULT:
+            if part.status not in _SHOWN_BY_ITS_RESULT and part.detail != OTHER_TARGETS:
                 text = f"{self._name(part.name)}: {part.status}" + (
                     f" ({part.detail})" if part.detail else ""
                 )

@@ -57,6 +57,9 @@ class EvaluationResult:
     metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
+OTHER_TARGETS = "it is for other nodes"
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluatorTrace:
     """What a cycle did with one of its evaluators in a node run, at `stage` "gate", "select" or "run".

@@ -37,6 +37,7 @@ from arbiter.memory import (
     EvalContext,
     EvaluationCycle,
     HandlerOutcome,
+    MemoryStore,
     evaluator,
 )
 from tests.scripted import Scripted
@@ -448,6 +449,7 @@ def contexts(**options: Any) -> tuple[list[EvalContext], ArbiterOS, Any]:
         {"messages": AIMessage("ok")},
         {"messages": [{"role": "assistant", "content": "ok"}]},
         {"messages": [("ai", "ok")]},
+        {"messages": ("ai", "ok")},
         Command(update={"messages": [AIMessage("ok")]}),
         Command(update=[("messages", [AIMessage("ok")])]),
         [Command(update={"messages": [AIMessage("o", id="o")]}), {"messages": [AIMessage("ok")]}],
@@ -818,3 +820,65 @@ def test_a_cognitive_evaluator_without_a_handler_is_refused() -> None:
 
     with pytest.raises(RegistrationError, match="has no method 'handle'"):
         ArbiterOS().add_evaluator(Nothing("A"))
+
+
+def test_names_of_one_cycle_differ_in_more_than_case() -> None:
+    """A selector that says one of them must mean it."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(E("aa", []))
+    with pytest.raises(RegistrationError, match="names must differ in more than case"):
+        arbiter_os.add_evaluator(E("AA", []))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fact_rules": {"status_ttl": 3}},
+        {"character": "Juno"},
+        {"clock": 5},
+        {"entities": ["ann"]},
+        {"lock_provider": 5},
+        {"is_private": "no"},
+        {"store": MemoryStore(InMemoryStore()), "lock_provider": print},
+    ],
+)
+def test_a_wrong_part_is_refused_before_the_first_turn(options: Any) -> None:
+    with pytest.raises(ParameterError, match="EvaluationCycle"):
+        EvaluationCycle(**options)
+
+
+def test_an_evaluator_for_other_nodes_is_in_the_trace() -> None:
+    arbiter_os, app = governed(E("A", [], target_instructions=["TOOL_CALL"]))
+    app.invoke(hi(), config())
+    [part] = last(arbiter_os).evaluator_trace
+    assert (part.name, part.stage, part.status) == ("A", "gate", "filtered")
+
+
+@MODES
+def test_a_function_that_is_executed_has_the_identity_of_its_config(mode: str) -> None:
+    """A room is a thread, also without a graph."""
+    found: list[EvalContext] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(E("A", [], handler=found.append))
+
+    def reply(state: Any) -> Any:
+        return {"messages": [AIMessage("ok")]}
+
+    if mode == "sync":
+        arbiter_os.execute(hi(), reply, config=config(), instruction="RESPOND")
+    else:
+        asyncio.run(arbiter_os.aexecute(hi(), reply, config=config(), instruction="RESPOND"))
+    assert (found[0].room_id, found[0].entity_id) == ("room-1", "user-1")
+
+
+@pytest.mark.parametrize("score", [float("nan"), -3.0, 4.0])
+def test_scores_of_results_are_clamped_too(score: float) -> None:
+    arbiter_os, app = governed(E("A", [], handler=lambda ctx: EvaluationResult(score, True)))
+    app.invoke(hi(), config())
+    assert last(arbiter_os).evaluation_results["A"].score == (1.0 if score > 1 else 0.0)
+
+
+def test_data_has_to_be_json() -> None:
+    arbiter_os, app = governed(E("A", [], handler=lambda ctx: HandlerOutcome(data={"x": object()})))
+    app.invoke(hi(), config())
+    assert last(arbiter_os).evaluation_errors == {"A": "the handler returned data that is no JSON"}

@@ -29,6 +29,8 @@ def note_output(run: NodeRun, output: Any) -> None:
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
+    if run.plan.elsewhere:
+        record.elsewhere = run.plan.elsewhere
 
 
 def input_refused(run: NodeRun) -> str | None:

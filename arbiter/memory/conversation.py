@@ -54,5 +54,10 @@ def list_of(value: Mapping[str, Any], key: str) -> list[Any]:
     found: Any = value.get(key)
     if found is None:
         return []
-    several = isinstance(found, list | tuple)
-    return [*found] if several else [found]
+    return [*found] if isinstance(found, list) or _is_several(found) else [found]
+
+
+def _is_several(found: Any) -> bool:
+    """Whether a tuple holds messages, and is not itself one: ("ai", "hello")."""
+    parts: Any = found
+    return isinstance(found, tuple) and not (len(parts) == 2 and all(isinstance(part, str) for part in parts))

@@ -95,10 +95,10 @@ class Cursors:
         await self.store.aupdate(self._namespace, self.evaluator, change)
 
     async def fail(self, prompted: Sequence[BaseMessage], *, raised: bool = False) -> bool:
-        """The model gave no answer that can be used: wait min(2^failures, 64) minutes. After three failures the window is
-        skipped, that is, the cursor goes on without waiting; True then. When a model `raised`, because it is out of
-        order as a rule and not because of these messages, that takes eight. What a later turn has read already cannot
-        fail any more."""
+        """The model gave no answer that can be used: wait min(2^failures, 64) minutes. After three failures the window
+        is skipped, that is, the cursor goes on without waiting; True then. When a model `raised`, because it is out
+        of order as a rule and not because of these messages, that takes eight. What a later turn has read already
+        cannot fail any more."""
         skipped = False
         most = OUTAGES_PER_WINDOW if raised else FAILURES_PER_WINDOW
 

@@ -8,6 +8,7 @@ See docs/design/memory.md.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import uuid
@@ -22,8 +23,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
-from arbiter.errors import ConfigurationError, ParameterError
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
+from arbiter.errors import ConfigurationError, ParameterError, RegistrationError
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome, spoken
 from arbiter.history import CausalHistory, History
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.calling import Called, call
@@ -32,6 +33,7 @@ from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableEr
 from arbiter.memory.conversation import responded, window
 from arbiter.memory.entities import Entities, Entity, participants
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory.facts import FactRules
 from arbiter.memory.providers.provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, select
 from arbiter.memory.stores import LockProvider, MemoryStore
@@ -103,7 +105,7 @@ class EvaluationCycle(EvaluatorCycle):
         is_private: Privacy = False,
         messages_key: str = "messages",
         max_context_chars: int = 4000,
-        fact_rules: Any = None,
+        fact_rules: FactRules | None = None,
         lock_provider: LockProvider | None = None,
         seed: int = 0,
         clock: Callable[[], datetime] = utc_now,
@@ -117,6 +119,20 @@ class EvaluationCycle(EvaluatorCycle):
         _whole("max_context_chars", max_context_chars, 1)
         _seconds("validate_timeout_s", validate_timeout_s)
         _seconds("handler_timeout_s", handler_timeout_s)
+        if not callable(clock):
+            raise _wrong("clock", f"expected a function that gives an aware time, got {clock!r:.80}.")
+        if not isinstance(is_private, bool) and not callable(is_private):
+            raise _wrong(
+                "is_private", f"expected True, False or a function of the config, got {is_private!r:.80}."
+            )
+        if lock_provider is not None and not callable(lock_provider):
+            raise _wrong("lock_provider", f"expected a function of a name, got {lock_provider!r:.80}.")
+        if lock_provider is not None and isinstance(store, MemoryStore):
+            raise _wrong("lock_provider", "a MemoryStore has its own: MemoryStore(store, lock_provider=...).")
+        _of("fact_rules", fact_rules, FactRules, none=True)
+        _of("character", character, Character, none=True)
+        for entity in (known := tuple(entities)):
+            _of("entities", entity, Entity)
         _text("agent_id", agent_id)
         _text("messages_key", messages_key)
         self.mode = mode
@@ -128,11 +144,11 @@ class EvaluationCycle(EvaluatorCycle):
         self.handler_timeout_s = handler_timeout_s
         self.agent_id = agent_id
         self.character = Character(agent_id) if character is None else character
-        self.entities = tuple(entities)
+        self.entities = known
         self.is_private = is_private
         self.messages_key = messages_key
         self.max_context_chars = max_context_chars
-        self.fact_rules = fact_rules
+        self.fact_rules = FactRules() if fact_rules is None else fact_rules
         self.seed = seed
         self.clock = clock
         self.evaluator_model = None if evaluator_model is None else model_of(evaluator_model)
@@ -165,6 +181,13 @@ class EvaluationCycle(EvaluatorCycle):
         return isinstance(evaluator, CognitiveEvaluator) or callable(getattr(evaluator, "validate", None))
 
     def check(self, evaluators: Sequence[NodeEvaluator]) -> None:
+        names: dict[str, str] = {}
+        for name in (evaluator.name for evaluator in evaluators):
+            if (other := names.setdefault(spoken(name), name)) != name:
+                raise RegistrationError(
+                    f"evaluators {other!r} and {name!r} are of one cycle: their names must differ in more than case, "
+                    "blanks, '-' and '_'."
+                )
         if self.selector == "llm":
             check_selectable([e for e in evaluators if isinstance(e, CognitiveEvaluator)])
 
@@ -223,7 +246,7 @@ class EvaluationCycle(EvaluatorCycle):
             ctx.prior = dict(results)
             name = evaluator.name
             done = await call(_handler_of(evaluator), _shown(evaluator, ctx), timeout=self.handler_timeout_s)
-            trace[name] = _settle(name, done, results, errors)
+            trace[name] = _settle(evaluator, done, results, errors)
             if name in errors and self.mode == "background":
                 _log.warning("evaluator %r failed in the background: %s", name, errors[name])
         ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
@@ -436,10 +459,10 @@ def _gated(answer: Called) -> tuple[str | None, str]:
 
 
 def _settle(
-    name: str, done: Called, results: dict[str, EvaluationResult], errors: dict[str, str]
+    evaluator: NodeEvaluator, done: Called, results: dict[str, EvaluationResult], errors: dict[str, str]
 ) -> EvaluatorTrace:
     """File what a handler came to."""
-    error = done.error
+    name, error = evaluator.name, done.error
     if isinstance(error, BudgetSpentError):
         return EvaluatorTrace(name, "run", "filtered", done.ms, "budget")
     if isinstance(error, NotAvailableError):
@@ -449,7 +472,11 @@ def _settle(
         errors[name] = f"{type(error).__name__} in handler"
         detail = "window_skipped" if isinstance(error, UnusableAnswerError) and error.skipped else ""
         return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms, detail)
-    result, remark = _result_of(done.value)
+    if isinstance(evaluator, CognitiveEvaluator):
+        result, remark = _result_of(done.value)
+    else:
+        fault = evaluation_fault(done.value)
+        result, remark = (done.value, "") if fault is None else (None, f"evaluator {name!r} {fault}")
     if result is None:
         errors[name] = remark
         return EvaluatorTrace(name, "run", "failed", done.ms)
@@ -461,21 +488,24 @@ def _result_of(answer: Any) -> tuple[EvaluationResult | None, str]:
     """A handler's answer as a result, and what was wrong with it."""
     if answer is None:
         answer = HandlerOutcome()
+    if not isinstance(answer, HandlerOutcome | EvaluationResult):
+        return None, f"the handler returned a {type(answer).__name__}"
     remark = ""
-    if isinstance(answer, HandlerOutcome):
-        score: Any = answer.score
-        if isinstance(score, float) and math.isnan(score):
-            score, remark = 0.0, "the score was NaN"
-        elif is_number(score) or isinstance(score, float):
-            score = min(1.0, max(0.0, float(score)))
-        data: Any = answer.data
-        answer = EvaluationResult(score, answer.passed, answer.feedback, data)
-    fault = evaluation_fault(answer)
-    if fault is not None:
-        kind = type(answer).__name__
-        known = isinstance(answer, EvaluationResult)
-        return None, f"the handler {fault}" if known else f"the handler returned a {kind}"
-    return answer, remark
+    score: Any = answer.score
+    if isinstance(score, float) and math.isnan(score):
+        score, remark = 0.0, "the score was NaN"
+    elif isinstance(score, float) or is_number(score):
+        score = min(1.0, max(0.0, float(score)))
+    data: Any = answer.data if isinstance(answer, HandlerOutcome) else answer.metadata
+    result = EvaluationResult(score, answer.passed, answer.feedback, data)
+    if evaluation_fault(result) is not None:
+        # Not in its words: they quote what was returned.
+        return None, "the handler returned an outcome whose fields have the wrong types"
+    try:
+        json.dumps(dict(data), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None, "the handler returned data that is no JSON"
+    return result, remark
 
 
 def _silent(chunk: Any) -> None:
@@ -514,6 +544,11 @@ def _whole(name: str, value: Any, least: int) -> None:
 def _seconds(name: str, value: Any) -> None:
     if value is not None and not (is_number(value) and value > 0):
         raise _wrong(name, f"expected seconds above 0, or None, got {value!r:.80}.")
+
+
+def _of(name: str, value: Any, kind: type, *, none: bool = False) -> None:
+    if not isinstance(value, kind) and not (none and value is None):
+        raise _wrong(name, f"expected a {kind.__name__}, got {value!r:.80}.")
 
 
 def _text(name: str, value: Any) -> None:
