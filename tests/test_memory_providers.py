@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -25,6 +25,7 @@ from langgraph.store.sqlite import SqliteStore
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, History, RegistrationError
+from arbiter.memory import EvaluationCycle
 from arbiter.memory.characters import Character
 from arbiter.memory.entities import Entities, Entity
 from arbiter.memory.providers import (
@@ -38,13 +39,16 @@ from arbiter.memory.providers import (
     RelationshipsProvider,
     Section,
     TimeProvider,
+    TrustProvider,
     acompose_context,
     compose_sections,
 )
 from arbiter.memory.providers.composing import BEGIN, END
 from arbiter.memory.providers.provider import query_of
-from arbiter.memory.records import Fact, Goal, Objective, Relationship, Thought
+from arbiter.memory.records import Fact, Goal, Objective, Record, Relationship, Thought
 from arbiter.memory.stores import MemoryStore, namespace
+from arbiter.memory.trust import Trust
+from arbiter.memory.trust.evidence import Evidence
 from tests.support import MODES, run
 
 NOW = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
@@ -189,6 +193,12 @@ SECRET = "User plans a surprise party"
         ({"visibility": "agent"}, "room-2", USER, True),
         ({"visibility": "entity"}, "room-1", "user-2", False),
         ({"provenance": "third_party", "speaker": "user-2"}, "room-2", USER, False),
+        (
+            {"provenance": "third_party", "speaker": "user-2", "speakers": ("user-2", USER)},
+            "room-2",
+            USER,
+            True,
+        ),
         ({"provenance": "third_party", "speaker": "user-2"}, "room-1", USER, True),
         ({"provenance": "third_party", "speaker": "user-2", "visibility": "agent"}, "room-2", USER, True),
         ({"provenance": "third_party", "speaker": "user-2", "visibility": "room"}, "room-2", USER, False),
@@ -282,15 +292,74 @@ def test_where_the_newest_may_not_be_said_older_ones_are() -> None:
     assert len(lines(told(FactsProvider(window=10), context(store)))) == 6
 
 
-def test_a_record_that_cannot_be_read_keeps_no_other_from_being_said() -> None:
+ODD: Sequence[Any] = (None, 7, "x", {}, [1], True, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("provider", "kind", "scope", "record", "fields"),
+    [
+        (
+            FactsProvider(),
+            "facts",
+            USER,
+            fact("a", "Good"),
+            ("id", "claim", "confidence", "last_seen_at", "refines"),
+        ),
+        (
+            FactsProvider(),
+            "facts",
+            USER,
+            fact("a", "Good", state="disputed"),
+            ("contradicts", "state", "visibility"),
+        ),
+        (
+            RelationshipsProvider(),
+            "relationships",
+            "all",
+            Relationship(
+                source=USER,
+                target="Good",
+                tags=("t",),
+                metadata={"interactions": 1},
+                first_seen_at=NOW,
+                last_seen_at=NOW,
+            ),
+            ("source", "target", "tags", "metadata", "last_seen_at"),
+        ),
+        (
+            GoalsProvider(),
+            "goals",
+            ROOM,
+            Goal(id="1", room_id=ROOM, entity_id=USER, name="Good"),
+            ("name", "status", "objectives"),
+        ),
+        (
+            ReflectionProvider(),
+            "thoughts",
+            ROOM,
+            Thought(id="1", text="Good", room_id=ROOM, at=NOW),
+            ("source_message_ids", "at", "text"),
+        ),
+    ],
+    ids=["facts", "conflicts", "relationships", "goals", "thoughts"],
+)
+def test_a_record_that_cannot_be_read_keeps_no_other_from_being_said(
+    provider: Provider, kind: str, scope: str, record: Record, fields: Sequence[str]
+) -> None:
+    """Others may write to the same store: an odd value is passed over, in whatever field it is."""
     store = InMemoryStore()
-    remember(store, fact("a", "User has a cat"))
-    store.put(
-        namespace(AGENT, "facts", USER), "broken", {"claim": "User is broken", "last_seen_at": "yesterday"}
-    )
-    composed = told(FactsProvider(), context(store))
-    assert lines(composed) == ["[conf=0.60, 2026-01-31] User has a cat"]
+    value = record.to_value()
+    for field in fields:
+        for number, odd in enumerate(ODD):
+            store.put(
+                namespace(AGENT, kind, scope),
+                f"{field}{number}",
+                {**value, field: odd, "id": f"{field}{number}"},
+            )
+    store.put(namespace(AGENT, kind, scope), "good", value)
+    composed = told(provider, context(store))
     assert not composed.errors
+    assert "Good" in composed.text
 
 
 # The block ----------------------------------------------------------------------------------------
@@ -481,6 +550,25 @@ def test_thoughts_are_the_last_ones_of_this_room_only() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        ((), []),
+        (("PROMISE_BROKEN",), ["42 of 100, confidence 0.00"]),
+        (("PROMISE_KEPT",) * 3, ["66 of 100, confidence 0.66"]),
+    ],
+)
+def test_trust_is_that_of_the_user_as_far_as_there_is_evidence(
+    pieces: Sequence[str], said: Sequence[str]
+) -> None:
+    store = InMemoryStore()
+    trust = Trust(MemoryStore(store), AGENT, lambda: NOW)
+    found = [Evidence(id=str(number), type=kind, at=NOW) for number, kind in enumerate(pieces)]
+    asyncio.run(trust.record(USER, found))
+    asyncio.run(trust.record("user-2", [Evidence(id="x", type="SECURITY_VIOLATION", at=NOW)]))
+    assert lines(told(TrustProvider(), context(store))) == said
+
+
 # In a graph ---------------------------------------------------------------------------------------
 
 
@@ -561,6 +649,45 @@ def test_the_cycle_says_how_long_the_block_may_be(mode: str) -> None:
     app, body, _ = speaking(FactsProvider(cycle=Cycle(context(store), max_context_chars=700)))
     run(app, HELLO, THREAD, mode=mode)
     assert 300 < len(body.heard[0][0]) <= 700
+
+
+class Counted(HumanMessage):
+    """Knows how often any of them was copied."""
+
+    copies: ClassVar[list[str]] = []
+
+    def __deepcopy__(self, memo: Any = None) -> Counted:
+        self.copies.append(str(self.id))
+        return self.model_copy()
+
+
+@pytest.mark.parametrize("last", ["human", "tool"])
+def test_a_long_conversation_is_not_read_again_by_each_provider(last: str) -> None:
+    """The last messages are, as many as make a conversation, and as far back as somebody has said who it is."""
+    body = Speaker()
+    builder: Any = StateGraph(Chat)
+    builder.add_node("speak", body)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=InMemoryStore(), conversation_length=8))
+    heard: list[ProviderContext] = []
+
+    class Listening(Provider):
+        def get(self, ctx: ProviderContext) -> ProviderResult:
+            heard.append(ctx)
+            return ProviderResult()
+
+    arbiter_os.add_advisor(Listening("listening"))
+    app = arbiter_os.govern(builder.compile())
+    said: list[Any] = [Counted(content=f"Message {n}", id=str(n)) for n in range(500)]
+    said[-1].additional_kwargs["entity_id"] = "ann"
+    if last == "tool":
+        said += [AIMessage(f"Working {n}", id=f"a{n}") for n in range(20)]
+    Counted.copies.clear()
+    app.invoke({"messages": said})
+    assert heard[0].entity_id == "ann"
+    assert heard[0].query.split("\n")[-1] == ("Message 499" if last == "human" else "Working 19")
+    assert len(set(Counted.copies)) <= 9
 
 
 @MODES

@@ -30,7 +30,7 @@ from arbiter.memory.answers import CallBudget
 from arbiter.memory.calling import Called, call
 from arbiter.memory.characters import Character
 from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
-from arbiter.memory.conversation import list_of, responded, window
+from arbiter.memory.conversation import responded, window
 from arbiter.memory.entities import Entities, Entity, participants
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory.facts import FactRules
@@ -42,6 +42,7 @@ from arbiter.memory.turns import (
     Shown,
     ambient,
     as_messages,
+    latest,
     merged,
     name_messages,
     newest_human,
@@ -217,7 +218,7 @@ class EvaluationCycle(EvaluatorCycle):
         """For whom and where a node is about to run. Called where LangGraph's `get_config` finds the node's config."""
         config = _config_here()
         runtime = runtime_of(config)
-        messages = as_messages(list_of(state, self.messages_key), "")
+        messages = latest(state, self.messages_key, self.conversation_length)
         room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(messages))
         return ProviderContext(
             store=self.store or self._of_runtime(runtime),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Literal, Self, TypeVar, cast
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 ClaimType = Literal["fact", "status", "opinion"]
 FactState = Literal["active", "superseded", "disputed", "retracted", "expired"]
@@ -43,9 +45,44 @@ class Record:
             for name in cls._tuples:
                 if name in given:
                     given[name] = tuple(given[name])
+            for name, (types, members) in _types_of(cast(Any, cls)).items():
+                if name in given and not _is(given[name], types, members):
+                    raise TypeError(f"{name!r} is a {type(given[name]).__name__}")
             return cls(**given)
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
+
+
+Types = tuple[type, ...]
+
+
+@cache
+def _types_of(kind: type[Record]) -> Mapping[str, tuple[Types, Types]]:
+    """The types that the value of each field may have, and those of its members if it is a tuple."""
+    return {name: _types(hint) for name, hint in get_type_hints(kind).items() if not name.startswith("_")}
+
+
+def _types(hint: Any) -> tuple[Types, Types]:
+    origin: Any = get_origin(hint)
+    parts: tuple[Any, ...] = get_args(hint)
+    if origin is Literal:
+        # All of ours are of texts. Not which of them: a newer process may know more.
+        return (str,), ()
+    if origin in (Union, UnionType):
+        found = [_types(part) for part in parts]
+        return sum((types for types, _ in found), ()), sum((members for _, members in found), ())
+    if origin is tuple:
+        return (tuple,), _types(parts[0])[0]
+    return ((float, int) if hint is float else (origin or hint,)), ()
+
+
+def _is(value: Any, types: Types, members: Types) -> bool:
+    if isinstance(value, bool):  # for isinstance it is a number too
+        return bool in types
+    parts: Any = value
+    if not isinstance(value, types):
+        return False
+    return type(value) is not tuple or not members or all(isinstance(part, members) for part in parts)
 
 
 def _plain(found: Any) -> Any:

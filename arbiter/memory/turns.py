@@ -15,7 +15,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from arbiter.memory.conversation import SPEAKER, list_of
+from arbiter.memory.conversation import SPEAKER, counts, list_of
 from arbiter.states import ROOT, as_state, freeze
 
 
@@ -128,6 +128,25 @@ def as_messages(found: Sequence[Any], run_key: str) -> list[BaseMessage]:
             )
         messages.append(message)
     return messages
+
+
+def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]:
+    """The end of a state's messages: the last `length` that count with all between them, and more if the newest human
+    one is further back. No others are read: a read-only state copies each message that is looked at."""
+    found: Any = value.get(key)
+    parts: Any = found
+    if not isinstance(found, list | tuple):
+        parts = list_of(value, key)
+    last: list[BaseMessage] = []
+    counted, asked = 0, False
+    for number, part in enumerate(reversed(parts)):
+        if counted >= length and asked:
+            break
+        for message in as_messages([part], f"<{number}"):
+            last.append(message)
+            counted += counts(message)
+            asked = asked or isinstance(message, HumanMessage)
+    return last[::-1]
 
 
 def merged(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:

@@ -14,7 +14,7 @@ from arbiter.memory.providers.composing import ProviderResult, one_line
 from arbiter.memory.providers.provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.records import Fact, readable
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
-from arbiter.memory.stores.words import overlap, words_of
+from arbiter.memory.stores.words import likest
 
 KINDS = ("facts", "status")
 CONFLICTING = "(unverified, conflicting)"
@@ -124,17 +124,18 @@ def line_of(fact: Fact) -> str:
 def may_be_shown(fact: Fact, ctx: ProviderContext) -> bool:
     """Whether the user of the turn may be told in this room.
 
-    What is visible to a room is told where it was said. What is visible to an entity is told to whom it is about, and
-    what somebody else said of them only to who said it, or where it was said.
+    What is visible to a room is told where it was said. What is visible to an entity is told to whom it is about and to
+    who said it; what only others said of somebody is told to that one only where it was said.
     """
     if fact.visibility == "agent":
         return True
-    if ctx.room_id in fact.room_ids:
-        return fact.visibility == "room" or ctx.entity_id in (fact.subject, fact.speaker)
     if fact.visibility == "room":
-        return False
-    told = fact.provenance == "third_party"
-    return ctx.entity_id == fact.speaker or (ctx.entity_id == fact.subject and not told)
+        return ctx.room_id in fact.room_ids
+    if ctx.entity_id in (fact.speaker, *fact.speakers):
+        return True
+    return ctx.entity_id == fact.subject and (
+        fact.provenance != "third_party" or ctx.room_id in fact.room_ids
+    )
 
 
 def _shown(entries: Iterable[Entry], ctx: ProviderContext, now: datetime) -> list[Fact]:
@@ -146,10 +147,7 @@ def _fits(fact: Fact, ctx: ProviderContext, now: datetime) -> bool:
 
 
 def _by_words(facts: Sequence[Fact], query: str, limit: int) -> list[Fact]:
-    wanted = words_of(query)
-    scored = [(overlap(words_of(fact.claim), wanted), fact) for fact in facts]
-    scored = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: pair[0], reverse=True)
-    return [fact for _, fact in scored[:limit]]
+    return [fact for fact, _ in likest(((fact, fact.claim) for fact in facts), query, limit=limit)]
 
 
 def _finest(chosen: Mapping[str, Fact], known: Iterable[Fact]) -> list[Fact]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from arbiter.memory.goals import Goals
 from arbiter.memory.providers.composing import ProviderResult, one_line
 from arbiter.memory.providers.provider import Provider, ProviderContext
-from arbiter.memory.records import Goal, GoalStatus, readable
-from arbiter.memory.stores import namespace
+from arbiter.memory.records import Goal
 
-_ORDER: tuple[GoalStatus, ...] = ("IN_PROGRESS", "DONE", "FAILED")
+_ORDER: Mapping[str, int] = {"IN_PROGRESS": 0, "DONE": 1, "FAILED": 2}
 
 
 class GoalsProvider(Provider):
@@ -19,9 +21,8 @@ class GoalsProvider(Provider):
     most = 20
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
-        entries = await ctx.needed_store().alist(namespace(ctx.agent_id, "goals", ctx.room_id))
-        found = readable(Goal, (entry.value for entry in entries))
-        found.sort(key=lambda goal: (_ORDER.index(goal.status), goal.name, goal.id))
+        found = await Goals(ctx.needed_store(), ctx.agent_id).all(ctx.room_id)
+        found.sort(key=lambda goal: (_ORDER.get(goal.status, len(_ORDER)), goal.name, goal.id))
         shown = found[: self.most]
         text = "\n".join(line for goal in shown for line in lines_of(goal))
         return ProviderResult(

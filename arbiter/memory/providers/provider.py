@@ -44,7 +44,7 @@ class ProviderError(ArbiterError):
 class ProviderContext:
     """For whom and where something is to be said.
 
-    `messages` are those of the conversation so far, read-only; `query` is what the last of them say, for whoever
+    `messages` are the last ones of the conversation, read-only; `query` is what the last of them say, for whoever
     searches. `entity_id` is the user, `entities` are participants that are known beforehand.
     """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from arbiter.memory.entities import Entities, participants
 from arbiter.memory.providers.composing import ProviderResult, one_line
 from arbiter.memory.providers.provider import Provider, ProviderContext
-from arbiter.memory.records import Relationship, readable
-from arbiter.memory.stores import namespace
+from arbiter.memory.records import Relationship
+from arbiter.memory.reflection.relationships import Relationships
 
 
 class RelationshipsProvider(Provider):
@@ -20,11 +20,9 @@ class RelationshipsProvider(Provider):
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         store = ctx.needed_store()
-        entries = await store.alist(namespace(ctx.agent_id, "relationships", "all"))
-        found = readable(Relationship, (entry.value for entry in entries))
-        own = [each for each in found if _may_be_shown(each, ctx)]
-        own.sort(key=lambda each: (-each.interactions, each.source, each.target))
-        shown = own[: self.most]
+        known = Relationships(store, agent_id=ctx.agent_id, clock=ctx.clock)
+        found = await known.of(ctx.entity_id)
+        shown = [each for each in found if _may_be_shown(each, ctx)][: self.most]
         names = await _names(ctx) if shown else {}
         lines = [self._line(each, ctx.entity_id, names) for each in shown]
         text = "\n".join(lines)

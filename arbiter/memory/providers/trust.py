@@ -8,8 +8,8 @@ from arbiter.memory.trust import Trust
 
 
 class TrustProvider(Provider):
-    """Says the trust in the user of the turn, 0 to 100, and how sure that is, 0 to 1; nothing without evidence, and
-    nothing about anybody else."""
+    """Says the trust in the user of the turn, 0 to 100, and how sure that is, 0 to 1 (0 for less than three pieces of
+    evidence); nothing without evidence, and nothing about anybody else."""
 
     name = "trust"
     description = "Trust in the user"
@@ -17,9 +17,9 @@ class TrustProvider(Provider):
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         profile = await Trust(ctx.needed_store(), ctx.agent_id, ctx.clock).profile(ctx.entity_id)
-        if profile.confidence <= 0:
+        if not profile.evidence:
             return ProviderResult()
-        text = f"{profile.overall:.0f} of 100, confidence {profile.confidence:.2f}"
+        text = f"{profile.overall} of 100, confidence {profile.confidence:.2f}"
         return ProviderResult(
             text=text,
             values={self.name: text},
