@@ -461,8 +461,12 @@ def test_exception_of_the_model_is_an_outcome(answers: list[Any], kind: type[Scr
     """Named, without its words: they may be a user's. Nobody asks again."""
     model = kind(answers=answers)
     outcome = asked(model)
-    assert outcome == StructuredOutcome(value=None, status="failed", calls=len(answers), error="RuntimeError")
-    assert model.calls == len(answers)
+    calls = len(answers)
+    expected = StructuredOutcome[Any](
+        value=None, status="failed", calls=calls, error="RuntimeError", raised=True
+    )
+    assert outcome == expected
+    assert model.calls == calls
 
 
 class Hangs(Scripted):
