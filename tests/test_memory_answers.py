@@ -462,7 +462,7 @@ def test_exception_of_the_model_is_an_outcome(answers: list[Any], kind: type[Scr
     model = kind(answers=answers)
     outcome = asked(model)
     calls = len(answers)
-    expected = StructuredOutcome[Any](
+    expected: StructuredOutcome[Any] = StructuredOutcome(
         value=None, status="failed", calls=calls, error="RuntimeError", raised=True
     )
     assert outcome == expected
