@@ -172,14 +172,16 @@ class _Loop:
         self._thread: threading.Thread | None = None
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run it there, in a context of its own: nothing of the caller's (a graph's run, say) goes with it or is kept
+        alive by it."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = Context().run(asyncio.new_event_loop)  # it keeps the context that it is made in
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="arbiter-loop", daemon=True
                 )
                 self._thread.start()
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return Context().run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
 
     @property
     def is_here(self) -> bool:

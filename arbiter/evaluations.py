@@ -177,8 +177,7 @@ class Together:
         with self._lock:
             if self._future is None:
                 stack = (*_running.get(), *((lane, key) for lane in self.lanes))
-                # In a context of its own: nothing of the graph's run but what the cycle takes from the turn.
-                self._future = Context().run(LOOP.submit, self._run(stack, settle))
+                self._future = LOOP.submit(self._run(stack, settle))
             return self._future
 
     async def _run(self, stack: Stack, settle: Callable[[TurnOutcome], None]) -> TurnOutcome:

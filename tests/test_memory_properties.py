@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -452,3 +453,18 @@ def test_threads_of_the_memory_api_may_be_anybodys(any_store: BaseStore) -> None
 
     asyncio.run(inside())
     assert found == [1, 1, 1]
+
+
+def test_nothing_of_a_run_is_kept_alive() -> None:
+    """When a run is over, LangGraph's own objects are gone without the garbage collector."""
+    arbiter_os, app = governed(InMemoryStore(), *everything(), evaluator_model=Answers(answers=[""]))
+    for provider in providers():
+        arbiter_os.add_advisor(provider)
+    app.invoke(said("first"), config())
+    gc.collect()
+    gc.disable()
+    try:
+        app.invoke(said("second"), config())
+        assert not [found for found in gc.get_objects() if type(found).__name__ == "SyncPregelLoop"]
+    finally:
+        gc.enable()

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import math
-import uuid
+import secrets
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -316,7 +316,7 @@ class EvaluationCycle(EvaluatorCycle):
         item = turn.history.entries[-1][-1]
         place = place_of(config, runtime)
         run_key = ":".join(
-            (place.thread_id or "", place.checkpoint_id or uuid.uuid4().hex, item.node, item.id)
+            (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)
         )
         before = as_messages(kept["messages"], f"{run_key}<")
         new = as_messages(kept["new_messages"], run_key)
@@ -366,7 +366,7 @@ class EvaluationCycle(EvaluatorCycle):
         """Without a thread each run of a graph is a room of its own."""
         found = self._rooms.get(run_id)
         if found is None:
-            found = self._rooms[run_id] = f"run:{uuid.uuid4().hex}"
+            found = self._rooms[run_id] = f"run:{secrets.token_hex(16)}"
             if len(self._rooms) > _REMEMBERED:
                 self._rooms.popitem(last=False)
         return found
