@@ -446,6 +446,37 @@ def test_relationships_have_names_and_those_of_others_stay_theirs() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        ("dm", ["user-2, 3, friend secret_affair", "user-3 (to the user), 2, fan"]),
+        (ROOM, ["user-3 (to the user), 2, rival", "user-2, 1, friend"]),
+        ("room-2", ["user-2, 1, friend"]),
+    ],
+)
+def test_a_relationship_is_told_as_it_was_seen_openly_or_in_this_room(room: str, said: list[str]) -> None:
+    """What others are to the user: as it was seen in this room alone."""
+    store = InMemoryStore()
+    place = namespace(AGENT, "relationships", "all")
+    own = replace(
+        related(USER, "user-2", 3, "friend", "secret_affair"),
+        tag_rooms={"friend": [ROOM], "secret_affair": ["dm"]},
+        confined_tags=("secret_affair",),
+        private_interactions={"dm": 2},
+    )
+    others = replace(
+        related("user-3", USER, 2, "rival", "fan"),
+        room_ids=(ROOM, "dm"),
+        tag_rooms={"rival": [ROOM], "fan": ["dm"]},
+    )
+    met = replace(related(USER, "user-4", 9, "lover", room="dm-2"), private_interactions={"dm-2": 9})
+    for number, each in enumerate((own, others, met)):
+        store.put(place, str(number), each.to_value())
+    composed = told(RelationshipsProvider(), context(store, room_id=room))
+    assert lines(composed) == said
+    assert room == "dm" or "dm" not in repr(composed.data)
+
+
 def test_goals_are_those_of_the_room_with_their_steps() -> None:
     store = InMemoryStore()
     steps = (Objective(description="Book\na flight", completed=True), Objective(description="Pack"))

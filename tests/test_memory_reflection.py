@@ -614,6 +614,17 @@ async def test_secrets_are_not_kept_as_tags_or_metadata(store: MemoryStore) -> N
     assert (one.tags, one.metadata) == (("friend",), {"since": 2020, "interactions": 1})
 
 
+async def test_a_model_is_shown_no_relationship_of_a_private_room_elsewhere(store: MemoryStore) -> None:
+    room = Room(
+        store, {**SEED, "relationships": [{**SEED["relationships"][1], "tags": ["secret_crush"]}]}, NOTHING
+    )
+    await room.reflect(span(1, 9), room_id="dm", is_private=True)
+    await room.reflect(span(1, 9), room_id="open")
+    assert "secret_crush" not in room.model.prompt(-1)
+    await room.reflect(span(1, 15), room_id="dm", is_private=True)
+    assert "secret_crush" in room.model.prompt(-1)
+
+
 async def test_what_was_said_is_not_in_the_outcome(store: MemoryStore) -> None:
     room = Room(store, SEED)
     outcome = await room.reflect(span(1, 9))

@@ -167,7 +167,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
         store = self._relationships(ctx)
         pairs = [(one, other) for one in speakers for other in speakers if one != other]
         related = [await store.between(*pair) for pair in pairs]
-        return Known(facts=facts, relationships=[one for one in related if one is not None])
+        told = [one.told_in(ctx.room_id) for one in related if one is not None]
+        return Known(facts=facts, relationships=[one for one in told if one is not None])
 
     # What is kept
 
