@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -258,6 +259,13 @@ def test_the_name_of_another_cannot_leave_its_line() -> None:
     text = told(FactsProvider(), replace(ctx, messages=[message], query="bob")).text
     assert text.count("</stored-notes>") == 1
     assert "(about Bob " in text
+
+
+def test_the_documentation_shows_the_block_as_it_is() -> None:
+    store = InMemoryStore()
+    remember(store, fact("1", "Ada lives in Oslo", confidence=0.72))
+    shown = told(FactsProvider(), context(store)).text.replace("2026-01-31", "2026-11-20")
+    assert shown in (Path(__file__).parents[1] / "docs" / "memory.md").read_text()
 
 
 SECRET = "User plans a surprise party"

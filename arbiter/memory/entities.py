@@ -171,9 +171,9 @@ class Entities:
         """Make an entity known in all rooms. Once more with the same id replaces its names."""
         await self.store.aput(namespace(self.agent_id, "entities", "all"), entity.id, entity.to_value())
 
-    async def all(self) -> list[Entity]:
-        """All that were registered, by their ids."""
-        entries = await self.store.alist(namespace(self.agent_id, "entities", "all"))
+    async def all(self, *, limit: int | None = None) -> list[Entity]:
+        """All that were registered, or as many of the latest, by their ids."""
+        entries = await self.store.alist(namespace(self.agent_id, "entities", "all"), limit=limit)
         found = (_entity(entry.value) for entry in entries)
         return sorted((entity for entity in found if entity is not None), key=lambda entity: entity.id)
 

@@ -15,6 +15,8 @@ from arbiter.memory.stores.words import overlap, words_of
 
 PEOPLE = 4
 """Of so many others something is told."""
+REGISTERED = 1_000
+"""So many registered entities, the latest, are looked for by name."""
 LOOKED_AT = 32
 """So many messages, the last ones, say who takes part."""
 READ = 16
@@ -38,7 +40,7 @@ async def told_of_others(
 
 async def _others(ctx: ProviderContext) -> list[Entity]:
     """Those who are named in the last messages, then those who take part, the latest first."""
-    registered = await Entities(ctx.needed_store(), agent_id=ctx.agent_id).all()
+    registered = await Entities(ctx.needed_store(), agent_id=ctx.agent_id).all(limit=REGISTERED)
     last = window(ctx.messages, LOOKED_AT)
     known = participants(
         last,
