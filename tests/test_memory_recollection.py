@@ -141,6 +141,41 @@ def test_what_is_forgotten_is_gone(any_store: BaseStore, mode: str) -> None:
     assert ask(mode, found, "facts", "ada", None) == []
 
 
+def related(source: str, target: str, *tags: str) -> Relationship:
+    return Relationship(
+        source=source,
+        target=target,
+        tags=tags,
+        metadata={"interactions": 2, "note": "drinks tea with him"},
+        first_seen_at=NOON,
+        last_seen_at=NOON,
+    )
+
+
+@MODES
+def test_forgetting_everything_forgets_relationships(any_store: BaseStore, mode: str) -> None:
+    """From and to the entity. What a program has said stays: goals and registered names."""
+    for source, target in (("ada", "bob"), ("bob", "ada"), ("bob", "cy")):
+        put(any_store, "relationships", "all", f"{source}-{target}", related(source, target, "in_love"))
+    found = memory(any_store)
+    ask(mode, found, "register_entity", "ada", "Ada")
+    ask(mode, found, "create_goal", "room", "Move", entity_id="ada")
+    assert ask(mode, found, "forget", "ada") == 0
+    assert [(each.source, each.target) for each in ask(mode, found, "relationships")] == [("bob", "cy")]
+    exported = ask(mode, found, "export", "ada")
+    assert exported["relationships"] == []
+    assert (len(exported["goals"]), len(exported["entities"])) == (1, 1)
+
+
+@MODES
+def test_forgetting_something_forgets_the_tags_that_tell_it(any_store: BaseStore, mode: str) -> None:
+    put(any_store, "relationships", "all", "r", related("ada", "bob", "drinks_tea", "friend"))
+    found = memory(any_store)
+    ask(mode, found, "forget", "ada", "tea")
+    [kept] = ask(mode, found, "relationships")
+    assert (kept.tags, kept.metadata) == (("friend",), {"interactions": 2})
+
+
 @MODES
 def test_trust_is_neutral_without_evidence(mode: str) -> None:
     profile = ask(mode, memory(InMemoryStore()), "trust", "ada")

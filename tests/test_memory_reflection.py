@@ -614,6 +614,77 @@ async def test_secrets_are_not_kept_as_tags_or_metadata(store: MemoryStore) -> N
     assert (one.tags, one.metadata) == (("friend",), {"since": 2020, "interactions": 1})
 
 
+async def test_a_model_is_shown_no_relationship_of_a_private_room_elsewhere(store: MemoryStore) -> None:
+    room = Room(
+        store, {**SEED, "relationships": [{**SEED["relationships"][1], "tags": ["secret_crush"]}]}, NOTHING
+    )
+    await room.reflect(span(1, 9), room_id="dm", is_private=True)
+    await room.reflect(span(1, 9), room_id="open")
+    assert "secret_crush" not in room.model.prompt(-1)
+    await room.reflect(span(1, 15), room_id="dm", is_private=True)
+    assert "secret_crush" in room.model.prompt(-1)
+
+
+SEATTLE = {**NOTHING, "thought": "John lives in Seattle now."}
+LIVING = {"m1": "I live in Seattle", "m2": "Seattle is fine!", "m5": "I have a cat"}
+
+
+@pytest.mark.parametrize("query", ["Seattle", None])
+async def test_what_a_program_had_forgotten_is_not_thought_again(
+    store: MemoryStore, query: str | None
+) -> None:
+    """The old messages are still there: they are not shown, nor what the agent answered, and no thought tells it."""
+    room = Room(store, SEATTLE)
+    await room.learn("1", "John lives in Seattle", source_message_ids=("m1",))
+    await room.reflect(span(1, 5, **LIVING))
+    memory = FactStore(store, agent_id=SARAH.id, clock=room.clock)
+    assert await memory.forget(JOHN.id, query) == 1
+    await room.reflect(span(1, 9, **LIVING))
+    assert "Seattle" not in room.model.prompt()
+    assert ("I have a cat" in room.model.prompt()) is (query is not None)
+    assert await room.thoughts() == []
+
+
+async def test_what_was_thought_of_and_forgotten_is_not_thought_again(store: MemoryStore) -> None:
+    """Also if no fact of it is known; and it is about these messages, not about all that have a word of it."""
+    room = Room(store, SEATTLE)
+    await room.reflect(span(1, 5, **LIVING))
+    await FactStore(store, agent_id=SARAH.id, clock=room.clock).forget(JOHN.id, "seattle")
+    await room.reflect(span(1, 9, **LIVING))
+    assert "Seattle" not in room.model.prompt()
+    assert await room.thoughts() == []
+    later = span(21, 29, m23="I was in Seattle again")
+    await room.reflect(later)
+    assert "Seattle" in room.model.prompt()
+    assert len(await room.thoughts()) == 1
+
+
+async def test_what_was_forgotten_while_a_model_thought_is_not_kept(store: MemoryStore) -> None:
+    room = Room(store, SEATTLE)
+    await room.learn("1", "John lives in Seattle", source_message_ids=("m1",))
+    keep = Thoughts.add
+
+    async def late(self: Thoughts, thought: Any) -> None:
+        await FactStore(store, agent_id=SARAH.id, clock=room.clock).forget(JOHN.id, id="1")
+        await keep(self, thought)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Thoughts, "add", late)
+        outcome = await room.reflect(span(1, 5, **LIVING))
+    assert await room.thoughts() == []
+    assert outcome.data["thoughts"] == 0
+
+
+async def test_tombstones_do_not_tell_what_was_forgotten(store: MemoryStore) -> None:
+    room = Room(store, SEATTLE)
+    await room.learn("1", "John lives in Seattle", source_message_ids=("m1",))
+    await room.reflect(span(1, 5, **LIVING))
+    await FactStore(store, agent_id=SARAH.id, clock=room.clock).forget(JOHN.id, "Seattle")
+    left = [entry.value for entry in await store.alist(namespace(SARAH.id, "tombstones", JOHN.id))]
+    assert len(left) == 2
+    assert "seattle" not in str(left).lower()
+
+
 async def test_what_was_said_is_not_in_the_outcome(store: MemoryStore) -> None:
     room = Room(store, SEED)
     outcome = await room.reflect(span(1, 9))

@@ -14,6 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from arbiter.memory.reflection.relationships import (
     COUNTED,
     MAX_TAGS,
+    ROOMS,
     Relationships,
     Sighting,
     Upserted,
@@ -223,3 +224,75 @@ def test_no_interaction_is_lost_between_threads(store: MemoryStore) -> None:
     assert found.interactions == 200
     assert set(found.tags) == {"t0", "t1", "t2", "t3"}
     assert len(found.counted) == COUNTED
+
+
+async def test_what_is_seen_in_private_is_told_in_that_room_only(store: MemoryStore) -> None:
+    """Neither the tags nor that there was a meeting; once seen openly, a tag and its room may be told everywhere."""
+    relationships = known_in(store)
+    await relationships.upsert([seen("secret_affair")], turn(room_id="dm", is_private=True))
+    [found] = await relationships.of()
+    assert (found.tags, found.interactions) == (("secret_affair",), 1)
+    assert found.told_in("open") is None
+    there = found.told_in("dm")
+    assert there is not None
+    assert (there.tags, there.interactions) == (("secret_affair",), 1)
+
+    await relationships.upsert([seen("colleague")], turn(run="2", room_id="open"))
+    await relationships.upsert([seen("colleague", "rival")], turn(run="3", room_id="dm", is_private=True))
+    [found] = await relationships.of()
+    assert found.interactions == 3
+    told = {room: found.told_in(room) for room in ("open", "other", "dm")}
+    assert {room: one and (one.tags, one.interactions) for room, one in told.items()} == {
+        "open": (("colleague",), 1),
+        "other": (("colleague",), 1),
+        "dm": (("secret_affair", "colleague", "rival"), 3),
+    }
+
+    await relationships.upsert([seen("rival")], turn(run="4", room_id="open"))
+    openly = (await relationships.of())[0].told_in("other")
+    assert openly is not None
+    assert openly.tags == ("colleague", "rival")
+
+
+async def test_what_is_told_says_nothing_of_other_rooms(plain: MemoryStore) -> None:
+    relationships = known_in(plain)
+    await relationships.upsert([seen("x", note="in love")], turn(room_id="dm", is_private=True))
+    await relationships.upsert([seen("y")], turn(run="2", room_id="open"))
+    told = (await relationships.of())[0].told_in("open")
+    assert told is not None
+    assert "dm" not in repr(told)
+    assert "love" not in repr(told)
+
+
+async def test_a_sensitive_tag_stays_in_its_room(plain: MemoryStore) -> None:
+    """Also when it is seen in a room that is not private."""
+    relationships = known_in(plain)
+    await relationships.upsert([seen("has_cancer", "friend")], turn())
+    [found] = await relationships.of()
+    told = [found.told_in(room) for room in ("room-1", "room-2")]
+    assert [one and one.tags for one in told] == [("has_cancer", "friend"), ("friend",)]
+
+
+async def test_private_rooms_beyond_those_listed_count_as_private(plain: MemoryStore) -> None:
+    relationships = known_in(plain)
+    for number in range(ROOMS + 5):
+        private = turn(run=str(number), room_id=f"dm-{number}", is_private=True)
+        await relationships.upsert([seen("x")], private)
+    [found] = await relationships.of()
+    assert len(found.private_interactions) <= ROOMS + 1
+    assert sum(found.private_interactions.values()) == found.interactions == ROOMS + 5
+    assert found.told_in("open") is None
+
+
+async def test_a_record_that_says_nothing_of_rooms_is_told(plain: MemoryStore) -> None:
+    """As an earlier version wrote it, or a program: its tags are those of the rooms that it names."""
+    relationships = known_in(plain)
+    await relationships.upsert([seen("x")], turn())
+    [entry] = await plain.alist(PLACE)
+    later = ("tag_rooms", "confined_tags", "private_interactions")
+    older = {name: part for name, part in entry.value.items() if name not in later}
+    await plain.aput(PLACE, entry.key, older)
+    await relationships.upsert([seen("y")], turn(run="2", room_id="dm", is_private=True))
+    told = (await relationships.of())[0].told_in("room-2")
+    assert told is not None
+    assert (told.tags, told.interactions) == (("x",), 1)

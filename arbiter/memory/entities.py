@@ -65,6 +65,22 @@ def resolve(name: str, entities: Sequence[Entity], aliases: Mapping[str, str] | 
     return None
 
 
+def named_in(text: str, entities: Sequence[Entity]) -> list[str]:
+    """The ids of those whose name, or id, stands in a text as whole words, "Bob's" for Bob too, in order of `entities`.
+    A name that two have means nobody."""
+    folded = _folded(text)
+    spoken = (_words(folded), _words(_OF_HIS.sub("", folded)))
+    called: dict[str, set[str]] = {}
+    for entity in entities:
+        for name in (entity.id, *entity.names):
+            called.setdefault(_folded(name), set()).add(entity.id)
+    meant: set[str] = set()
+    for name, ids in called.items():
+        if len(ids) == 1 and any(_has_words(words, _words(name)) for words in spoken):
+            meant |= ids
+    return [entity.id for entity in entities if entity.id in meant]
+
+
 def _agent_aliases(entities: Iterable[Entity]) -> dict[str, str]:
     agent = next((entity.id for entity in entities if entity.is_agent), None)
     return {} if agent is None else dict.fromkeys(AGENT_ALIASES, agent)
@@ -75,6 +91,7 @@ def _folded(name: str) -> str:
 
 
 _EDGES = re.compile(r"^\W+|\W+$")
+_OF_HIS = re.compile(r"['\u2019]s\b")
 
 
 def _words(folded: str) -> list[str]:
@@ -154,9 +171,9 @@ class Entities:
         """Make an entity known in all rooms. Once more with the same id replaces its names."""
         await self.store.aput(namespace(self.agent_id, "entities", "all"), entity.id, entity.to_value())
 
-    async def all(self) -> list[Entity]:
-        """All that were registered, by their ids."""
-        entries = await self.store.alist(namespace(self.agent_id, "entities", "all"))
+    async def all(self, *, limit: int | None = None) -> list[Entity]:
+        """All that were registered, or as many of the latest, by their ids."""
+        entries = await self.store.alist(namespace(self.agent_id, "entities", "all"), limit=limit)
         found = (_entity(entry.value) for entry in entries)
         return sorted((entity for entity in found if entity is not None), key=lambda entity: entity.id)
 

@@ -146,8 +146,13 @@ class Memory:
 
     async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
         """Delete for good what is known about an entity: the facts whose claim has `query` in it (any case), the one
-        with that `id`, or all; with their vectors, what was derived from them, and their mentions in thoughts. It
-        cannot be learned again. Returns how many were deleted. See `FactStore.forget`."""
+        with that `id`, or all; with their vectors, what was derived from them, and their mentions in thoughts, tags and
+        metadata of relationships. All means also all relationships from and to it, and the thoughts about conversations
+        that it took part in.
+
+        It cannot be learned again. What a program has said stays: goals, and registered names; so does trust, which is
+        about safety and has numbers and ids only. Returns how many facts were deleted. See `FactStore.forget`.
+        """
         return await self._facts.forget(entity_id, query, id=id)
 
     def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from types import UnionType
@@ -165,10 +165,15 @@ class Fact(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relationship(Record):
     """What `source` is to `target`, one direction. `metadata["interactions"]` counts reflections in which it was seen,
-    from 1; `counted` are the turns that were counted last, so that none is counted twice."""
+    from 1; `counted` are the turns that were counted last, so that none is counted twice.
+
+    All of it is for a program; what may be said in a room is `told_in`. `tag_rooms` has for each tag the rooms in which
+    it was seen, `confined_tags` are those that were never seen openly: in private rooms only, or sensitive.
+    `private_interactions` counts for each private room those of `interactions` that happened there.
+    """
 
     _times = ("first_seen_at", "last_seen_at")
-    _tuples = ("tags", "room_ids", "counted")
+    _tuples = ("tags", "room_ids", "counted", "confined_tags")
 
     source: str
     target: str
@@ -178,10 +183,38 @@ class Relationship(Record):
     last_seen_at: datetime
     room_ids: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
+    tag_rooms: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    confined_tags: tuple[str, ...] = ()
+    private_interactions: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def interactions(self) -> int:
         return int(self.metadata.get("interactions", 0))
+
+    def told_in(self, room_id: str, *, only_there: bool = False) -> Self | None:
+        """What of it may be said in a room: the tags that were seen openly or there, and how often it was seen openly
+        or there; with `only_there` the tags of that room alone. None if there is nothing to say. Of its metadata only
+        the count is told, and not where else or when it was seen."""
+        elsewhere = sum(count for room, count in self.private_interactions.items() if room != room_id)
+        if elsewhere and elsewhere >= self.interactions:
+            return None
+        if only_there and room_id not in self.room_ids:
+            return None
+
+        def is_told(tag: str) -> bool:
+            seen_there = room_id in self.tag_rooms.get(tag, self.room_ids)
+            return seen_there or not (only_there or tag in self.confined_tags)
+
+        return replace(
+            self,
+            tags=tuple(filter(is_told, self.tags)),
+            metadata={"interactions": self.interactions - elsewhere},
+            room_ids=(room_id,) if room_id in self.room_ids else (),
+            counted=(),
+            tag_rooms={},
+            confined_tags=(),
+            private_interactions={},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from arbiter.errors import ParameterError
 from arbiter.memory.context import EvalContext
-from arbiter.memory.facts.boundaries import Forget
+from arbiter.memory.facts.boundaries import Forget, said_by
 from arbiter.memory.facts.changes import read
 from arbiter.memory.facts.claims import Claim, Ingested
 from arbiter.memory.facts.forgetting import KINDS, Forgetting, Wanted
@@ -105,8 +105,9 @@ class FactStore:
 
     async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
         """Delete for good: facts whose claim has `query` in it (any case), the one with that id, or all; with vectors,
-        derived facts and mentions in thoughts. It cannot be learned again, but in other words. Returns how many were
-        deleted. Raises `ParameterError` for a query of blanks, and for both at once."""
+        derived facts and mentions in thoughts, tags and metadata of relationships; with all facts all relationships.
+        It cannot be learned again, but in other words. Returns how many facts were deleted. Raises `ParameterError` for
+        a query of blanks, and for both at once."""
         if query is not None and id is not None:
             raise ParameterError("forget", "id", "expected a query or an id, got both. Call it twice.")
         if query is not None and not query.strip():
@@ -120,9 +121,15 @@ class FactStore:
             wanted = Wanted(
                 fact=lambda fact: part in fact.claim.casefold() or part in (fact.value or "").casefold(),
                 thought=lambda thought: part in thought.text.casefold(),
+                text=lambda text: part in text.casefold(),
+                words=said_by(query),
             )
         else:
-            wanted = Wanted(fact=lambda fact: True, thought=lambda thought: entity_id in thought.entity_ids)
+            wanted = Wanted(
+                fact=lambda fact: True,
+                thought=lambda thought: entity_id in thought.entity_ids,
+                everything=True,
+            )
         return await self._forgetting(entity_id).forget(wanted)
 
     async def forget_as_asked(self, entity_id: str, asked: Forget, *, said_before: str | None) -> int:
@@ -139,6 +146,9 @@ class FactStore:
         wanted = Wanted(
             fact=lambda fact: asked.means(fact.claim, loosely=loosely),
             thought=lambda thought: asked.means(thought.text),
+            text=asked.means,
+            words=asked.words,
+            everything=asked.everything,
         )
         return await self._forgetting(entity_id).forget(wanted)
 

@@ -2,19 +2,20 @@
 which none of it is learned again.
 
 The mark is a hash of the claim's normal form, whatever its case: the same claim is recognised, one in other
-words is not.
+words is not. Thoughts are recognised by words and messages: see `arbiter.memory.facts.forgotten`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from arbiter.memory.facts.boundaries import said_by
 from arbiter.memory.facts.changes import read, unlinked
+from arbiter.memory.facts.forgotten import tombstone
 from arbiter.memory.facts.normal import tombstone_key
-from arbiter.memory.records import Fact, Thought
+from arbiter.memory.records import Fact, Relationship, Thought
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 KINDS = ("facts", "status", "opinions")
@@ -23,10 +24,17 @@ _PASSES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be forgotten: which facts, and which thoughts beside those that tell one of them."""
+    """What is to be forgotten: which facts, which thoughts beside those that tell one of them, and which tags and
+    metadata of relationships, by their words.
+
+    `words`, as `said_by` gives them, are what the thoughts are found by; with `everything`, the relationships go too.
+    """
 
     fact: Callable[[Fact], bool]
     thought: Callable[[Thought], bool]
+    text: Callable[[str], bool] = lambda text: False
+    words: frozenset[str] = frozenset()
+    everything: bool = False
 
 
 class Forgetting:
@@ -55,6 +63,7 @@ class Forgetting:
         if gone:
             await self._unlink(gone)
         await self._forget_thoughts(wanted, list(gone.values()))
+        await self._forget_relationships(wanted)
         return len(gone)
 
     async def _found(self, wanted: Wanted, gone: Collection[str]) -> list[tuple[Namespace, Fact]]:
@@ -73,8 +82,13 @@ class Forgetting:
 
     async def _mark(self, fact: Fact) -> None:
         key = tombstone_key(self.agent_id, self.entity_id, fact.claim)
-        ns = namespace(self.agent_id, "tombstones", self.entity_id)
-        await self.store.aput(ns, key, {"at": self.now.isoformat()})
+        await self._put(key, said_by(fact.claim), fact.source_message_ids, lasting=True)
+
+    async def _put(self, key: str, words: Iterable[str], sources: Iterable[str], *, lasting: bool) -> None:
+        value = tombstone(
+            self.agent_id, self.entity_id, words=words, sources=sources, at=self.now, lasting=lasting
+        )
+        await self.store.aput(namespace(self.agent_id, "tombstones", self.entity_id), key, value)
 
     async def _unlink(self, gone: Collection[str]) -> None:
         def change(value: Value | None) -> Value | None:
@@ -93,6 +107,8 @@ class Forgetting:
     async def _forget_thoughts(self, wanted: Wanted, gone: Sequence[Fact]) -> None:
         said = [said_by(fact.claim) for fact in gone]
         sources = {id for fact in gone for id in fact.source_message_ids}
+        found: list[tuple[Namespace, str]] = []
+        read_again: dict[str, None] = {}
         for ns in await self.store.aspaces(self.agent_id, "thoughts"):
             for entry in await self.store.alist(ns):
                 try:
@@ -105,7 +121,44 @@ class Forgetting:
                 tells = any(fact and (fact <= words or (about and fact & words)) for fact in said)
                 takes_part = self.entity_id in thought.entity_ids or not thought.entity_ids
                 if (tells or wanted.thought(thought)) and (takes_part or about):
-                    await self.store.aupdate(ns, entry.key, lambda value: None)
+                    found.append((ns, entry.key))
+                    if wanted.thought(thought):
+                        read_again |= dict.fromkeys(thought.source_message_ids)
+        if read_again and (wanted.words or wanted.everything):
+            # The messages may be looked at again, and would be thought of as before.
+            key = tombstone_key(
+                self.agent_id, self.entity_id, f"{self.now.isoformat()} {sorted(wanted.words)}"
+            )
+            await self._put(key, wanted.words, read_again, lasting=False)
+        for ns, key in found:
+            await self.store.aupdate(ns, key, lambda value: None)
+
+    async def _forget_relationships(self, wanted: Wanted) -> None:
+        def change(value: Value | None) -> Value | None:
+            return None if value is None or wanted.everything else _without(value, wanted.text)
+
+        ns = namespace(self.agent_id, "relationships", "all")
+        for end in ("source", "target"):
+            for entry in await self.store.alist(ns, filter={end: self.entity_id}):
+                await self.store.aupdate(ns, entry.key, change)
 
     def _namespaces(self) -> list[Namespace]:
         return [namespace(self.agent_id, kind, self.entity_id) for kind in KINDS]
+
+
+def _without(value: Value, unwanted: Callable[[str], bool]) -> Value:
+    """A relationship without the tags and metadata whose words are `unwanted`."""
+    try:
+        known = Relationship.from_value(value)
+        tags = tuple(tag for tag in known.tags if not unwanted(tag.replace("_", " ")))
+        metadata = {key: part for key, part in known.metadata.items() if not unwanted(f"{key}: {part}")}
+    except (AttributeError, TypeError, ValueError):
+        return value
+    changed = replace(
+        known,
+        tags=tags,
+        metadata={**metadata, "interactions": known.interactions},
+        tag_rooms={tag: rooms for tag, rooms in known.tag_rooms.items() if tag in tags},
+        confined_tags=tuple(tag for tag in known.confined_tags if tag in tags),
+    )
+    return value if changed == known else changed.to_value()

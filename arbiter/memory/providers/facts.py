@@ -1,4 +1,4 @@
-"""`FactsProvider`: what is known about the user, as far as it may be said here."""
+"""`FactsProvider`: what is known about the user, and openly about others, as far as it may be said here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from arbiter.evaluators.outputs import checked_number
 from arbiter.instructions import Instruction
 from arbiter.memory.providers.composing import ProviderResult, one_line
+from arbiter.memory.providers.others import told_of_others
 from arbiter.memory.providers.provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.records import Fact, readable
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
@@ -32,6 +33,9 @@ class FactsProvider(Provider):
     first, and say so. What is like the last messages is found by the store's embeddings. Without them only the
     `window` records of each kind that were written last are compared, by words: a provider must not read all of a
     user's facts. Should fewer than `recent` of those be fit to show, ten times as many are looked at.
+
+    Then come at most `others` facts about others that are visible to all (`FactRules(visibility="agent")`), under their
+    names: about those who are named in the last messages or take part in the conversation, four at most.
     """
 
     name = "facts"
@@ -46,6 +50,7 @@ class FactsProvider(Provider):
         *,
         similar: int = 6,
         recent: int = 6,
+        others: int = 6,
         window: int = 100,
         half_life_days: float = 30.0,
         cycle: ProvidingCycle | None = None,
@@ -54,25 +59,32 @@ class FactsProvider(Provider):
         super().__init__(name, target_instructions, target_nodes, cycle=cycle, **options)
         self.similar = int(checked_number(_OWNER, "similar", similar, low=0, whole=True))
         self.recent = int(checked_number(_OWNER, "recent", recent, low=0, whole=True))
+        self.others = int(checked_number(_OWNER, "others", others, low=0, whole=True))
         self.window = int(checked_number(_OWNER, "window", window, low=1, whole=True))
         self.half_life_days = checked_number(_OWNER, "half_life_days", half_life_days, above=0)
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         store, now = ctx.needed_store(), ctx.clock()
         places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in KINDS]
-        newest, (near, semantic) = await asyncio.gather(
-            self._newest(store, places, ctx, now), self._near(store, places, ctx, now)
+        newest, (near, semantic), others = await asyncio.gather(
+            self._newest(store, places, ctx, now),
+            self._near(store, places, ctx, now),
+            told_of_others(ctx, KINDS, now, self.others),
         )
         if not semantic:
             near = _by_words(newest, ctx.query, self.similar)
         chosen = {fact.id: fact for fact in (*near, *newest[: self.recent])}
         chosen |= await _opponents(store, places, ctx, now, chosen)
         shown = self._ranked(_finest(chosen, newest), now)
-        text = "\n".join(line_of(fact) for fact in shown)
+        text = "\n".join([*map(line_of, shown), *(line_of(fact, about=name) for name, fact in others)])
         return ProviderResult(
             text=text,
             values={self.name: text},
-            data={"facts": [fact.to_value() for fact in shown], "semantic": semantic},
+            data={
+                "facts": [fact.to_value() for fact in shown],
+                "others": [fact.to_value() for _, fact in others],
+                "semantic": semantic,
+            },
         )
 
     async def _newest(
@@ -115,9 +127,13 @@ class FactsProvider(Provider):
         return [*active, *(fact for fact in newest if fact.state == "disputed")]
 
 
-def line_of(fact: Fact) -> str:
-    """A fact as one line: `[conf=0.93, 2026-01-31] User lives in Seattle`."""
-    line = f"[conf={fact.confidence:.2f}, {fact.last_seen_at.date().isoformat()}] {one_line(fact.claim)}"
+def line_of(fact: Fact, *, about: str = "") -> str:
+    """A fact as one line: `[conf=0.93, 2026-01-31] User lives in Seattle`; with whom it is `about`, if not the user:
+    `[conf=0.93, 2026-01-31] (about Bob) Lives in Seattle`."""
+    label = f"(about {one_line(about, 100)}) " if about else ""
+    line = (
+        f"[conf={fact.confidence:.2f}, {fact.last_seen_at.date().isoformat()}] {label}{one_line(fact.claim)}"
+    )
     return line if fact.state == "active" else f"{line} {CONFLICTING}"
 
 

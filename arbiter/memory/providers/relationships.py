@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from arbiter.memory.entities import Entities, participants
 from arbiter.memory.providers.composing import ProviderResult, one_line
 from arbiter.memory.providers.provider import Provider, ProviderContext
@@ -11,7 +13,8 @@ from arbiter.memory.reflection.relationships import Relationships
 
 class RelationshipsProvider(Provider):
     """Says with whom the user has to do: name, how many interactions were counted, tags, at most 30, the most
-    interactions first. What others are to the user is told only in a room where it was seen."""
+    interactions first. What was seen in a private room, and a sensitive tag, is told in that room only; what others are
+    to the user is told only where it was seen."""
 
     name = "relationships"
     description = "People whom the user has to do with: name, interactions, tags"
@@ -22,14 +25,16 @@ class RelationshipsProvider(Provider):
         store = ctx.needed_store()
         known = Relationships(store, agent_id=ctx.agent_id, clock=ctx.clock)
         found = await known.of(ctx.entity_id)
-        shown = [each for each in found if _may_be_shown(each, ctx)][: self.most]
+        own = [told for each in found if (told := _told(each, ctx)) is not None]
+        own.sort(key=lambda each: (-each.interactions, each.source, each.target))
+        shown = own[: self.most]
         names = await _names(ctx) if shown else {}
         lines = [self._line(each, ctx.entity_id, names) for each in shown]
         text = "\n".join(lines)
         return ProviderResult(
             text=text,
             values={self.name: text},
-            data={"relationships": [each.to_value() for each in shown]},
+            data={"relationships": [_data(each) for each in shown]},
         )
 
     def _line(self, found: Relationship, entity_id: str, names: dict[str, str]) -> str:
@@ -39,11 +44,17 @@ class RelationshipsProvider(Provider):
         return f"{name}{direction}, {found.interactions}, {one_line(' '.join(found.tags), 200)}".rstrip(", ")
 
 
-def _may_be_shown(found: Relationship, ctx: ProviderContext) -> bool:
-    """What others are to the user was seen somewhere, and is told there only."""
-    if found.target == ctx.entity_id:
-        return ctx.room_id in found.room_ids
-    return found.source == ctx.entity_id
+def _told(found: Relationship, ctx: ProviderContext) -> Relationship | None:
+    """What the user may be told of it in this room."""
+    if ctx.entity_id not in (found.source, found.target):
+        return None
+    return found.told_in(ctx.room_id, only_there=found.target == ctx.entity_id)
+
+
+def _data(found: Relationship) -> dict[str, Any]:
+    """Without its times, which are those of private rooms too."""
+    whole = found.to_value()
+    return {name: whole[name] for name in ("source", "target", "tags", "metadata")}
 
 
 async def _names(ctx: ProviderContext) -> dict[str, str]:

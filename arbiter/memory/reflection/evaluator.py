@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.instructions import Instruction
 from arbiter.memory.answers import StructuredOutcome
@@ -18,6 +18,7 @@ from arbiter.memory.entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory.facts import Ingested
 from arbiter.memory.facts.boundaries import on_record
+from arbiter.memory.facts.forgotten import Forgotten
 from arbiter.memory.facts.privacy import category, has_secret
 from arbiter.memory.records import Fact, Thought
 from arbiter.memory.reflection.answer import FoundRelationship, ReflectionAnswer
@@ -131,7 +132,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         # A few more are looked at: the first one may answer something that is not to be remembered.
         longer = window(ctx.messages, ctx.conversation_length + BEFORE)
         messages = longer[-ctx.conversation_length :]
-        kept = {id(part) for part in on_record(longer, agent_id=ctx.agent_id, entity_id=ctx.entity_id)}
+        kept = {id(part) for part in await self._remembered(ctx, longer)}
         shown = [part for part in messages if id(part) in kept]
         said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in shown]
         return _Window(
@@ -147,6 +148,25 @@ class ReflectionEvaluator(CognitiveEvaluator):
             ),
             speakers=tuple(dict.fromkeys(reversed(said_by))),
         )
+
+    async def _remembered(self, ctx: EvalContext, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """The messages that a model may be shown: on the record, and without what was forgotten and its answers."""
+        forgotten = await self._forgotten(ctx, messages)
+        kept: list[BaseMessage] = []
+        answers_hidden = False
+        for part in on_record(messages, agent_id=ctx.agent_id, entity_id=ctx.entity_id):
+            speaker = speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+            hidden = forgotten.has_told(text_of(part), speaker=speaker, message_id=part.id)
+            if isinstance(part, HumanMessage):
+                answers_hidden = hidden
+            if not hidden and not answers_hidden:
+                kept.append(part)
+        return kept
+
+    async def _forgotten(self, ctx: EvalContext, messages: Sequence[BaseMessage]) -> Forgotten:
+        said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in messages]
+        known = [ctx.entity_id, *said_by, *(entity.id for entity in ctx.entities)]
+        return await Forgotten.about(ctx.needed_store(), ctx.agent_id, known)
 
     async def _prompt(self, ctx: EvalContext, found: _Window) -> list[BaseMessage]:
         return reflection_prompt(
@@ -167,7 +187,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
         store = self._relationships(ctx)
         pairs = [(one, other) for one in speakers for other in speakers if one != other]
         related = [await store.between(*pair) for pair in pairs]
-        return Known(facts=facts, relationships=[one for one in related if one is not None])
+        told = [one.told_in(ctx.room_id) for one in related if one is not None]
+        return Known(facts=facts, relationships=[one for one in told if one is not None])
 
     # What is kept
 
@@ -239,8 +260,20 @@ class ReflectionEvaluator(CognitiveEvaluator):
             source_message_ids=tuple(part.id for part in found.shown if part.id),
             entity_ids=found.speakers[::-1],
         )
-        await Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id).add(thought)
+        thoughts = Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        if await self._is_forgotten(ctx, thought, found):
+            return None
+        await thoughts.add(thought)
+        # Whoever forgets puts up tombstones before looking for thoughts: one of the two sees what the other did.
+        if await self._is_forgotten(ctx, thought, found):
+            await thoughts.remove(thought.id)
+            return None
         return kept
+
+    async def _is_forgotten(self, ctx: EvalContext, thought: Thought, found: _Window) -> bool:
+        forgotten = await self._forgotten(ctx, found.messages)
+        read = {part.id for part in found.messages if part.id}
+        return forgotten.tells(thought.text, sources=read, speakers=thought.entity_ids)
 
     def _relationships(self, ctx: EvalContext) -> Relationships:
         return Relationships(

@@ -9,6 +9,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from arbiter.memory.facts.privacy import category
 from arbiter.memory.records import Relationship
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores.names import joined
@@ -72,7 +73,8 @@ class Relationships:
         """Add what was seen in a turn. Each direction is a relationship of its own; the same one twice is united first.
 
         A relationship that is new has 1 interaction, one that is known gets 1 more, once for each turn (`ctx.run_key`),
-        whatever a sighting's metadata says. Its other metadata and its tags are added to those that are there.
+        whatever a sighting's metadata says. Its other metadata and its tags are added to those that are there. What is
+        seen in a private room, and a sensitive tag anywhere, is noted as such: see `Relationship.told_in`.
         """
         united: dict[tuple[str, str], Sighting] = {}
         loops = 0
@@ -101,11 +103,11 @@ class Relationships:
             now = self.clock()
             if known is None:
                 done = "created"
-                return self._new(sighting, now, ctx.room_id, turn).to_value()
-            changed = replace(
-                known,
-                tags=self._tags(known.tags, sighting.tags),
-                metadata={**known.metadata, **_without_count(sighting.metadata)},
+                return self._new(sighting, now, ctx, turn).to_value()
+            changed = self._tagged(
+                replace(known, metadata={**known.metadata, **_without_count(sighting.metadata)}),
+                normal_tags(sighting.tags),
+                ctx,
             )
             if turn not in known.counted:
                 changed = replace(
@@ -114,6 +116,7 @@ class Relationships:
                     last_seen_at=max(known.last_seen_at, now),
                     room_ids=tuple(dict.fromkeys([*known.room_ids, ctx.room_id]))[-ROOMS:],
                     counted=(*known.counted, turn)[-COUNTED:],
+                    private_interactions=_counted(known.private_interactions, ctx),
                 )
             done = "unchanged" if changed == known else "updated"
             return value if changed == known else changed.to_value()
@@ -121,16 +124,38 @@ class Relationships:
         await self.store.aupdate(self._namespace, key_of(sighting.source, sighting.target), change)
         return done
 
-    def _new(self, sighting: Sighting, now: datetime, room_id: str, turn: str) -> Relationship:
-        return Relationship(
+    def _new(self, sighting: Sighting, now: datetime, ctx: EvalContext, turn: str) -> Relationship:
+        untagged = Relationship(
             source=sighting.source,
             target=sighting.target,
-            tags=self._tags((), sighting.tags),
+            tags=(),
             metadata={**_without_count(sighting.metadata), INTERACTIONS: 1},
             first_seen_at=now,
             last_seen_at=now,
-            room_ids=(room_id,),
+            room_ids=(ctx.room_id,),
             counted=(turn,),
+            private_interactions=_counted({}, ctx),
+        )
+        return self._tagged(untagged, normal_tags(sighting.tags), ctx)
+
+    def _tagged(self, known: Relationship, seen: Sequence[str], ctx: EvalContext) -> Relationship:
+        """With the tags seen in this room, and where each was seen."""
+        tags = self._tags(known.tags, seen)
+        rooms = {tag: known.tag_rooms.get(tag, known.room_ids if tag in known.tags else ()) for tag in tags}
+        confined = {tag for tag in tags if tag in known.confined_tags}
+        for tag in seen:
+            if tag not in rooms:
+                continue
+            rooms[tag] = list(dict.fromkeys([*rooms[tag], ctx.room_id]))[-ROOMS:]
+            if category(tag.replace("_", " ")) is not None or (ctx.is_private and tag not in known.tags):
+                confined.add(tag)
+            elif not ctx.is_private:
+                confined.discard(tag)
+        return replace(
+            known,
+            tags=tags,
+            tag_rooms={tag: list(found) for tag, found in rooms.items()},
+            confined_tags=tuple(tag for tag in tags if tag in confined),
         )
 
     def _tags(self, known: Sequence[str], seen: Iterable[str]) -> tuple[str, ...]:
@@ -176,6 +201,7 @@ def normal_tags(tags: Iterable[str] | str) -> tuple[str, ...]:
 
 
 _BLANKS = re.compile(r"\s+")
+_NO_ROOM = ""
 
 
 def _united(one: Sighting, other: Sighting) -> Sighting:
@@ -184,6 +210,17 @@ def _united(one: Sighting, other: Sighting) -> Sighting:
         tags=(*normal_tags(one.tags), *normal_tags(other.tags)),
         metadata={**one.metadata, **other.metadata},
     )
+
+
+def _counted(known: Mapping[str, int], ctx: EvalContext) -> Mapping[str, int]:
+    """How often it was seen in each private room, once more if this is one."""
+    if not ctx.is_private:
+        return known
+    counts = {**known, ctx.room_id: known.get(ctx.room_id, 0) + 1}
+    # What is no longer listed must not count as seen openly: it is of no room.
+    dropped = [room for room in counts if room not in (_NO_ROOM, ctx.room_id)][: max(0, len(counts) - ROOMS)]
+    lost = sum(counts.pop(room) for room in dropped)
+    return {**counts, _NO_ROOM: counts.get(_NO_ROOM, 0) + lost} if lost else counts
 
 
 def _without_count(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,9 @@ class Thoughts:
         """Keep it, in place of one with the same id."""
         await self.store.aput(self._namespace, thought.id, thought.to_value())
 
+    async def remove(self, id: str) -> None:
+        await self.store.adelete(self._namespace, id)
+
     async def all(self, *, limit: int | None = None) -> list[Thought]:
         """The thoughts of the room, newest first."""
         found: list[Thought] = []
