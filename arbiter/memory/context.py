@@ -97,6 +97,8 @@ class EvalContext:
     """When the node run ended: a write of a late evaluation does not undo what a later turn has found."""
     budget: CallBudget
     fact_rules: Any = None
+    speakers: frozenset[str] | None = None
+    """Whom a message may say that it is from; None for anybody. `messages` and `state` say no other."""
     prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
     events: list[FactEvent] = field(default_factory=list[FactEvent])
 

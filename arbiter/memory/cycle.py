@@ -29,7 +29,7 @@ from arbiter.memory.answers import CallBudget
 from arbiter.memory.calling import Called, call
 from arbiter.memory.characters import Character
 from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
-from arbiter.memory.conversation import list_of, responded, window
+from arbiter.memory.conversation import heard, list_of, responded, window
 from arbiter.memory.entities import Entities, Entity, participants
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory.providers.provider import ProviderContext, query_of
@@ -179,8 +179,9 @@ class EvaluationCycle(EvaluatorCycle):
         )
 
     async def run(self, turn: Turn) -> TurnOutcome:
-        ctx = self._context(turn)
-        ctx.entities = await self._entities(ctx)
+        named = await self._named(turn)
+        ctx = self._context(turn, named)
+        ctx.entities = self._participants(ctx, named)
         lock = self._turns.get(ctx.room_id)
         if lock is None:
             lock = self._turns[ctx.room_id] = asyncio.Lock()
@@ -286,7 +287,7 @@ class EvaluationCycle(EvaluatorCycle):
 
     # What a turn is
 
-    def _context(self, turn: Turn) -> EvalContext:
+    def _context(self, turn: Turn, named: Sequence[Entity]) -> EvalContext:
         kept, config = turn.kept, turn.config
         runtime = kept["runtime"]
         item = turn.history.entries[-1][-1]
@@ -296,7 +297,8 @@ class EvaluationCycle(EvaluatorCycle):
         )
         before = as_messages(kept["messages"], f"{run_key}<")
         new = as_messages(kept["new_messages"], run_key)
-        messages = merged(before, new)
+        speakers = self._speakers(place, named)
+        messages = heard(merged(before, new), speakers)
         message = newest_human(messages)
         room_id, entity_id = self._where(place, turn.history, message)
         known, wrote = {part.id for part in before}, {part.id for part in new}
@@ -331,7 +333,15 @@ class EvaluationCycle(EvaluatorCycle):
             ended_at=kept["ended_at"],
             budget=self._budget(turn, message),
             fact_rules=self.fact_rules,
+            speakers=speakers,
         )
+
+    def _speakers(self, place: Place, named: Sequence[Entity]) -> frozenset[str] | None:
+        """Whom messages may say that they are from: where the program has said who the user is, that one and those it
+        has named."""
+        if place.entity_id is None:
+            return None
+        return frozenset((place.entity_id, *(entity.id for entity in named))) - {self.agent_id}
 
     def _where(self, place: Place, history: History, message: BaseMessage | None) -> tuple[str, str]:
         """The ids of the room and of the user."""
@@ -370,21 +380,25 @@ class EvaluationCycle(EvaluatorCycle):
     def _private(self, config: RunnableConfig | None) -> bool:
         return self.is_private(config or {}) if callable(self.is_private) else self.is_private
 
-    async def _entities(self, ctx: EvalContext) -> tuple[Entity, ...]:
-        """Who takes part, those in the store included. Without the store's, if it cannot be read: whoever needs
-        the store finds out by himself."""
+    async def _named(self, turn: Turn) -> tuple[Entity, ...]:
+        """Those whom the program has named, in the store included. Without the store's, if it cannot be read: whoever
+        needs the store finds out by himself."""
         registered: Sequence[Entity] = ()
-        if ctx.store is not None:
+        store = self.store or self._of_runtime(turn.kept["runtime"])
+        if store is not None:
             try:
-                registered = await Entities(ctx.store, agent_id=self.agent_id).all()
+                registered = await Entities(store, agent_id=self.agent_id).all()
             except Exception as exc:
                 _log.warning("registered entities could not be read: %s", type(exc).__name__)
+        return (*self.entities, *registered)
+
+    def _participants(self, ctx: EvalContext, named: Sequence[Entity]) -> tuple[Entity, ...]:
         return participants(
             window(ctx.messages, self.conversation_length),
             agent_id=self.agent_id,
             character=self.character,
             entity_id=ctx.entity_id,
-            registered=(*self.entities, *registered),
+            registered=named,
         )
 
     def _of_runtime(self, runtime: Any) -> MemoryStore | None:

@@ -14,7 +14,7 @@ from arbiter.errors import ParameterError, nearest
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.memory.context import EvalContext, FactEvent
-from arbiter.memory.conversation import counts, speaker_of, window
+from arbiter.memory.conversation import counts, heard, speaker_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory.facts.boundaries import on_record
 from arbiter.memory.stores import MemoryStore, Value, namespace
@@ -252,6 +252,7 @@ def _cause(item: HistoryItem, ctx: EvalContext) -> str:
         messages: Any = part
         for message in reversed(messages) if isinstance(part, list | tuple) else ():
             if isinstance(message, HumanMessage):
+                [message] = heard([message], ctx.speakers)
                 return speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
     return ctx.entity_id
 
