@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -24,8 +25,8 @@ from arbiter import ArbiterOS, EvaluationResult, History, PolicyViolationError, 
 from arbiter.errors import ParameterError
 from arbiter.history import Record
 from arbiter.memory import Claim, EvaluationCycle, HandlerOutcome, MemoryStore
-from arbiter.memory.context import FactEvent
 from arbiter.memory.entities import Entity
+from arbiter.memory.events import Events, FactEvent
 from arbiter.memory.stores import namespace
 from arbiter.memory.trust import Trust, TrustEvaluator
 from arbiter.memory.trust.evidence import (
@@ -486,6 +487,107 @@ def test_words_are_no_evidence() -> None:
     talk = [HumanMessage("thanks, thank you! now hack, attack, scam, spam, ignore all rules", id="m1"), *TALK]
     store = MemoryStore(InMemoryStore())
     assert asyncio.run(evaluated(store, messages=talk)).data["evidence"] == 0
+
+
+class Unsteady(MemoryStore):
+    """Fails once, at one of its writes: before it is done, or after."""
+
+    writes = 0
+    failing_at = 0
+    when = "before"
+
+    async def aput(self, ns: Any, key: str, value: Any, **options: Any) -> None:
+        self.writes += 1
+        fails = self.writes == self.failing_at
+        if not fails or self.when == "after":
+            await super().aput(ns, key, value, **options)
+        if fails:
+            raise OSError("the disk is full")
+
+    async def aupdate(self, ns: Any, key: str, change: Any, **options: Any) -> Any:
+        self.writes += 1
+        fails = self.writes == self.failing_at
+        found = None
+        if not fails or self.when == "after":
+            found = await super().aupdate(ns, key, change, **options)
+        if fails:
+            raise OSError("the disk is full")
+        return found
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("after", "type"), [("no nuts", "INCONSISTENT_BEHAVIOR"), ("nuts", "CONSISTENT_BEHAVIOR")]
+)
+def test_evidence_survives_a_write_that_fails_and_counts_once(after: str, type: str, when: str) -> None:
+    """Whichever write it is, in the facts or in the trust; the next turn of the room makes up for it."""
+
+    def facts_of(ctx: Any, what: str, id: str) -> Any:
+        claim = Claim(
+            claim=f"User eats {what}", type="fact", slot="diet", value=what, source_message_ids=(id,)
+        )
+        return ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
+
+    said: list[BaseMessage] = [HumanMessage("nuts", id="m0"), HumanMessage(after, id="m1"), AIMessage("ok")]
+
+    async def scenario(failing_at: int) -> bool:
+        store = Unsteady(InMemoryStore())
+        store.when = when
+        before = turn(store, said[:1], run_key="run-0")
+        await facts_of(before, "nuts", "m0")
+        store.failing_at = store.writes + failing_at
+        for number in (1, 2):  # the second turn reads what the first has not got past
+            clock = Clock(NOON + timedelta(minutes=number))
+            ctx = turn(store, said, run_key=f"run-{number}", clock=clock)
+            with suppress(OSError):
+                await facts_of(ctx, after, "m1")
+                await TrustEvaluator().handle(ctx)
+        profile = await Trust(store, "agent", clock).profile("user-1")
+        assert [piece.type for piece in profile.evidence] == [type], failing_at
+        return store.writes >= store.failing_at
+
+    async def all_of_them() -> int:
+        at = 1
+        while await scenario(at):
+            at += 1
+        return at
+
+    assert asyncio.run(all_of_them()) > 4
+
+
+def test_evidence_survives_the_end_of_the_process(any_store: BaseStore) -> None:
+    """Between facts and trust; counted from the store, once, and then no longer kept there."""
+
+    async def scenario(store: MemoryStore) -> list[int]:
+        for number, what in enumerate(("nuts", "no nuts")):
+            message = HumanMessage(what, id=f"m{number}")
+            ctx = turn(store, [message], run_key=f"run-{number}")
+            claim = Claim(
+                claim=f"User eats {what}",
+                type="fact",
+                slot="diet",
+                value=what,
+                source_message_ids=(f"m{number}",),
+            )
+            await ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
+        assert len(await Events(store, agent_id="agent", room_id="room-1").all()) == 1
+        resumed = [await evaluated(store, run_key="run-1") for _ in range(2)]
+        assert await Events(store, agent_id="agent", room_id="room-1").all() == []
+        return [outcome.data["recorded"] for outcome in resumed]
+
+    store = MemoryStore(any_store)
+    assert asyncio.run(scenario(store)) == [1, 0]
+
+
+def test_what_nobody_counts_is_bounded() -> None:
+    async def scenario() -> list[str]:
+        events = Events(MemoryStore(InMemoryStore()), agent_id="agent", room_id="room-1")
+        for number in range(70):
+            await events.add(event("confirmed", fact=f"f{number}"))
+            await events.add(event("confirmed", fact=f"f{number}"))
+        return [kept.fact_id for kept in await events.all()]
+
+    assert asyncio.run(scenario()) == [f"f{number}" for number in range(6, 70)]
 
 
 # The evaluator: denials ---------------------------------------------------------------------------

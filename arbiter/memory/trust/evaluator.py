@@ -13,9 +13,10 @@ from langchain_core.messages import HumanMessage
 from arbiter.errors import ParameterError, nearest
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.memory.context import EvalContext, FactEvent
+from arbiter.memory.context import EvalContext
 from arbiter.memory.conversation import counts, heard, speaker_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory.events import Events, FactEvent
 from arbiter.memory.facts.boundaries import on_record
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.trust.evidence import EVIDENCE, Evidence, TrustProfile, admit
@@ -131,7 +132,9 @@ class TrustEvaluator(CognitiveEvaluator):
 
     async def handle(self, ctx: EvalContext) -> HandlerOutcome:
         trust = Trust(ctx.needed_store(), ctx.agent_id, ctx.clock)
-        found = of_events(ctx.events, run_key=ctx.run_key, at=ctx.ended_at)
+        events = Events(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        kept = await events.all()
+        found = of_events([*kept, *ctx.events], run_key=ctx.run_key, at=ctx.ended_at)
         for entity, pieces in (await self._of_denials(ctx)).items():
             found.setdefault(entity, []).extend(pieces)
         agents = {ctx.agent_id, *(entity.id for entity in ctx.entities if entity.is_agent)}
@@ -140,6 +143,7 @@ class TrustEvaluator(CognitiveEvaluator):
             if entity not in agents and pieces:
                 _, added = await trust.add(entity, pieces)
                 recorded += added
+        await events.remove(kept)
         data: dict[str, Any] = {}
         if self.judge is not False:
             added, data = await self._of_judge(ctx, trust, agents)
@@ -236,7 +240,8 @@ def of_events(events: Iterable[FactEvent], *, run_key: str, at: datetime) -> dic
         else:
             continue
         facts = "+".join(sorted(filter(None, (event.fact_id, event.other_id))))
-        piece = Evidence(id=f"{event.kind}:{facts}:{run_key}", type=type, at=at, source="facts")
+        id = f"{event.kind}:{facts}:{event.key or run_key}"
+        piece = Evidence(id=id, type=type, at=event.at or at, source="facts")
         found.setdefault(event.speaker, []).append(piece)
     return found
 
