@@ -13,7 +13,7 @@ import math
 import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -277,7 +277,7 @@ class EvaluationCycle(EvaluatorCycle):
         if self.selector == "rule" or not candidates:
             return [*passed], []
         found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)
-        remarks = [EvaluatorTrace(name, "select", "unknown_name") for name in found.unknown]
+        remarks = _unknown(found.unknown, {*trace, *(e.name for e in passed)})
         if found.fallback:
             remarks.append(EvaluatorTrace("selector", "select", "selector_fallback", 0.0, found.detail))
         offered = {e.name for e in candidates}
@@ -446,6 +446,17 @@ def _gated(answer: Called) -> tuple[str | None, str]:
         return (None, "") if answer.value else ("validate_false", "")
     except Exception as exc:  # an answer that cannot even say whether it is true
         return "validate_error", type(exc).__name__
+
+
+def _unknown(names: Sequence[str], evaluators: Collection[str]) -> list[EvaluatorTrace]:
+    """Remarks about names that no candidate has. Those of other evaluators are said; the rest is counted only, as a
+    model may quote what it was shown."""
+    said = [name for name in names if name in evaluators]
+    remarks = [EvaluatorTrace(name, "select", "unknown_name") for name in said]
+    if other := sum(name not in evaluators for name in names):
+        count = "1 name" if other == 1 else f"{other} names"
+        remarks.append(EvaluatorTrace("selector", "select", "unknown_name", 0.0, count))
+    return remarks
 
 
 def _settle(
