@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -659,6 +659,24 @@ def test_a_denial_is_as_old_as_the_node_run_and_about_whoever_its_input_is_from(
     asyncio.run(scenario(store))
 
 
+def test_a_denial_ages_by_the_clock_of_the_cycle() -> None:
+    """Whatever the time is by the history's own."""
+    store, clock = InMemoryStore(), Clock(datetime(2001, 1, 1, tzinfo=UTC))
+    arbiter_os, app = talking(
+        store, Check("limit", asks_too_much, target_nodes=["pay"], on_deny="audit"), clock=clock
+    )
+    config: Any = {"configurable": {"thread_id": "room-1", "user_id": "user-1"}}
+    for text in ("steal", "hi"):
+        app.invoke({"messages": [HumanMessage(text)]}, config)
+    found = result(arbiter_os, "pay")
+    assert found is not None
+    assert found.score == 0.45
+    clock.pass_by(days=60)
+    profile = asyncio.run(Trust(MemoryStore(store), "agent", clock).profile("user-1"))
+    assert abs(profile.evidence[0].at - datetime(2001, 1, 1, tzinfo=UTC)) < timedelta(minutes=1)
+    assert profile.overall == 49
+
+
 def test_a_crash_between_blame_and_evidence_loses_no_evidence_and_blames_nobody_else() -> None:
     """The write of the profile fails once: the next turn, of somebody else, is not blamed; the user's own makes up."""
 
@@ -793,13 +811,13 @@ def breaks(history: History) -> Any:
     raise ZeroDivisionError
 
 
-def talking(store: Any, *checkers: Check) -> tuple[ArbiterOS, Any]:
+def talking(store: Any, *checkers: Check, **options: Any) -> tuple[ArbiterOS, Any]:
     def say(state: Any) -> Any:
         return {"messages": [AIMessage("ok")]}
 
     builder = StateGraph(Chat).add_node("pay", say).add_node("refuse", say).add_edge(START, "pay")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=store))
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=store, **options))
     arbiter_os.add_evaluator(TrustEvaluator())
     for checker in checkers:
         arbiter_os.add_policy_checker(checker)

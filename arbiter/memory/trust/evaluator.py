@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from langchain_core.messages import HumanMessage
@@ -181,7 +181,7 @@ class TrustEvaluator(CognitiveEvaluator):
         await ctx.needed_store().aupdate(place, f"{self.name}:denials", change)
         found: dict[str, list[Evidence]] = {}
         for id, (item, type) in denials.items():
-            piece = Evidence(id=f"policy:{id}", type=type, at=item.timestamp, source="policy")
+            piece = Evidence(id=f"policy:{id}", type=type, at=_when(item, ctx), source="policy")
             found.setdefault(blamed[id], []).append(piece)
         return found
 
@@ -260,6 +260,11 @@ def _cause(item: HistoryItem, ctx: EvalContext) -> str:
                 [message] = heard([message], ctx.speakers)
                 return speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
     return ctx.entity_id
+
+
+def _when(item: HistoryItem, ctx: EvalContext) -> datetime:
+    """When a node run was, by the clock of the cycle; the history has a clock of its own."""
+    return ctx.ended_at - max(ctx.item.timestamp - item.timestamp, timedelta(0))
 
 
 def _blamed(value: Value | None) -> dict[str, str]:
