@@ -58,8 +58,9 @@ class Events:
             return
 
         def change(value: Value | None) -> Value | None:
-            left = [event for event in _events(value) if event not in events]
-            return _value(left) if left else None
+            known = _events(value)
+            left = [event for event in known if event not in events]
+            return value if left == known else _value(left)
 
         await self.store.aupdate(self._namespace, _KEY, change)
 
