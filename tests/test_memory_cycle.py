@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import threading
 import time
@@ -267,6 +268,19 @@ def test_a_selector_cannot_bring_back_what_did_not_validate() -> None:
     app.invoke(hi(), config())
     assert log == ["B"]
     assert ("A", "unknown_name") in [(p.name, p.status) for p in last(arbiter_os).evaluator_trace]
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"), [('["hunter2", "B", "4111 1111"]', "2 names"), ('["hunter2"]', "1 name")]
+)
+def test_what_a_selector_says_instead_of_a_name_is_counted_and_not_recorded(answer: str, count: str) -> None:
+    """It may be what somebody said."""
+    arbiter_os, app = governed(E("B", []), selector="llm", selector_model=Scripted(answers=[answer]))
+    app.invoke(hi("my password is hunter2"), config())
+    trace = last(arbiter_os).evaluator_trace
+    assert ("selector", "unknown_name", count) in [(p.name, p.status, p.detail) for p in trace]
+    for word in ("hunter2", "4111"):
+        assert word not in json.dumps(last(arbiter_os).to_dict()["evaluator_trace"])
 
 
 @pytest.mark.parametrize(("on_error", "expected"), [("all", ["A", "B"]), ("none", [])])

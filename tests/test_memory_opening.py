@@ -11,7 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +211,7 @@ def absent(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", importing)
-    for name in modules:
+    for name in (*modules, "arbiter.memory.stores._sqlite"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -251,6 +251,39 @@ async def test_what_is_forgotten_leaves_no_vector(local: LocalIndex) -> None:
     await memory.adelete(NS, "k")
     await memory.aput(NS, "l", {"last_id": "m"})
     assert table.under(()) == []
+
+
+@pytest.mark.parametrize("with_vectors", [False, True])
+def test_what_is_forgotten_is_in_no_file_while_the_store_is_open(
+    tmp_path: Path, embeddings: KeywordEmbeddings, with_vectors: bool
+) -> None:
+    """Nor in the write-ahead log; also what was written anew before it was forgotten."""
+
+    def files() -> bytes:
+        return b"".join(path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-shm"))
+
+    with opened(str(tmp_path / "memory.db"), embeddings if with_vectors else None) as store:
+        memory = MemoryStore(store)
+        for claim in ("a cat called Xanthippe", "a cat called Xanthippe, and a dog"):
+            asyncio.run(memory.aput(NS, "k", {"claim": claim}))
+        asyncio.run(memory.aput(NS, "l", {"claim": "a dog called Rex"}))
+        assert b"Xanthippe" in files()
+        asyncio.run(memory.aupdate(NS, "k", lambda value: None))
+        assert b"Xanthippe" not in files()
+        assert b"Rex" in files()
+
+
+def test_who_reads_does_not_hold_up_who_forgets(tmp_path: Path) -> None:
+    """It is out of the files as soon as nobody reads any more."""
+    path = str(tmp_path / "memory.db")
+    with opened(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        store.put(NS, "k", {"claim": "a cat called Xanthippe"})
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM store").fetchone() == (1,)
+        store.delete(NS, "k")
+        assert store.get(NS, "k") is None
+        reader.execute("COMMIT")
+    assert b"Xanthippe" not in (tmp_path / "memory.db").read_bytes()
 
 
 async def test_a_process_without_embeddings_forgets_vectors_too(where: str, local: LocalIndex) -> None:

@@ -452,6 +452,22 @@ def test_only_the_recent_conversation_is_shown() -> None:
     assert prompt.index("text-20.") < prompt.index("text-29.")
 
 
+@pytest.mark.parametrize("length", [1, 2, 10])
+def test_what_is_off_the_record_or_secret_is_not_shown(length: int) -> None:
+    """Nor what the agent answered to it, also where that is the first message shown."""
+    messages = [
+        HumanMessage("I have a cat, and my password is hunter2", id="1"),
+        HumanMessage("Off the record: I'm quitting", id="2"),
+        AIMessage("You are quitting!", id="3"),
+    ]
+    ctx = context(messages=messages)
+    ctx.conversation_length = length
+    prompt = told(ctx, A)
+    assert "quitting" not in prompt
+    assert "hunter2" not in prompt
+    assert ("I have a cat" in prompt) == (length == 10)
+
+
 # Descriptions
 
 

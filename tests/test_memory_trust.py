@@ -6,7 +6,8 @@ import asyncio
 import math
 import random
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -24,8 +25,8 @@ from arbiter import ArbiterOS, EvaluationResult, History, PolicyViolationError, 
 from arbiter.errors import ParameterError
 from arbiter.history import Record
 from arbiter.memory import Claim, EvaluationCycle, HandlerOutcome, MemoryStore
-from arbiter.memory.context import FactEvent
 from arbiter.memory.entities import Entity
+from arbiter.memory.events import Events, FactEvent
 from arbiter.memory.stores import namespace
 from arbiter.memory.trust import Trust, TrustEvaluator
 from arbiter.memory.trust.evidence import (
@@ -488,6 +489,107 @@ def test_words_are_no_evidence() -> None:
     assert asyncio.run(evaluated(store, messages=talk)).data["evidence"] == 0
 
 
+class Unsteady(MemoryStore):
+    """Fails once, at one of its writes: before it is done, or after."""
+
+    writes = 0
+    failing_at = 0
+    when = "before"
+
+    async def aput(self, ns: Any, key: str, value: Any, **options: Any) -> None:
+        self.writes += 1
+        fails = self.writes == self.failing_at
+        if not fails or self.when == "after":
+            await super().aput(ns, key, value, **options)
+        if fails:
+            raise OSError("the disk is full")
+
+    async def aupdate(self, ns: Any, key: str, change: Any, **options: Any) -> Any:
+        self.writes += 1
+        fails = self.writes == self.failing_at
+        found = None
+        if not fails or self.when == "after":
+            found = await super().aupdate(ns, key, change, **options)
+        if fails:
+            raise OSError("the disk is full")
+        return found
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("after", "type"), [("no nuts", "INCONSISTENT_BEHAVIOR"), ("nuts", "CONSISTENT_BEHAVIOR")]
+)
+def test_evidence_survives_a_write_that_fails_and_counts_once(after: str, type: str, when: str) -> None:
+    """Whichever write it is, in the facts or in the trust; the next turn of the room makes up for it."""
+
+    def facts_of(ctx: Any, what: str, id: str) -> Any:
+        claim = Claim(
+            claim=f"User eats {what}", type="fact", slot="diet", value=what, source_message_ids=(id,)
+        )
+        return ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
+
+    said: list[BaseMessage] = [HumanMessage("nuts", id="m0"), HumanMessage(after, id="m1"), AIMessage("ok")]
+
+    async def scenario(failing_at: int) -> bool:
+        store = Unsteady(InMemoryStore())
+        store.when = when
+        before = turn(store, said[:1], run_key="run-0")
+        await facts_of(before, "nuts", "m0")
+        store.failing_at = store.writes + failing_at
+        for number in (1, 2):  # the second turn reads what the first has not got past
+            clock = Clock(NOON + timedelta(minutes=number))
+            ctx = turn(store, said, run_key=f"run-{number}", clock=clock)
+            with suppress(OSError):
+                await facts_of(ctx, after, "m1")
+                await TrustEvaluator().handle(ctx)
+        profile = await Trust(store, "agent", clock).profile("user-1")
+        assert [piece.type for piece in profile.evidence] == [type], failing_at
+        return store.writes >= store.failing_at
+
+    async def all_of_them() -> int:
+        at = 1
+        while await scenario(at):
+            at += 1
+        return at
+
+    assert asyncio.run(all_of_them()) > 4
+
+
+def test_evidence_survives_the_end_of_the_process(any_store: BaseStore) -> None:
+    """Between facts and trust; counted from the store, once, and then no longer kept there."""
+
+    async def scenario(store: MemoryStore) -> list[int]:
+        for number, what in enumerate(("nuts", "no nuts")):
+            message = HumanMessage(what, id=f"m{number}")
+            ctx = turn(store, [message], run_key=f"run-{number}")
+            claim = Claim(
+                claim=f"User eats {what}",
+                type="fact",
+                slot="diet",
+                value=what,
+                source_message_ids=(f"m{number}",),
+            )
+            await ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
+        assert len(await Events(store, agent_id="agent", room_id="room-1").all()) == 1
+        resumed = [await evaluated(store, run_key="run-1") for _ in range(2)]
+        assert await Events(store, agent_id="agent", room_id="room-1").all() == []
+        return [outcome.data["recorded"] for outcome in resumed]
+
+    store = MemoryStore(any_store)
+    assert asyncio.run(scenario(store)) == [1, 0]
+
+
+def test_what_nobody_counts_is_bounded() -> None:
+    async def scenario() -> list[str]:
+        events = Events(MemoryStore(InMemoryStore()), agent_id="agent", room_id="room-1")
+        for number in range(70):
+            await events.add(event("confirmed", fact=f"f{number}"))
+            await events.add(event("confirmed", fact=f"f{number}"))
+        return [kept.fact_id for kept in await events.all()]
+
+    assert asyncio.run(scenario()) == [f"f{number}" for number in range(6, 70)]
+
+
 # The evaluator: denials ---------------------------------------------------------------------------
 
 
@@ -555,6 +657,24 @@ def test_a_denial_is_as_old_as_the_node_run_and_about_whoever_its_input_is_from(
 
     store = MemoryStore(InMemoryStore())
     asyncio.run(scenario(store))
+
+
+def test_a_denial_ages_by_the_clock_of_the_cycle() -> None:
+    """Whatever the time is by the history's own."""
+    store, clock = InMemoryStore(), Clock(datetime(2001, 1, 1, tzinfo=UTC))
+    arbiter_os, app = talking(
+        store, Check("limit", asks_too_much, target_nodes=["pay"], on_deny="audit"), clock=clock
+    )
+    config: Any = {"configurable": {"thread_id": "room-1", "user_id": "user-1"}}
+    for text in ("steal", "hi"):
+        app.invoke({"messages": [HumanMessage(text)]}, config)
+    found = result(arbiter_os, "pay")
+    assert found is not None
+    assert found.score == 0.45
+    clock.pass_by(days=60)
+    profile = asyncio.run(Trust(MemoryStore(store), "agent", clock).profile("user-1"))
+    assert abs(profile.evidence[0].at - datetime(2001, 1, 1, tzinfo=UTC)) < timedelta(minutes=1)
+    assert profile.overall == 49
 
 
 def test_a_crash_between_blame_and_evidence_loses_no_evidence_and_blames_nobody_else() -> None:
@@ -691,13 +811,13 @@ def breaks(history: History) -> Any:
     raise ZeroDivisionError
 
 
-def talking(store: Any, *checkers: Check) -> tuple[ArbiterOS, Any]:
+def talking(store: Any, *checkers: Check, **options: Any) -> tuple[ArbiterOS, Any]:
     def say(state: Any) -> Any:
         return {"messages": [AIMessage("ok")]}
 
     builder = StateGraph(Chat).add_node("pay", say).add_node("refuse", say).add_edge(START, "pay")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=store))
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(store=store, **options))
     arbiter_os.add_evaluator(TrustEvaluator())
     for checker in checkers:
         arbiter_os.add_policy_checker(checker)

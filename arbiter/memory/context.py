@@ -18,6 +18,7 @@ from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_cal
 from arbiter.memory.characters import Character
 from arbiter.memory.cursors import Cursors
 from arbiter.memory.entities import Entity
+from arbiter.memory.events import FactEvent
 from arbiter.memory.stores import MemoryStore
 from arbiter.models import ChatModel
 from arbiter.verdicts import EvaluationResult
@@ -46,18 +47,6 @@ class UnusableAnswerError(ArbiterError):
         self.skipped = skipped
         then = "The messages are passed over." if skipped else "They are tried again later."
         super().__init__(f"the model's answer cannot be used ({calls} calls): {problem}. {then}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactEvent:
-    """What a claim did to what was known, for evaluators that run later in the turn. `speaker` is an entity's id."""
-
-    kind: str
-    """`confirmed` (an independent mention), `contradicted`, `superseded`, `refined` or `ended`."""
-    speaker: str
-    fact_id: str
-    other_id: str | None = None
-    same_speaker: bool = True
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -97,6 +86,8 @@ class EvalContext:
     """When the node run ended: a write of a late evaluation does not undo what a later turn has found."""
     budget: CallBudget
     fact_rules: Any = None
+    speakers: frozenset[str] | None = None
+    """Whom a message may say that it is from; None for anybody. `messages` and `state` say no other."""
     prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
     events: list[FactEvent] = field(default_factory=list[FactEvent])
 

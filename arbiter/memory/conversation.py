@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -28,6 +28,24 @@ def speaker_of(message: BaseMessage, *, agent_id: str, entity_id: str) -> str:
     if isinstance(said, str) and said:
         return said
     return agent_id if isinstance(message, AIMessage) else entity_id
+
+
+def heard(messages: Iterable[BaseMessage], speakers: Collection[str] | None) -> list[BaseMessage]:
+    """The messages, without what one says of its speaker where that is none of `speakers`; None for anybody.
+
+    Messages come from clients: where the program has said who the user is, they do not say otherwise.
+    """
+    if speakers is None:
+        return [*messages]
+    fine = (None, *speakers)
+    return [
+        part if part.additional_kwargs.get(SPEAKER) in fine else _without_speaker(part) for part in messages
+    ]
+
+
+def _without_speaker(message: BaseMessage) -> BaseMessage:
+    said = {key: value for key, value in message.additional_kwargs.items() if key != SPEAKER}
+    return message.model_copy(update={"additional_kwargs": said})
 
 
 def responded(new_messages: Iterable[BaseMessage]) -> bool:

@@ -14,7 +14,7 @@ import math
 import secrets
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +30,7 @@ from arbiter.memory.answers import CallBudget
 from arbiter.memory.calling import Called, call
 from arbiter.memory.characters import Character
 from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
-from arbiter.memory.conversation import responded, window
+from arbiter.memory.conversation import heard, responded, window
 from arbiter.memory.entities import Entities, Entity, participants
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
 from arbiter.memory.facts import FactRules
@@ -203,8 +203,9 @@ class EvaluationCycle(EvaluatorCycle):
         )
 
     async def run(self, turn: Turn) -> TurnOutcome:
-        ctx = self._context(turn)
-        ctx.entities = await self._entities(ctx)
+        named = await self._named(turn)
+        ctx = self._context(turn, named)
+        ctx.entities = self._participants(ctx, named)
         lock = self._turns.get(ctx.room_id)
         if lock is None:
             lock = self._turns[ctx.room_id] = asyncio.Lock()
@@ -300,7 +301,7 @@ class EvaluationCycle(EvaluatorCycle):
         if self.selector == "rule" or not candidates:
             return [*passed], []
         found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)
-        remarks = [EvaluatorTrace(name, "select", "unknown_name") for name in found.unknown]
+        remarks = _unknown(found.unknown, {*trace, *(e.name for e in passed)})
         if found.fallback:
             remarks.append(EvaluatorTrace("selector", "select", "selector_fallback", 0.0, found.detail))
         offered = {e.name for e in candidates}
@@ -310,7 +311,7 @@ class EvaluationCycle(EvaluatorCycle):
 
     # What a turn is
 
-    def _context(self, turn: Turn) -> EvalContext:
+    def _context(self, turn: Turn, named: Sequence[Entity]) -> EvalContext:
         kept, config = turn.kept, turn.config
         runtime = kept["runtime"]
         item = turn.history.entries[-1][-1]
@@ -320,7 +321,8 @@ class EvaluationCycle(EvaluatorCycle):
         )
         before = as_messages(kept["messages"], f"{run_key}<")
         new = as_messages(kept["new_messages"], run_key)
-        messages = merged(before, new)
+        speakers = self._speakers(place, named)
+        messages = heard(merged(before, new), speakers)
         message = newest_human(messages)
         room_id, entity_id = self._where(place, turn.history, message)
         known, wrote = {part.id for part in before}, {part.id for part in new}
@@ -355,7 +357,15 @@ class EvaluationCycle(EvaluatorCycle):
             ended_at=kept["ended_at"],
             budget=self._budget(turn, message),
             fact_rules=self.fact_rules,
+            speakers=speakers,
         )
+
+    def _speakers(self, place: Place, named: Sequence[Entity]) -> frozenset[str] | None:
+        """Whom messages may say that they are from: where the program has said who the user is, that one and those it
+        has named."""
+        if place.entity_id is None:
+            return None
+        return frozenset((place.entity_id, *(entity.id for entity in named))) - {self.agent_id}
 
     def _where(self, place: Place, history: History, message: BaseMessage | None) -> tuple[str, str]:
         """The ids of the room and of the user."""
@@ -394,21 +404,25 @@ class EvaluationCycle(EvaluatorCycle):
     def _private(self, config: RunnableConfig | None) -> bool:
         return self.is_private(config or {}) if callable(self.is_private) else self.is_private
 
-    async def _entities(self, ctx: EvalContext) -> tuple[Entity, ...]:
-        """Who takes part, those in the store included. Without the store's, if it cannot be read: whoever needs
-        the store finds out by himself."""
+    async def _named(self, turn: Turn) -> tuple[Entity, ...]:
+        """Those whom the program has named, in the store included. Without the store's, if it cannot be read: whoever
+        needs the store finds out by himself."""
         registered: Sequence[Entity] = ()
-        if ctx.store is not None:
+        store = self.store or self._of_runtime(turn.kept["runtime"])
+        if store is not None:
             try:
-                registered = await Entities(ctx.store, agent_id=self.agent_id).all()
+                registered = await Entities(store, agent_id=self.agent_id).all()
             except Exception as exc:
                 _log.warning("registered entities could not be read: %s", type(exc).__name__)
+        return (*self.entities, *registered)
+
+    def _participants(self, ctx: EvalContext, named: Sequence[Entity]) -> tuple[Entity, ...]:
         return participants(
             window(ctx.messages, self.conversation_length),
             agent_id=self.agent_id,
             character=self.character,
             entity_id=ctx.entity_id,
-            registered=(*self.entities, *registered),
+            registered=named,
         )
 
     def _of_runtime(self, runtime: Any) -> MemoryStore | None:
@@ -456,6 +470,17 @@ def _gated(answer: Called) -> tuple[str | None, str]:
         return (None, "") if answer.value else ("validate_false", "")
     except Exception as exc:  # an answer that cannot even say whether it is true
         return "validate_error", type(exc).__name__
+
+
+def _unknown(names: Sequence[str], evaluators: Collection[str]) -> list[EvaluatorTrace]:
+    """Remarks about names that no candidate has. Those of other evaluators are said; the rest is counted only, as a
+    model may quote what it was shown."""
+    said = [name for name in names if name in evaluators]
+    remarks = [EvaluatorTrace(name, "select", "unknown_name") for name in said]
+    if other := sum(name not in evaluators for name in names):
+        count = "1 name" if other == 1 else f"{other} names"
+        remarks.append(EvaluatorTrace("selector", "select", "unknown_name", 0.0, count))
+    return remarks
 
 
 def _settle(

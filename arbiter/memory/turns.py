@@ -42,7 +42,7 @@ def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a turn is. `entity_id` is the user's; `named` says whether anybody has said who that is."""
+    """Where a turn is. `entity_id` is the user's, None if the program has not said who that is."""
 
     thread_id: str | None
     entity_id: str | None

@@ -110,12 +110,19 @@ def _read(text: str) -> list[Any]:
     """The value that `text` is, or nothing."""
     for is_odd in (False, True):
         try:
-            value = _DECODER.decode(_as_json(text) if is_odd else text)
-            json.dumps(value, ensure_ascii=False).encode()  # half a character can be written nowhere
+            return [whole(_DECODER.decode(_as_json(text) if is_odd else text))]
         except (ValueError, OverflowError):
             continue
-        return [value]
     return []
+
+
+def whole(value: Any) -> Any:
+    """A JSON value with U+FFFD for each half of a character, which no other value in it has to suffer for."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(_HALF.sub("\ufffd", text)) if _HALF.search(text) else value
+
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def _as_json(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from langchain_core.messages import AIMessage
 from pydantic import AliasChoices, BaseModel, ValidationError, ValidationInfo, WrapValidator
 
-from arbiter.memory.answers.literals import json_values
+from arbiter.memory.answers.literals import json_values, whole
 from arbiter.models import MAX_ANSWER, Reply, described
 
 T = TypeVar("T", bound=BaseModel)
@@ -148,7 +148,7 @@ def _keys(schema: type[BaseModel]) -> dict[str, set[str]]:
 
 def _groups(reply: Reply) -> Iterator[list[Any]]:
     """What may be the answer in a reply; a later group counts if nothing in the earlier ones fits."""
-    yield reply.calls
+    yield [whole(call) for call in reply.calls]
     if reply.parsed is not None:
         yield [reply.parsed]
     message = reply.message

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from hashlib import sha256
 
-from arbiter.memory.context import EvalContext, FactEvent
+from arbiter.memory.context import EvalContext
+from arbiter.memory.events import Events, FactEvent
 from arbiter.memory.facts.adjudication import Relation
 from arbiter.memory.facts.changes import CLOSED, disputed, mentioned, read, retracted, settled, superseded
 from arbiter.memory.facts.intake import Candidate
@@ -17,7 +19,11 @@ from arbiter.memory.stores import MemoryStore, Value
 
 
 class Writer:
-    """Changes what is known, counts what it did, and notes it for the evaluators that run later in the turn."""
+    """Changes what is known, counts what it did, and notes it for the evaluators that run later in the turn.
+
+    What trust is counted from is in the store before the change is: a change that is there is not made once more after
+    a crash, and so not noted either.
+    """
 
     def __init__(self, store: MemoryStore, rules: FactRules, ctx: EvalContext, knowledge: Knowledge) -> None:
         self.store = store
@@ -27,6 +33,7 @@ class Writer:
         self.inserted = self.reinforced = self.superseded = self.refined = 0
         self.conflicts: list[tuple[str, str]] = []
         self.fact_ids: list[str] = []
+        self.events = Events(store, agent_id=ctx.agent_id, room_id=ctx.room_id)
         self.scopes: set[str] = set()
         """The entities of whom something new was written."""
 
@@ -54,12 +61,17 @@ class Writer:
 
     async def _dispute(self, record: Fact, known: Known, candidate: Candidate) -> Fact:
         old = known.fact
+        is_new = record.id not in old.contradicts
+        event = self._event("contradicted", candidate, old, record.id)
+        if is_new:
+            await self.events.add(event)
         changed = await self._change(known, candidate, lambda fact: disputed(fact, record.id))
         if changed is None or record.id not in changed.contradicts or changed.state in CLOSED:
+            await self.events.remove([event])
             return record
-        if record.id not in old.contradicts:
+        if is_new:
             self.conflicts.append((old.id, record.id))
-            self._note("contradicted", candidate, old, record.id)
+            self.ctx.events.append(event)
             await self._retract_derived(known, candidate)
         return replace(record, state="disputed", contradicts=(*record.contradicts, old.id))
 
@@ -108,10 +120,15 @@ class Writer:
             after, counted = mentioned(fact, candidate.mention, self.rules)
             return value if after is fact else after.to_value()
 
+        note = self._event(event, candidate, before, other)
+        is_kept = event == "confirmed" and mentioned(before, candidate.mention, self.rules)[1]
+        if is_kept:
+            await self.events.add(note)
         ns = self.knowledge.space(known.kind, candidate)
         await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl)
         self.fact_ids.append(known.fact.id)
         if not counted:
+            await self.events.remove([note] if is_kept else [])
             return
         if event == "confirmed":
             self.reinforced += 1
@@ -185,13 +202,16 @@ class Writer:
         return max((fact.expires_at - fact.last_seen_at) / timedelta(seconds=1), 1.0)
 
     def _note(self, kind: str, candidate: Candidate, fact: Fact, other: str | None = None) -> None:
+        self.ctx.events.append(self._event(kind, candidate, fact, other))
+
+    def _event(self, kind: str, candidate: Candidate, fact: Fact, other: str | None = None) -> FactEvent:
         speaker = candidate.mention.speaker
-        self.ctx.events.append(
-            FactEvent(
-                kind=kind,
-                speaker=speaker,
-                fact_id=fact.id,
-                other_id=other,
-                same_speaker=speaker in fact.speakers,
-            )
+        return FactEvent(
+            kind=kind,
+            speaker=speaker,
+            fact_id=fact.id,
+            other_id=other,
+            same_speaker=speaker in fact.speakers,
+            key=sha256("\n".join(sorted(candidate.mention.sources)).encode()).hexdigest()[:16],
+            at=candidate.mention.at,
         )

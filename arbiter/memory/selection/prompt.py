@@ -12,6 +12,8 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from arbiter.memory.context import EvalContext
 from arbiter.memory.conversation import speaker_of, text_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, EvaluationExample
+from arbiter.memory.facts.boundaries import on_record
+from arbiter.memory.facts.privacy import redacted
 from arbiter.models import quote, visible
 
 _TASK = (
@@ -28,6 +30,7 @@ _ANSWER = (
 )
 MAX_TEXT = 1_000
 """Of a longer message, in characters, the beginning is shown."""
+_BEFORE = 4
 
 
 def prompt(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], *, seed: int) -> list[BaseMessage]:
@@ -50,10 +53,15 @@ def _described(evaluator: CognitiveEvaluator) -> str:
 
 
 def _conversation(ctx: EvalContext) -> str:
+    # A few more are looked at: the first one may answer something that is not to be remembered.
+    longer = window(ctx.messages, ctx.conversation_length + _BEFORE)
+    recent = {id(message) for message in longer[-ctx.conversation_length :]}
     lines: list[str] = []
-    for message in window(ctx.messages, ctx.conversation_length):
+    for message in on_record(longer, agent_id=ctx.agent_id, entity_id=ctx.entity_id):
+        if id(message) not in recent:
+            continue
         speaker = ctx.name_of(speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id))
-        text = text_of(message)
+        text = redacted(text_of(message))
         shown = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} [...]"
         # As JSON, so that no text and no name can begin a line of its own.
         lines.append(f"{json.dumps(speaker, ensure_ascii=False)}: {json.dumps(shown, ensure_ascii=False)}")

@@ -32,8 +32,8 @@ MAX_UNKNOWN = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """`chosen` are names of candidates, in their order. `unknown` are answers that are no candidate's name, at most
-    20, cut to 60 characters. `fallback`: the selector failed, and `detail` says how, without words of a model or of an
-    error."""
+    20, cut to 60 characters; a model may have read them in the conversation, so they are for no record. `fallback`:
+    the selector failed, and `detail` says how, without words of a model or of an error."""
 
     chosen: tuple[str, ...]
     unknown: tuple[str, ...] = ()

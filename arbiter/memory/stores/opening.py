@@ -71,17 +71,17 @@ def _index(embeddings: Embeddings, dims: int) -> dict[str, Any]:
 @contextmanager
 def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
     try:
-        from langgraph.store.sqlite import SqliteStore
+        from arbiter.memory.stores._sqlite import ForgettingStore
     except ImportError as error:
         raise _missing("a store in SQLite", "sqlite", error) from error
     with closing(_connected(path)) as connection:
         if index is None or _loads_extensions(connection):
-            store = SqliteStore(connection, index=index)
+            store = ForgettingStore(connection, path, index=index)
             _set_up(store)
             yield store
             return
         _warn("this Python cannot load SQLite's extensions")
-        store = SqliteStore(connection)
+        store = ForgettingStore(connection, path)
         _set_up(store)
         with closing(_connected(path)) as beside:
 
@@ -99,6 +99,8 @@ def _connected(path: str) -> sqlite3.Connection:
     with suppress(sqlite3.OperationalError):  # somebody else is setting the same
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    # What is deleted is overwritten. Not every SQLite is built to do so by itself.
+    connection.execute("PRAGMA secure_delete = ON")
     # Without it the vectors of what is deleted stay in the file.
     connection.execute("PRAGMA foreign_keys = ON")
     return connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from langchain_core.messages import HumanMessage
@@ -13,9 +13,10 @@ from langchain_core.messages import HumanMessage
 from arbiter.errors import ParameterError, nearest
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.memory.context import EvalContext, FactEvent
-from arbiter.memory.conversation import counts, speaker_of, window
+from arbiter.memory.context import EvalContext
+from arbiter.memory.conversation import counts, heard, speaker_of, window
 from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory.events import Events, FactEvent
 from arbiter.memory.facts.boundaries import on_record
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.trust.evidence import EVIDENCE, Evidence, TrustProfile, admit
@@ -131,7 +132,9 @@ class TrustEvaluator(CognitiveEvaluator):
 
     async def handle(self, ctx: EvalContext) -> HandlerOutcome:
         trust = Trust(ctx.needed_store(), ctx.agent_id, ctx.clock)
-        found = of_events(ctx.events, run_key=ctx.run_key, at=ctx.ended_at)
+        events = Events(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        kept = await events.all()
+        found = of_events([*kept, *ctx.events], run_key=ctx.run_key, at=ctx.ended_at)
         for entity, pieces in (await self._of_denials(ctx)).items():
             found.setdefault(entity, []).extend(pieces)
         agents = {ctx.agent_id, *(entity.id for entity in ctx.entities if entity.is_agent)}
@@ -140,6 +143,7 @@ class TrustEvaluator(CognitiveEvaluator):
             if entity not in agents and pieces:
                 _, added = await trust.add(entity, pieces)
                 recorded += added
+        await events.remove(kept)
         data: dict[str, Any] = {}
         if self.judge is not False:
             added, data = await self._of_judge(ctx, trust, agents)
@@ -177,7 +181,7 @@ class TrustEvaluator(CognitiveEvaluator):
         await ctx.needed_store().aupdate(place, f"{self.name}:denials", change)
         found: dict[str, list[Evidence]] = {}
         for id, (item, type) in denials.items():
-            piece = Evidence(id=f"policy:{id}", type=type, at=item.timestamp, source="policy")
+            piece = Evidence(id=f"policy:{id}", type=type, at=_when(item, ctx), source="policy")
             found.setdefault(blamed[id], []).append(piece)
         return found
 
@@ -236,7 +240,8 @@ def of_events(events: Iterable[FactEvent], *, run_key: str, at: datetime) -> dic
         else:
             continue
         facts = "+".join(sorted(filter(None, (event.fact_id, event.other_id))))
-        piece = Evidence(id=f"{event.kind}:{facts}:{run_key}", type=type, at=at, source="facts")
+        id = f"{event.kind}:{facts}:{event.key or run_key}"
+        piece = Evidence(id=id, type=type, at=event.at or at, source="facts")
         found.setdefault(event.speaker, []).append(piece)
     return found
 
@@ -252,8 +257,14 @@ def _cause(item: HistoryItem, ctx: EvalContext) -> str:
         messages: Any = part
         for message in reversed(messages) if isinstance(part, list | tuple) else ():
             if isinstance(message, HumanMessage):
+                [message] = heard([message], ctx.speakers)
                 return speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
     return ctx.entity_id
+
+
+def _when(item: HistoryItem, ctx: EvalContext) -> datetime:
+    """When a node run was, by the clock of the cycle; the history has a clock of its own."""
+    return ctx.ended_at - max(ctx.item.timestamp - item.timestamp, timedelta(0))
 
 
 def _blamed(value: Value | None) -> dict[str, str]:
