@@ -41,11 +41,45 @@ SECRETS = (
     "passport number is X1234567",
     "AB 12 34 56 C",
     "GB82 WEST 1234 5698 7654 32",
+    "User's password is now hunter2",
+    "User's password was always fluffy",
+    "User's password is A!b2c3d4",
+    "User's password is the-cat-99",
+    "User's password is in$ane99",
+    "User's password is new-york-1987",
+    "User's password has been set to fluffy",
+    "User's password is very secret123",
+    "The password, by the way, is fluffy",
+    "The password for User's home wifi is fluffy",
+    "the wifi password changed to fluffy",
+    "the pw is fluffy",
+    "User's login is bob and pass is hunter2",
+    "The secret is hunter2x9",
+    "password \u2192 fluffy",
+    "User chose hunter2 as password",
+    "CVV 123",
+    "DB_PASSWORD=secret",
+    "DB_PASSWORD_PROD=fluffy",
+    "OPENAI_API_KEY=abcd1234efgh5678",
+    "aws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
+    "dbPassword: fluffy",
+    '{"db_password": "fluffy"}',
 )
 HARMLESS = (
     "password is required",
     "User forgot their password",
     "User's password is very strong",
+    "User's password is long",
+    "The password is wrong.",
+    "The password is (still) wrong",
+    "The password is now expired",
+    "The password is still the same",
+    "The password is always different",
+    "The password has been changed",
+    "The password was changed to protect the account",
+    "The password's strength is fine",
+    "User likes tools such as password managers",
+    "User's ski pass is valid until May",
     "User changed their password to something else",
     "The secret to happiness is love",
     "The secret is out",
@@ -93,6 +127,12 @@ def test_secrets_are_not_shown_to_a_model_either() -> None:
     assert shown == "My card is [removed] and my password is [removed] ok?"
 
 
+def test_all_of_a_secret_is_removed() -> None:
+    assert redacted('my password is "the fluffy cat", ok?') == 'my password is "[removed]", ok?'
+    assert redacted("my recovery phrase is apple pear fig. Hi") == "my recovery phrase is [removed]. Hi"
+    assert redacted("the password is now a'b2c3") == "the password is now [removed]"
+
+
 def test_long_texts_are_looked_at_in_little_time() -> None:
     hostile = (
         "a.b-c1:" * 600,
@@ -100,6 +140,9 @@ def test_long_texts_are_looked_at_in_little_time() -> None:
         "4" * 4_000,
         "4 " * 2_000,
         "password is " * 300,
+        "password for a b c " * 200,
+        "password is now " * 250,
+        "api_key_" * 500,
         "son is " * 600,
     )
     began = time.perf_counter()
