@@ -17,7 +17,7 @@ from typing import Any
 
 from arbiter.memory.context import EvalContext
 from arbiter.memory.facts.adjudication import Pair, Relation, Statement, adjudicate
-from arbiter.memory.facts.changes import CLOSED, expiry
+from arbiter.memory.facts.changes import CLOSED, expiry, opens
 from arbiter.memory.facts.claims import Claim, Ingested
 from arbiter.memory.facts.confidence import prior
 from arbiter.memory.facts.intake import Candidate, Intake
@@ -69,9 +69,10 @@ class Ingestion:
                 continue
             generation, known = await self.knowledge.exact(candidate)
             known = known or await self.knowledge.named(candidate)
-            if known is not None:
+            repeats = known is None and candidate.claim.already_known
+            if known is not None and _may_count(known, candidate):
                 await self.writer.mention(known, candidate)
-            elif not candidate.claim.already_known:
+            elif not repeats:
                 fresh.append(self.knowledge.of_generation(candidate, generation))
         for judged in await self._judged(fresh):
             await self._take_in(judged)
@@ -119,7 +120,14 @@ class Ingestion:
 
     async def _take_in(self, judged: _Judged) -> None:
         candidate = judged.candidate
-        same = next((known for known, relation in judged.against if relation == "duplicate"), None)
+        if any(
+            known.fact.sensitivity == "sensitive" and relation in ("duplicate", "refines")
+            for known, relation in judged.against
+        ):
+            candidate = candidate.as_sensitive()
+        duplicates = [known for known, relation in judged.against if relation == "duplicate"]
+        # What was said in confidence in other words stays there, and what is said openly is a record of its own.
+        same = next((known for known in duplicates if _may_count(known, candidate)), None)
         if same is not None:
             await self.writer.mention(same, candidate)
             return
@@ -163,6 +171,14 @@ class Ingestion:
             speakers=(mention.speaker,),
             counted=(mention.turn,),
         )
+
+
+def _may_count(known: Known, candidate: Candidate) -> bool:
+    """Whether a claim may be counted as a mention of a known one: if it says just that, or nobody hears it who may not
+    know that already."""
+    return normal_form(known.fact.claim) == normal_form(candidate.claim.claim) or not opens(
+        known.fact, candidate.mention
+    )
 
 
 def _statement(candidate: Candidate) -> Statement:
