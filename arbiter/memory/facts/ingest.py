@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from langchain_core.messages import HumanMessage
+
 from arbiter.memory.context import EvalContext
 from arbiter.memory.facts.adjudication import Pair, Relation, Statement, adjudicate
 from arbiter.memory.facts.changes import CLOSED, expiry, opens
@@ -63,6 +65,7 @@ class Ingestion:
     async def run(self, claims: Sequence[Claim]) -> Ingested:
         intake = Intake(self.ctx, self.rules)
         fresh: list[Candidate] = []
+        await self._look_when_it_was_said()
         for candidate in intake.admitted(claims):
             if await self.knowledge.is_forgotten(candidate):
                 intake.dropped_private += 1
@@ -87,6 +90,13 @@ class Ingestion:
             dropped_invalid=intake.dropped_invalid,
             fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
         )
+
+    async def _look_when_it_was_said(self) -> None:
+        cursors = self.ctx.cursors(self.evaluator)
+        unread = [m.id for m in await cursors.unprocessed(self.ctx.messages) if isinstance(m, HumanMessage)]
+        self.knowledge.read_until = (await cursors.read()).turn_ended_at
+        if self.ctx.message is not None and unread == [self.ctx.message.id]:
+            self.knowledge.said_now = self.ctx.message.id
 
     async def _judged(self, fresh: Sequence[Candidate]) -> list[_Judged]:
         """Each new claim with what it is to similar records, and to similar claims before it in the batch."""
