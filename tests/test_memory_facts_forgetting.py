@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from langgraph.store.base import BaseStore
 
 from arbiter.errors import ParameterError
+from arbiter.memory.entities import Entity
 from arbiter.memory.facts import FactEvaluator, FactRules
 from arbiter.memory.records import Thought
 from tests.facts_support import START, Room, answer, claim, indexed, relations, space
@@ -194,6 +196,57 @@ async def test_it_can_be_told_again_in_other_words_after_forgetting_everything()
     room.says("I have a cat")
     await room.evaluate()
     assert [f.claim for f in await room.facts()] == [CAT]
+
+
+@pytest.mark.parametrize("asked", ["Forget that I live in Seattle", "Forget everything about me"])
+async def test_what_was_said_elsewhere_before_is_not_learned_after_it_was_to_be_forgotten(
+    asked: str, any_store: BaseStore
+) -> None:
+    """Also if it was not read yet when the request came, in another thread."""
+    unread = Room(any_store, answer(SEATTLE), length=4, room_id="a")
+    unread.says("I live in Seattle", "a1")
+    assert await unread.evaluate() is None
+    other = Room(any_store, answer(), room_id="b")
+    other.passes(minutes=1)
+    other.says(asked, "b1")
+    await other.evaluate()
+    assert "eattle" not in await other.dump()
+    unread.passes(minutes=2)
+    unread.says("Hi", "a2")
+    outcome = await unread.evaluate()
+    assert (outcome.data["dropped_private"], await unread.facts()) == (1, [])
+    # What is said later is learned, wherever that is.
+    unread.passes(minutes=1)
+    unread.says("Back to Seattle!", "a3")
+    unread.says("So nice", "a4")
+    again = claim("User is back in Seattle", source_message_ids=("a3",))
+    await unread.ingest(again)
+    new = Room(any_store, room_id="c")
+    new.passes(minutes=5)
+    await new.hears("I love Seattle", claim("User loves Seattle"), id="c1")
+    assert {f.claim for f in await new.facts()} == {again.claim, "User loves Seattle"}
+
+
+@pytest.mark.parametrize("asked", ["Please forget that Ann is a spy", "Forget what I just said"])
+async def test_what_one_has_said_of_others_can_be_forgotten(asked: str) -> None:
+    """So far as nobody else has said it; and others may still say so."""
+    people = (Entity(id="user-1"), Entity(id="ann", names=("Ann",)), Entity(id="bob", names=("Bob",)))
+    room = Room(None, answer(), entities=people)
+    spy, cook = claim("Ann is a spy", subject="Ann"), claim("Ann is a cook", subject="Ann")
+    await room.hears("Ann cooks", cook)
+    room.says("She does", user="bob", id="b1")
+    await room.ingest(replace(cook, source_message_ids=("b1",)))
+    await room.hears("Ann is a spy", spy)
+    room.says("Forget that Ann is a cook", user="bob")
+    room.says(asked)
+    outcome = await room.evaluate()
+    assert outcome.data["forgotten"] == 1
+    assert [f.claim for f in await room.facts("ann")] == ["Ann is a cook"]
+    await room.hears("Ann is a spy", spy)
+    assert [f.claim for f in await room.facts("ann")] == ["Ann is a cook"]
+    room.says("I am a spy", user="ann", id="a1")
+    await room.ingest(replace(spy, source_message_ids=("a1",)))
+    assert {f.claim for f in await room.facts("ann")} == {"Ann is a cook", "Ann is a spy"}
 
 
 async def test_a_request_is_acted_on_once(any_store: BaseStore) -> None:

@@ -424,6 +424,41 @@ async def test_a_fact_ends_a_status_and_a_status_ends_no_fact() -> None:
     assert {f.claim for f in await room.facts(state="active")} == {got, months}
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "User's favourite job is now pilot",
+        "User actually has the job of pilot",
+        "User moved on to the job of pilot",
+        "User no longer has the job of baker",
+    ],
+)
+async def test_a_change_that_is_said_to_be_one_is_no_contradiction(said: str) -> None:
+    """Also where the model that compares the claims calls it one."""
+    room = Room(None, relations("contradicts"))
+    await room.hears("...", claim("User has the job of baker", slot="job", value="baker"))
+    found = await room.hears("...", claim(said, slot="job", value="other"))
+    old, new = await room.fact("User has the job of baker"), await room.fact(said)
+    assert (old.state, old.confidence, new.state, new.supersedes) == ("superseded", 0.6, "active", old.id)
+    assert (found.superseded, found.conflicts, kinds(room.last)) == (1, (), ["superseded"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("User is allergic to nuts", "User is not allergic to nuts"),
+        ("User moved to Oslo in 2010", "User moved to Oslo in 2012"),
+        ("User moved to Oslo", "User has never moved to Oslo"),
+        ("User lives in Seattle", "User lives in New York"),
+    ],
+)
+async def test_a_contradiction_that_speaks_of_no_change_stays_one(first: str, second: str) -> None:
+    room = Room(None, relations("contradicts"))
+    await room.hears("...", claim(first, slot="x", value="1"))
+    await room.hears("...", claim(second, slot="x", value="2"))
+    assert [fact.state for fact in await room.facts()] == ["disputed", "disputed"]
+
+
 async def test_a_refinement_is_a_mention_of_the_coarser_one() -> None:
     room = Room(indexed("seattle"), relations("refines"))
     await room.hears("...", claim(SEATTLE))

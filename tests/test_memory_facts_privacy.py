@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._secrets import luhn
 from arbiter.memory.facts.privacy import category, has_secret, redacted
-from tests.facts_support import Room, answer, claim
+from tests.facts_support import Room, answer, claim, relations
 
 SECRETS = (
     "User's key is sk-live-4eC39HqLyjWDarjtT1zdp7dc",
@@ -41,11 +43,45 @@ SECRETS = (
     "passport number is X1234567",
     "AB 12 34 56 C",
     "GB82 WEST 1234 5698 7654 32",
+    "User's password is now hunter2",
+    "User's password was always fluffy",
+    "User's password is A!b2c3d4",
+    "User's password is the-cat-99",
+    "User's password is in$ane99",
+    "User's password is new-york-1987",
+    "User's password has been set to fluffy",
+    "User's password is very secret123",
+    "The password, by the way, is fluffy",
+    "The password for User's home wifi is fluffy",
+    "the wifi password changed to fluffy",
+    "the pw is fluffy",
+    "User's login is bob and pass is hunter2",
+    "The secret is hunter2x9",
+    "password \u2192 fluffy",
+    "User chose hunter2 as password",
+    "CVV 123",
+    "DB_PASSWORD=secret",
+    "DB_PASSWORD_PROD=fluffy",
+    "OPENAI_API_KEY=abcd1234efgh5678",
+    "aws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
+    "dbPassword: fluffy",
+    '{"db_password": "fluffy"}',
 )
 HARMLESS = (
     "password is required",
     "User forgot their password",
     "User's password is very strong",
+    "User's password is long",
+    "The password is wrong.",
+    "The password is (still) wrong",
+    "The password is now expired",
+    "The password is still the same",
+    "The password is always different",
+    "The password has been changed",
+    "The password was changed to protect the account",
+    "The password's strength is fine",
+    "User likes tools such as password managers",
+    "User's ski pass is valid until May",
     "User changed their password to something else",
     "The secret to happiness is love",
     "The secret is out",
@@ -93,6 +129,12 @@ def test_secrets_are_not_shown_to_a_model_either() -> None:
     assert shown == "My card is [removed] and my password is [removed] ok?"
 
 
+def test_all_of_a_secret_is_removed() -> None:
+    assert redacted('my password is "the fluffy cat", ok?') == 'my password is "[removed]", ok?'
+    assert redacted("my recovery phrase is apple pear fig. Hi") == "my recovery phrase is [removed]. Hi"
+    assert redacted("the password is now a'b2c3") == "the password is now [removed]"
+
+
 def test_long_texts_are_looked_at_in_little_time() -> None:
     hostile = (
         "a.b-c1:" * 600,
@@ -100,6 +142,9 @@ def test_long_texts_are_looked_at_in_little_time() -> None:
         "4" * 4_000,
         "4 " * 2_000,
         "password is " * 300,
+        "password for a b c " * 200,
+        "password is now " * 250,
+        "api_key_" * 500,
         "son is " * 600,
     )
     began = time.perf_counter()
@@ -193,6 +238,64 @@ async def test_what_is_learned_in_a_private_room_stays_there_until_it_is_said_op
     await public.hears("I have a cat", claim("User has a cat"), id="x")
     [fact] = await public.facts()
     assert (fact.visibility, fact.room_ids) == ("entity", ("private", "open"))
+
+
+class _OneMeaning(Embeddings):
+    """To which all texts are alike."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[1.0, 0.0] for _ in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [1.0, 0.0]
+
+
+@pytest.mark.parametrize("judged", ["by a model", "by rule", "as known"])
+@pytest.mark.parametrize(
+    ("confidential", "openly", "allow_sensitive"),
+    [
+        (
+            "User is secretly living in Seattle with his boss",
+            "User is living in Seattle with his boss",
+            False,
+        ),
+        ("User is gay and lives in Seattle", "User lives in Seattle", True),
+    ],
+)
+async def test_what_is_said_openly_in_other_words_does_not_open_what_was_said_in_confidence(
+    confidential: str, openly: str, allow_sensitive: bool, judged: str
+) -> None:
+    """The words that were said in confidence are shown there alone; those said openly are a record of their own."""
+    rules = FactRules(allow_sensitive=allow_sensitive)
+    store = InMemoryStore(index={"dims": 2, "embed": _OneMeaning(), "fields": ["claim"]})
+    private = Room(store, room_id="private", is_private=not allow_sensitive, rules=rules)
+    await private.hears("...", claim(confidential))
+    [secret] = await private.facts()
+    public = Room(store, relations("duplicate"), room_id="public", rules=rules)
+    if judged == "by rule":
+        public.model = None
+    known: dict[str, Any] = {"known_id": secret.id, "already_known": True} if judged == "as known" else {}
+    await public.hears("...", claim(openly, **known), id="x")
+    for room_id, claims in {"private": {confidential}, "public": {openly}}.items():
+        shown = {
+            fact.claim for fact in await public.learned.relevant(["user-1"], "", room_id=room_id, limit=5)
+        }
+        assert shown & {confidential, openly} >= claims
+        assert room_id == "private" or confidential not in shown
+    kept = await public.fact(confidential)
+    assert (kept.visibility, kept.room_ids) == ("room", ("private",))
+    assert (await public.fact(openly)).sensitivity == ("sensitive" if allow_sensitive else "personal")
+
+
+async def test_what_is_said_more_exactly_elsewhere_does_not_open_what_was_said_in_confidence() -> None:
+    private = Room(is_private=True, room_id="private")
+    await private.hears("...", claim("User secretly lives in Seattle with Bob"))
+    public = Room(private.store.store, relations("refines"), room_id="public")
+    await public.hears("...", claim("User lives in Ballard, Seattle"), id="x")
+    old = await public.fact("User secretly lives in Seattle with Bob")
+    assert (old.visibility, old.room_ids, old.mention_count) == ("room", ("private",), 2)
+    shown = await public.learned.relevant(["user-1"], "Seattle", room_id="public", limit=5)
+    assert [fact.claim for fact in shown] == ["User lives in Ballard, Seattle"]
 
 
 async def test_what_is_off_the_record_is_no_source() -> None:

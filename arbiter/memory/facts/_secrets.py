@@ -24,9 +24,9 @@ _KEYS = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 _NAMED = one_of(r"""
-    pass\s?-?(?:word|code|phrase)s?|passwd|pwd|p\.?i\.?n\.?(?:[ -]?(?:code|number))?|cvv2?|cvc|security code
+    pass\s?-?(?:word|code|phrase)s?|passwd|pwd?|p\.?i\.?n\.?(?:[ -]?(?:code|number))?|cvv2?|cvc|security code
     (?:api|access|secret|private|auth|encryption|license|recovery|seed)[ _-]?(?:keys?|tokens?|codes?|phrase)
-    client secret|secret(?=\s*[:=])|tokens?|credentials?|mother'?s maiden name
+    client[ _]secret|secret(?=\w*["']?\s*[:=])|tokens?|credentials?|mother'?s maiden name
 """)
 # What is said about a password without giving it away.
 _HARMLESS = one_of(r"""
@@ -34,16 +34,39 @@ _HARMLESS = one_of(r"""
     weak|strong|secure|insecure|safe|unsafe|short|long|old|new|wrong|correct|valid|invalid|hard|easy|difficult|important
     required|needed|mandatory|optional|expired|expiring|changed|reset|lost|forgotten|stolen|compromised|leaked|broken
     stored|saved|kept|managed|protected|hashed|encrypted|shared|hidden|private|secret|confidential|unknown|missing|empty
+    set|updated|switched|rotated|generated|different|same|similar|identical|unchanged|unique|simple|complex|complicated
+    working|blank|longer|shorter|stronger|weaker|safer|better|worse|good|bad|fine|ok|okay|gone|due|again|else|another
+    to|from|of|and|or|but|than|more|less|protect|avoid|prevent|improve|comply|be|been
 """)
-_PASSWORD = r"(?:pass\s?-?(?:word|code|phrase)|passwd|pwd|pin(?: code)?)"
-_QUOTE = r"""["'`]?"""
+_HARMLESS_WORD = rf"""\(?{_HARMLESS}[.,;:!?)"'`]*(?:\s|$)"""
+_ADVERB = "(?:now|still|always|again|actually|currently|really|only|also|just|today|already|probably|simply)"
+_PASSWORD = r"(?:pass\s?-?(?:word|code|phrase)|passwd|pwd?|pin(?: code)?)"
+# An underscore joins the words of a variable's name, and so does a capital letter.
+_START = r"(?:(?<![^\W_])|(?-i:(?<=[a-z])(?=[A-Z])))"
+_MIXED = r"(?=\S*\d)(?=\S*[^\W\d_])"
+_BE = r"(?:is|was|are|were|ha(?:s|ve|d) been|will be|being|got|gets|remains?|stays?|became|becomes|equals|reads)"
+_IS = (
+    rf"(?:(?:\b{_BE}\s+(?:{_ADVERB}\s+){{0,2}})?\b(?:set|reset|changed|updated|switched)\s+(?:back\s+)?to\b"
+    rf"""|\b{_BE}\b|[:=]+>?|[-=]>|→|'?\bs\s(?=\s*{_MIXED})|\bto\b(?=\s*["'`]|\s+\S*\d))"""
+)
 _TOLD = re.compile(
-    rf"""\b{_NAMED}\b[\s"'`)]*(?:(?:for|to|of)\s\S{{1,100}}(?:\s\S{{1,100}})?\s+)?"""
-    rf"""(?:\b(?:is|was|are|were|will be|equals|reads|being)\b|[:=]+|->|\bto\b(?=\s*["'`]|\s+\S*\d))\s*:?\s*"""
-    rf"""(?!{_HARMLESS}\b){_QUOTE}(?P<secret>[^\s"'`]+)"""
-    r"""|(?<!\S)(?P<before>\S{1,200})\s+(?:is|as)\s+(?:my|his|her|their|our|its|the|a|an|(?:the\s)?\w+'s)\s+"""
+    rf"""{_START}{_NAMED}(?:_\w{{1,40}})?(?![^\W_])[\s"'`)]*"""
+    r"""(?:(?:for|to|of|on|at)(?:\s[^\s:=]{1,100}){1,4}?\s+|,[^,.]{1,40},\s*)?"""
+    rf"""(?:=(?P<assigned>[^\s"'`]\S*)|{_IS}\s*:?\s*(?:{_ADVERB}\s+){{0,3}}"""
+    r"""(?:"(?P<double>[^"\n]{1,200})"|'(?P<single>[^'\n]{1,200})'(?!\w)|`(?P<back>[^`\n]{1,200})`"""
+    r"""|(?:(?:very|so|too|the|an?)\s+(?=\S*[^\W\d_]\d))?"""
+    rf"""(?!{_HARMLESS_WORD})["'`]?(?P<secret>[^\s"'`]\S*)))"""
+    r"""|(?<!\S)(?!(?:such|well|just|same)\s)(?P<before>\S{1,200})\s+"""
+    r"""(?:(?:is|as)\s+(?:my|his|her|their|our|its|the|a|an|(?:the\s)?\w+'s)|as)\s+"""
     rf"""(?:\w+\s+)?(?:{_PASSWORD}|(?:api|access|secret)[ _-]?key)\b"""
-    rf"""|\b{_PASSWORD}\s+{_QUOTE}(?P<next>(?=[^\s"'`]*\d)[^\s"'`]{{4,}})""",
+    rf"""|\b{_PASSWORD}\s+["'`]?(?P<next>(?=[^\s"'`]*\d)[^\s"'`]{{4,}})"""
+    r"""|\b(?:cvv2?|cvc)\W{1,3}(?P<digits>\d{3,4})\b"""
+    rf"""|\b(?:pass|secret)(?:\s+(?:is|was)|\s*[:=])\s+(?:{_ADVERB}\s+)?(?P<mixed>{_MIXED}\S{{4,}})""",
+    re.IGNORECASE,
+)
+_TOLD_AS = tuple(_TOLD.groupindex)
+_PHRASE = re.compile(
+    rf"""\b(?:pass|seed|recovery)[ _-]?phrase\b[\s"']*{_IS}\s*:?\s*(?!{_HARMLESS_WORD})(?P<secret>[^.!?\n]{{1,300}})""",
     re.IGNORECASE,
 )
 SECRET_SLOT = re.compile(
@@ -115,6 +138,7 @@ def secrets(text: str) -> list[tuple[int, int]]:
     """Where the secrets are in a text that `bare` has been through, as half-open ranges in no order."""
     found = [match.span() for pattern in (_KEYS, _NATIONAL) for match in pattern.finditer(text)]
     for match in _TOLD.finditer(text):
-        found.append(next(match.span(name) for name in ("secret", "before", "next") if match[name]))
-    found += [match.span("secret") for match in _NATIONAL_TOLD.finditer(text)]
+        found.append(next(match.span(name) for name in _TOLD_AS if match[name]))
+    for pattern in (_NATIONAL_TOLD, _PHRASE):
+        found += [match.span("secret") for match in pattern.finditer(text)]
     return [*found, *_cards(text), *_ibans(text)]

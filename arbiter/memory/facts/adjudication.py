@@ -20,9 +20,14 @@ from arbiter.models import ChatModel, quote
 Relation = Literal["duplicate", "refines", "supersedes", "contradicts", "ends", "unrelated"]
 
 _CHANGE = re.compile(
-    r"\b(?:mov(?:ed|ing)|now|no longer|any ?more|actually|used to|instead|since then|changed|switched|recently|new)\b",
+    r"\b(?:mov(?:ed|ing)|now|no longer|any ?more|actually|used to|instead|since then|changed|switched|recently"
+    r"|(?-i:new))\b",
     re.IGNORECASE,
 )
+_SINCE = re.compile(
+    r"\b(?:now|no longer|any ?more|actually|since then|(?<!is )(?<!are )used to)\b", re.IGNORECASE
+)
+_EVENT = re.compile(r"(?<!not )(?<!n't )(?<!never )\b(?:moved|changed|switched)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,12 @@ def _other_value(new: Statement, known: Statement) -> bool:
     if not (new.slot and known.slot and new.value and known.value):
         return False
     return _folded(new.slot) == _folded(known.slot) and _folded(new.value) != _folded(known.value)
+
+
+def _says_change(pair: Pair) -> bool:
+    """Whether the new claim itself says that something has changed. Two that tell of one event differently do not."""
+    new, known = pair.new.claim, pair.known.claim
+    return bool(_SINCE.search(new) or (_EVENT.search(new) and not _EVENT.search(known)))
 
 
 def _folded(text: str) -> str:
@@ -135,6 +146,8 @@ async def adjudicate(
 ) -> list[Relation]:
     """The relation of each pair, in one question for all of them.
 
+    A contradiction that itself speaks of a change ("now", "no longer", "actually", "moved") is a change.
+
     What the model does not say, or says without being believed (claims with other numbers or a negation are never the
     same), is decided by rule, and so is everything if there is no model, no call left, or no answer.
     """
@@ -144,6 +157,8 @@ async def adjudicate(
         relation = said.get(number)
         if relation is None or (relation == "duplicate" and not same_sense(pair.new.claim, pair.known.claim)):
             relation = by_rule(pair, rules)
+        elif relation == "contradicts" and _says_change(pair):
+            relation = "supersedes"
         found.append(relation)
     return found
 

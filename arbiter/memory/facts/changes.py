@@ -30,19 +30,21 @@ class Mention:
     visibility: Visibility
 
 
-def mentioned(fact: Fact, mention: Mention, rules: FactRules) -> tuple[Fact, bool]:
+def mentioned(fact: Fact, mention: Mention, rules: FactRules, *, literally: bool = True) -> tuple[Fact, bool]:
     """The fact after a mention, and whether that was an independent one: from a message that is not among its sources,
     in a turn that was not counted yet. What is no news gives the very same fact.
 
-    Counting does not depend on order, so a mention of a turn that ended earlier than the last one counts too.
+    Counting does not depend on order, so a mention of a turn that ended earlier than the last one counts too. A mention
+    in other words, not `literally` these, shows the fact to nobody else: those words were not said there.
     """
     fresh = [id for id in mention.sources if id not in fact.source_message_ids]
     if not fresh:
         return fact, False
+    told = literally or not opens(fact, mention)
     seen = replace(
         fact,
         source_message_ids=(*fact.source_message_ids, *fresh)[-_MOST_SOURCES:],
-        room_ids=_with(fact.room_ids, [mention.room_id]),
+        room_ids=_with(fact.room_ids, [mention.room_id]) if told else fact.room_ids,
     )
     if mention.turn in fact.counted:
         return seen, False
@@ -56,8 +58,15 @@ def mentioned(fact: Fact, mention: Mention, rules: FactRules) -> tuple[Fact, boo
         last_seen_at=last,
         expires_at=expiry(fact.type, last, rules),
         state="active" if fact.state == "expired" else fact.state,
-        visibility=_wider(fact, mention.visibility),
+        visibility=_wider(fact, mention.visibility) if told else fact.visibility,
     ), True
+
+
+def opens(fact: Fact, mention: Mention) -> bool:
+    """Whether those who may see what is said in the mention are more than those who may see the fact."""
+    if fact.visibility == "room" and mention.room_id not in fact.room_ids:
+        return True
+    return VISIBILITIES.index(mention.visibility) > VISIBILITIES.index(fact.visibility)
 
 
 def expiry(type: str, last_seen_at: datetime, rules: FactRules) -> datetime | None:

@@ -152,7 +152,9 @@ class FactEvaluator(CognitiveEvaluator):
         for message, speaker, asked in asking:
             if message.id not in done:
                 before = _said_before(message, speaker, ctx)
-                forgotten += await ctx.facts.forget_as_asked(speaker, asked, said_before=before)
+                forgotten += await ctx.facts.forget_as_asked(
+                    speaker, asked, said_before=before, room_id=ctx.room_id, at=ctx.ended_at
+                )
         ids = [message.id for message, _, _ in asking]
         await store.aput(ns, key, {"done": [*dict.fromkeys([*done, *ids])][-_MOST:]})
         return forgotten

@@ -15,6 +15,7 @@ from arbiter.memory.facts.forgetting import KINDS, Forgetting, Wanted
 from arbiter.memory.facts.ingest import Ingestion
 from arbiter.memory.facts.retention import keep_within
 from arbiter.memory.facts.rules import FactRules
+from arbiter.memory.facts.wishes import Wishes
 from arbiter.memory.records import Fact
 from arbiter.memory.stores import Entry, MemoryStore, namespace
 from arbiter.models import ChatModel
@@ -132,8 +133,41 @@ class FactStore:
             )
         return await self._forgetting(entity_id).forget(wanted)
 
-    async def forget_as_asked(self, entity_id: str, asked: Forget, *, said_before: str | None) -> int:
-        """Delete what somebody asks to be forgotten of themselves. `said_before` is the id of the message before."""
+    async def forget_as_asked(
+        self, entity_id: str, asked: Forget, *, said_before: str | None, room_id: str, at: datetime
+    ) -> int:
+        """Delete what somebody asks, in that room and at that time, to be forgotten of themselves, and what nobody else
+        has said of others. `said_before` is the id of the message before."""
+        if not asked.last:
+            await Wishes(self.store, agent_id=self.agent_id, entity_id=entity_id).note(
+                asked.words, room_id=room_id, at=at
+            )
+        forgotten = await self._forget_as_asked(entity_id, asked, said_before)
+        if asked.everything:
+            return forgotten
+
+        def told(fact: Fact) -> bool:
+            if asked.last:
+                return said_before is not None and fact.source_message_ids == (said_before,)
+            return asked.means(fact.claim)
+
+        # What is said of somebody who takes part is kept with that one.
+        others = [fact.subject for fact in await self._said_of_others(entity_id) if told(fact)]
+        for other in dict.fromkeys(others):
+            wanted = Wanted(fact=told, thought=lambda thought: False)
+            forgotten += await self._forgetting(other, speaker=entity_id).forget(wanted)
+        return forgotten
+
+    async def _said_of_others(self, speaker: str) -> list[Fact]:
+        spaces = [ns for kind in KINDS for ns in await self.store.aspaces(self.agent_id, kind)]
+        found = [
+            read(entry.value)
+            for ns in spaces
+            for entry in await self.store.alist(ns, filter={"speaker": speaker})
+        ]
+        return [fact for fact in found if fact is not None and fact.subject != speaker]
+
+    async def _forget_as_asked(self, entity_id: str, asked: Forget, said_before: str | None) -> int:
         if asked.last:
             wanted = Wanted(
                 fact=lambda fact: fact.source_message_ids == (said_before,),
@@ -157,8 +191,9 @@ class FactStore:
         spaces = [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in KINDS]
         return sum([await self.store.areindex(ns) for ns in spaces])
 
-    def _forgetting(self, entity_id: str) -> Forgetting:
-        return Forgetting(self.store, agent_id=self.agent_id, entity_id=entity_id, now=self.clock())
+    def _forgetting(self, entity_id: str, *, speaker: str | None = None) -> Forgetting:
+        now = self.clock()
+        return Forgetting(self.store, agent_id=self.agent_id, entity_id=entity_id, now=now, speaker=speaker)
 
     async def _listed(self, entity_id: str, kind: str, state: str | None, limit: int | None) -> list[Entry]:
         wanted = None if state is None else {"state": state}

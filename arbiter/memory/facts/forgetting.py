@@ -38,13 +38,17 @@ class Wanted:
 
 
 class Forgetting:
-    """Forgets what an agent knows of one entity."""
+    """Forgets what an agent knows of one entity; with `speaker`, what it has heard from that one alone, and may still
+    learn from others."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str, now: datetime) -> None:
+    def __init__(
+        self, store: MemoryStore, *, agent_id: str, entity_id: str, now: datetime, speaker: str | None = None
+    ) -> None:
         self.store = store
         self.agent_id = agent_id
         self.entity_id = entity_id
         self.now = now
+        self.speaker = speaker
 
     async def forget(self, wanted: Wanted) -> int:
         """Delete what is `wanted`, also what others write meanwhile. How many records of facts that were."""
@@ -73,15 +77,18 @@ class Forgetting:
             for entry in await self.store.alist(ns)
             if (fact := read(entry.value)) is not None
         ]
-        ids = {fact.id for _, fact in everything if wanted.fact(fact)} | {*gone}
+        ids = {fact.id for _, fact in everything if self._is_theirs(fact) and wanted.fact(fact)} | {*gone}
         size = -1
         while size != len(ids):
             size = len(ids)
             ids |= {fact.id for _, fact in everything if ids & {*fact.derived_from}}
         return [(ns, fact) for ns, fact in everything if fact.id in ids]
 
+    def _is_theirs(self, fact: Fact) -> bool:
+        return self.speaker is None or fact.speakers == (self.speaker,)
+
     async def _mark(self, fact: Fact) -> None:
-        key = tombstone_key(self.agent_id, self.entity_id, fact.claim)
+        key = tombstone_key(self.agent_id, self.entity_id, fact.claim, self.speaker)
         await self._put(key, said_by(fact.claim), fact.source_message_ids, lasting=True)
 
     async def _put(self, key: str, words: Iterable[str], sources: Iterable[str], *, lasting: bool) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from langchain_core.messages import HumanMessage
+
 from arbiter.memory.context import EvalContext
 from arbiter.memory.facts.adjudication import Pair, Relation, Statement, adjudicate
-from arbiter.memory.facts.changes import CLOSED, expiry
+from arbiter.memory.facts.changes import CLOSED, expiry, opens
 from arbiter.memory.facts.claims import Claim, Ingested
 from arbiter.memory.facts.confidence import prior
 from arbiter.memory.facts.intake import Candidate, Intake
@@ -63,15 +65,17 @@ class Ingestion:
     async def run(self, claims: Sequence[Claim]) -> Ingested:
         intake = Intake(self.ctx, self.rules)
         fresh: list[Candidate] = []
+        await self._look_when_it_was_said()
         for candidate in intake.admitted(claims):
             if await self.knowledge.is_forgotten(candidate):
                 intake.dropped_private += 1
                 continue
             generation, known = await self.knowledge.exact(candidate)
             known = known or await self.knowledge.named(candidate)
-            if known is not None:
+            repeats = known is None and candidate.claim.already_known
+            if known is not None and _may_count(known, candidate):
                 await self.writer.mention(known, candidate)
-            elif not candidate.claim.already_known:
+            elif not repeats:
                 fresh.append(self.knowledge.of_generation(candidate, generation))
         for judged in await self._judged(fresh):
             await self._take_in(judged)
@@ -86,6 +90,13 @@ class Ingestion:
             dropped_invalid=intake.dropped_invalid,
             fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
         )
+
+    async def _look_when_it_was_said(self) -> None:
+        cursors = self.ctx.cursors(self.evaluator)
+        unread = [m.id for m in await cursors.unprocessed(self.ctx.messages) if isinstance(m, HumanMessage)]
+        self.knowledge.read_until = (await cursors.read()).turn_ended_at
+        if self.ctx.message is not None and unread == [self.ctx.message.id]:
+            self.knowledge.said_now = self.ctx.message.id
 
     async def _judged(self, fresh: Sequence[Candidate]) -> list[_Judged]:
         """Each new claim with what it is to similar records, and to similar claims before it in the batch."""
@@ -119,7 +130,14 @@ class Ingestion:
 
     async def _take_in(self, judged: _Judged) -> None:
         candidate = judged.candidate
-        same = next((known for known, relation in judged.against if relation == "duplicate"), None)
+        if any(
+            known.fact.sensitivity == "sensitive" and relation in ("duplicate", "refines")
+            for known, relation in judged.against
+        ):
+            candidate = candidate.as_sensitive()
+        duplicates = [known for known, relation in judged.against if relation == "duplicate"]
+        # What was said in confidence in other words stays there, and what is said openly is a record of its own.
+        same = next((known for known in duplicates if _may_count(known, candidate)), None)
         if same is not None:
             await self.writer.mention(same, candidate)
             return
@@ -163,6 +181,14 @@ class Ingestion:
             speakers=(mention.speaker,),
             counted=(mention.turn,),
         )
+
+
+def _may_count(known: Known, candidate: Candidate) -> bool:
+    """Whether a claim may be counted as a mention of a known one: if it says just that, or nobody hears it who may not
+    know that already."""
+    return normal_form(known.fact.claim) == normal_form(candidate.claim.claim) or not opens(
+        known.fact, candidate.mention
+    )
 
 
 def _statement(candidate: Candidate) -> Statement:

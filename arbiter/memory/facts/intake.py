@@ -51,6 +51,10 @@ class Candidate:
         """Where the same may stand already: what is a status to one evaluator is a fact to another."""
         return ("opinions",) if self.claim.type == "opinion" else ("facts", "status")
 
+    def as_sensitive(self) -> Candidate:
+        """The same, for its room only."""
+        return replace(self, sensitivity="sensitive", mention=replace(self.mention, visibility="room"))
+
 
 class Intake:
     """The claims of one turn. `dropped_private` and `dropped_invalid` count what was not let in for these reasons."""

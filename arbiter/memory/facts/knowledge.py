@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
+from arbiter.memory.facts.boundaries import said_by
 from arbiter.memory.facts.changes import CLOSED, read
 from arbiter.memory.facts.guards import may_repeat
 from arbiter.memory.facts.intake import Candidate
 from arbiter.memory.facts.normal import fact_id, tombstone_key
 from arbiter.memory.facts.rules import FactRules
+from arbiter.memory.facts.wishes import Wish, Wishes
 from arbiter.memory.records import Fact
 from arbiter.memory.stores import MemoryStore, Namespace, namespace
 
@@ -31,6 +34,10 @@ class Knowledge:
         self.store = store
         self.rules = rules
         self.agent_id = agent_id
+        self.read_until: datetime | None = None
+        """When the turn ended up to which the room has been read: what is new there was said later."""
+        self.said_now: str | None = None
+        """The id of the only human message of the room that is new, if it is of this turn."""
 
     def space(self, kind: str, candidate: Candidate) -> Namespace:
         return namespace(self.agent_id, kind, candidate.scope)
@@ -75,8 +82,24 @@ class Knowledge:
         return None
 
     async def is_forgotten(self, candidate: Candidate) -> bool:
-        key = tombstone_key(self.agent_id, candidate.scope, candidate.claim.claim)
-        return await self.store.aget(self.space("tombstones", candidate), key) is not None
+        """Whether somebody who may say so does not want it to be learned."""
+        ns, speaker = self.space("tombstones", candidate), candidate.mention.speaker
+        for by in (None, speaker):
+            key = tombstone_key(self.agent_id, candidate.scope, candidate.claim.claim, by)
+            if await self.store.aget(ns, key) is not None:
+                return True
+        words = said_by(candidate.claim.claim)
+        for entity_id in {candidate.scope, speaker}:
+            wishes = Wishes(self.store, agent_id=self.agent_id, entity_id=entity_id)
+            if any(not self._is_later(candidate, wish) for wish in await wishes.about(words)):
+                return True
+        return False
+
+    def _is_later(self, candidate: Candidate, wish: Wish) -> bool:
+        """Whether a claim was certainly said after the wish. In the room of the wish, `Intake` sees to that."""
+        read = self.read_until is not None and self.read_until > wish.at
+        now = candidate.mention.sources == (self.said_now,) and candidate.mention.at > wish.at
+        return read or now or candidate.mention.room_id == wish.room_id
 
     async def similar(self, candidate: Candidate) -> list[Known]:
         """The records of the same subject that may have to do with a claim, most similar first."""

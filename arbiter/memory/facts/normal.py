@@ -41,12 +41,11 @@ def fact_id(agent_id: str, subject: str, claim: str, generation: int = 0) -> str
     return str(uuid5(_FACTS, _joined([*parts, str(generation)] if generation else parts)))
 
 
-def tombstone_key(agent_id: str, scope: str, claim: str) -> str:
-    """The key under which it is noted that a claim is never to be learned again, whatever its case. It is a hash: the
-    claim cannot be read from it."""
-    return hashlib.sha256(
-        _joined([agent_id, scope, normal_form(bare(claim)).casefold()]).encode()
-    ).hexdigest()
+def tombstone_key(agent_id: str, scope: str, claim: str, speaker: str | None = None) -> str:
+    """The key under which it is noted that a claim is never to be learned again, whatever its case; with `speaker`,
+    not from that one. It is a hash: the claim cannot be read from it."""
+    parts = [agent_id, scope, normal_form(bare(claim)).casefold()]
+    return hashlib.sha256(_joined(parts if speaker is None else [*parts, speaker]).encode()).hexdigest()
 
 
 def sentences(texts: tuple[str, ...]) -> frozenset[str]:

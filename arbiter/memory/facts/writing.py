@@ -13,6 +13,7 @@ from arbiter.memory.facts.adjudication import Relation
 from arbiter.memory.facts.changes import CLOSED, disputed, mentioned, read, retracted, settled, superseded
 from arbiter.memory.facts.intake import Candidate
 from arbiter.memory.facts.knowledge import Knowledge, Known
+from arbiter.memory.facts.normal import normal_form
 from arbiter.memory.facts.rules import FactRules
 from arbiter.memory.records import Fact
 from arbiter.memory.stores import MemoryStore, Value
@@ -117,7 +118,8 @@ class Writer:
                 counted = False
                 return value
             before = fact
-            after, counted = mentioned(fact, candidate.mention, self.rules)
+            literally = normal_form(fact.claim) == normal_form(candidate.claim.claim)
+            after, counted = mentioned(fact, candidate.mention, self.rules, literally=literally)
             return value if after is fact else after.to_value()
 
         note = self._event(event, candidate, before, other)

@@ -1,0 +1,58 @@
+"""`Wish`: that somebody has asked to forget something, noted for what is not learned yet.
+
+What was said in another room before the request may be read there only later. Of the request nothing is kept but hashes
+of its words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from arbiter.memory.records import Record, readable
+from arbiter.memory.stores import MemoryStore, namespace
+
+_KIND = "wish"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish(Record):
+    """What has all of `words` in it is to be forgotten, so far as it was said before `at`; without words: all."""
+
+    _times = ("at",)
+    _tuples = ("words",)
+
+    at: datetime
+    room_id: str
+    words: tuple[str, ...] = ()
+    kind: str = _KIND
+
+
+class Wishes:
+    """What one entity has asked an agent to forget."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.entity_id = entity_id
+        self._namespace = namespace(agent_id, "tombstones", entity_id)
+
+    async def note(self, words: Iterable[str], *, room_id: str, at: datetime) -> None:
+        wish = Wish(at=at, room_id=room_id, words=tuple(sorted(map(self._hash, words))))
+        key = self._hash(json.dumps([_KIND, room_id, *wish.words]))
+        await self.store.aput(self._namespace, key, wish.to_value())
+
+    async def about(self, words: Collection[str]) -> list[Wish]:
+        """The wishes that mean a text which has these words."""
+        entries = await self.store.alist(self._namespace, filter={"kind": _KIND})
+        hashes = {self._hash(word) for word in words} if entries else set[str]()
+        return [
+            wish for wish in readable(Wish, (entry.value for entry in entries)) if {*wish.words} <= hashes
+        ]
+
+    def _hash(self, word: str) -> str:
+        # JSON has a form for lone surrogates, which UTF-8 has not.
+        return hashlib.sha256(json.dumps([self.agent_id, self.entity_id, word]).encode()).hexdigest()
