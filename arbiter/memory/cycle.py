@@ -36,6 +36,7 @@ from arbiter.memory.providers.provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, select
 from arbiter.memory.stores import LockProvider, MemoryStore
 from arbiter.memory.turns import (
+    MessageIds,
     Place,
     Shown,
     ambient,
@@ -194,7 +195,7 @@ class EvaluationCycle(EvaluatorCycle):
         """For whom and where a node is about to run. Called where LangGraph's `get_config` finds the node's config."""
         config = _config_here()
         runtime = runtime_of(config)
-        messages = as_messages(list_of(state, self.messages_key), "")
+        messages = as_messages(list_of(state, self.messages_key), MessageIds("", kept=True))
         room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(messages))
         return ProviderContext(
             store=self.store or self._of_runtime(runtime),
@@ -294,8 +295,10 @@ class EvaluationCycle(EvaluatorCycle):
         run_key = ":".join(
             (place.thread_id or "", place.checkpoint_id or uuid.uuid4().hex, item.node, item.id)
         )
-        before = as_messages(kept["messages"], f"{run_key}<")
-        new = as_messages(kept["new_messages"], run_key)
+        scope = place.thread_id or place.entity_id or self._room_of_run(_run_of(turn.history))
+        ids = MessageIds(scope, kept=place.kept)
+        before = as_messages(kept["messages"], ids)
+        new = as_messages(kept["new_messages"], ids)
         messages = merged(before, new)
         message = newest_human(messages)
         room_id, entity_id = self._where(place, turn.history, message)
