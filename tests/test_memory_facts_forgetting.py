@@ -50,6 +50,24 @@ async def test_a_query_forgets_what_has_it_in_it(any_indexed_store: BaseStore) -
     assert "eattle" not in await room.dump()
 
 
+async def test_a_query_is_looked_for_in_all_that_is_kept_of_a_fact() -> None:
+    room = Room()
+    await room.hears(
+        "a", claim("Home", slot="lives_in_seattle"), claim("Bob is nice", subject="Bob of Seattle")
+    )
+    assert await room.learned.forget(room.user, "seattle") == 2
+    assert "eattle" not in await room.dump()
+
+
+async def test_history_is_there_for_whoever_asks_for_any_state() -> None:
+    """Also statuses that have been superseded, and would no longer be believed."""
+    room = Room(None, relations("supersedes"))
+    await room.hears("a", claim("User is in Paris", "status", slot="at", value="Paris"))
+    await room.hears("b", claim("User is in Rome", slot="at", value="Rome"))
+    room.passes(days=60)
+    assert {fact.state for fact in await room.facts(state=None)} == {"active", "superseded"}
+
+
 async def test_one_or_all_are_forgotten() -> None:
     room = Room()
     await room.hears("...", claim(SEATTLE), claim(CAT), claim("User has a dog"))

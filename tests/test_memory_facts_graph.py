@@ -141,3 +141,29 @@ def test_a_message_can_have_things_forgotten() -> None:
     assert known(store) == []
     app.invoke(said("What a nice place Seattle is to live in"), config())
     assert known(store) == []
+
+
+def test_a_history_that_is_sent_again_is_heard_once() -> None:
+    """Without a checkpointer a client sends the whole conversation in each turn, and LangGraph names it anew."""
+
+    def reply(state: Any) -> Any:
+        return {"messages": [AIMessage("ok")]}
+
+    store = InMemoryStore()
+    arbiter_os = ArbiterOS()
+    model = Scripted(answers=[answer("User lives in Oslo")])
+    cycle = EvaluationCycle(store=store, evaluator_model=model, conversation_length=2, clock=lambda: NOON)
+    arbiter_os.add_evaluation_cycle(cycle)
+    arbiter_os.add_evaluator(FactEvaluator())
+    builder = StateGraph(Chat).add_node("reply", reply).add_edge(START, "reply")
+    app = arbiter_os.govern(builder.compile(), {"reply": "GENERATE"})
+    sent: list[Any] = []
+    sources: list[tuple[str, ...]] = []
+    for text in ("I live in Oslo", "ok", "ok"):
+        sent.append({"role": "user", "content": text})
+        app.invoke({"messages": sent}, config())
+        sent.append({"role": "assistant", "content": "ok"})
+        sources.append(known(store)[0].source_message_ids)
+    # Each time one message is new, the two that say "ok" are two.
+    assert [len(ids) for ids in sources] == [1, 2, 3]
+    assert [ids[: len(sources[0])] for ids in sources] == [sources[0]] * 3

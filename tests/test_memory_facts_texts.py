@@ -166,6 +166,10 @@ def test_names_may_be_left_out_where_somebody_says_that_it_is_the_same() -> None
         "I tell you this in confidence",
         "don't tell anyone, but I won",
         "o\u200bff the record, I quit",
+        "off the\nrecord, I quit",
+        "Can you not remember this: I quit",
+        "I'd rather you didn't remember this",
+        "I quit - don't write this down",
     ],
 )
 def test_what_is_said_in_confidence_is_off_the_record(text: str) -> None:
@@ -218,6 +222,7 @@ def test_a_request_means_the_claims_that_say_it(text: str, claim: str) -> None:
         ("Please delete all data you have about me.", Forget(everything=True)),
         ("erase my data", Forget(everything=True)),
         ("forget what I just said", Forget(last=True)),
+        ("Never mind, forget that", Forget(last=True)),
         ("Don't forget that I live in Seattle", None),
         ("never forget that I love you", None),
         ("I forget that sometimes", None),

@@ -38,6 +38,7 @@ from arbiter.memory.providers.provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, select
 from arbiter.memory.stores import LockProvider, MemoryStore
 from arbiter.memory.turns import (
+    MessageIds,
     Place,
     Shown,
     ambient,
@@ -319,8 +320,10 @@ class EvaluationCycle(EvaluatorCycle):
         run_key = ":".join(
             (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)
         )
-        before = as_messages(kept["messages"], f"{run_key}<")
-        new = as_messages(kept["new_messages"], run_key)
+        scope = place.thread_id or place.entity_id or self._room_of_run(_run_of(turn.history))
+        ids = MessageIds(scope, kept=place.kept)
+        before = as_messages(kept["messages"], ids)
+        new = as_messages(kept["new_messages"], ids)
         speakers = self._speakers(place, named)
         messages = heard(merged(before, new), speakers)
         message = newest_human(messages)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any, overload
 from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
@@ -42,11 +45,13 @@ def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a turn is. `entity_id` is the user's, None if the program has not said who that is."""
+    """Where a turn is. `entity_id` is the user's, None if the program has not said who that is. `kept` says whether the
+    graph has a checkpointer, so that its messages are the same in the next run."""
 
     thread_id: str | None
     entity_id: str | None
     checkpoint_id: str | None
+    kept: bool = True
 
 
 def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Place:
@@ -63,6 +68,7 @@ def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Pla
         thread_id=_id(conf.get("thread_id")),
         entity_id=next((user for user in users if user is not None), None),
         checkpoint_id=None if info is None else info.checkpoint_id,
+        kept=conf.get(CONFIG_KEY_CHECKPOINTER, True) is not None,
     )
 
 
@@ -110,11 +116,49 @@ def name_messages(output: Any, key: str) -> None:
             message.id = str(uuid.uuid4())
 
 
-def as_messages(found: Sequence[Any], run_key: str) -> list[BaseMessage]:
-    """Messages of any form that LangChain takes. One that has no id yet is given one by its place, to be told from the
-    others; what is no message is left out."""
+class MessageIds:
+    """The ids of the messages of a turn, over several lists of them.
+
+    One that has no id is given one, made of `scope`, who says what, and how many equal ones stand before it: a history
+    that a client sends again has the same ids. The same where none of a thread is `kept`: the random ids that LangGraph
+    gives are others in each run then.
+    """
+
+    def __init__(self, scope: str, *, kept: bool) -> None:
+        self.scope = scope
+        self.kept = kept
+        self._equals = Counter[str]()
+        self._given: dict[str, str] = {}
+
+    def of(self, message: BaseMessage) -> str | None:
+        id = message.id
+        if id and (self.kept or not _is_random(id)):
+            return id
+        if isinstance(message, RemoveMessage):
+            return self._given.get(id or "", id)
+        if id and id in self._given:
+            return self._given[id]
+        said = json.dumps(
+            [self.scope, message.type, speaker_said(message), message.name, repr(message.content)]
+        )
+        made = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{said}#{self._equals[said]}"))
+        self._equals[said] += 1
+        if id:
+            self._given[id] = made
+        return made
+
+
+def _is_random(id: str) -> bool:
+    try:
+        return uuid.UUID(id).version == 4
+    except ValueError:
+        return False
+
+
+def as_messages(found: Sequence[Any], ids: MessageIds) -> list[BaseMessage]:
+    """Messages of any form that LangChain takes, each with an id; what is no message is left out."""
     messages: list[BaseMessage] = []
-    for number, part in enumerate(found):
+    for part in found:
         if isinstance(part, BaseMessage):
             message = part
         else:
@@ -122,11 +166,8 @@ def as_messages(found: Sequence[Any], run_key: str) -> list[BaseMessage]:
                 [message] = convert_to_messages([part])
             except (ValueError, TypeError, NotImplementedError):
                 continue
-        if not message.id:
-            message = message.model_copy(
-                update={"id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run_key}#{number}"))}
-            )
-        messages.append(message)
+        id = ids.of(message)
+        messages.append(message if id == message.id else message.model_copy(update={"id": id}))
     return messages
 
 
@@ -142,7 +183,7 @@ def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]
     for number, part in enumerate(reversed(parts)):
         if counted >= length and asked:
             break
-        for message in as_messages([part], f"<{number}"):
+        for message in as_messages([part], MessageIds(f"<{number}", kept=True)):
             last.append(message)
             counted += counts(message)
             asked = asked or isinstance(message, HumanMessage)

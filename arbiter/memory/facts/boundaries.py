@@ -23,10 +23,11 @@ _SECRET = (
     r"(?:confidential|private|secret|quiet|between (?:us|you and me)|to yourself)\b"
 )
 _NOT = (
-    r"(?:do not|don't|dont|never|please not|must not|mustn't|shouldn't|not to) (?:ever |please |you |dare )*"
+    r"(?:do not|don't|dont|never|please not|must not|mustn't|shouldn't|not to|(?:can|could|would) you not"
+    r"|(?:rather|prefer|prefer if|prefer it if) you (?:didn't|did not|not)) (?:ever |please |you |dare )*"
 )
 _REMEMBER = (
-    r"(?:remember|store|save|record|keep|log|memori[sz]e|note|retain|write down|repeat) (?:any of |about )?"
+    r"(?:remember|store|save|record|keep|log|memori[sz]e|note|retain|write|repeat) (?:down |any of |about )*"
 )
 _OFF_RECORD = re.compile(
     one_of(rf"""
@@ -43,7 +44,9 @@ _OFF_RECORD = re.compile(
 
 def off_the_record(text: str) -> bool:
     """Whether a message says of itself that it is not to be remembered."""
-    return _OFF_RECORD.search(_plain(text)) is not None
+    plain = _plain(text)
+    # A line may end within a phrase.
+    return any(_OFF_RECORD.search(looked_at) is not None for looked_at in (plain, plain.replace("\n", " ")))
 
 
 # Forgetting ---------------------------------------------------------------------------------------
@@ -78,6 +81,7 @@ _ERASED = one_of(rf"""
 _FORGET = re.compile(
     rf"{_ASKED}(?:(?:forget|unremember) {_FORGOTTEN}|(?:erase|delete|remove|wipe|clear) {_ERASED})"
 )
+_NEVER_MIND = re.compile(r"\bnever ?mind\W{1,3}(?:please |just )*forget (?:that|this)(?: again)?\W*$")
 _SAYS_NOTHING = words_of("""
     a about all also am an and any anything are as at be been being but by did do does ever everything fact facts for
     from had has have he her him his i if in is it its just know me mention mentioned mine my never not now of on or our
@@ -116,6 +120,8 @@ class Forget:
 def forget_request(text: str) -> Forget | None:
     """What a message asks to be forgotten; None if it asks no such thing ("don't forget that ..." does not)."""
     plain = _plain(text)
+    if _NEVER_MIND.search(plain):
+        return Forget(last=True)
     found = _FORGET.search(plain)
     if found is None:
         return None

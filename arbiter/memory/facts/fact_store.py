@@ -22,6 +22,7 @@ from arbiter.models import ChatModel
 
 BELIEVED = ("facts", "status")
 """The kinds that are no opinions."""
+_OPEN = ("active", "disputed")
 
 
 class FactStore:
@@ -67,7 +68,8 @@ class FactStore:
         kinds: Sequence[str] = BELIEVED,
         limit: int | None = None,
     ) -> list[Fact]:
-        """What is known about an entity, newest first. `state=None`: whatever its state. Expired statuses are not.
+        """What is known about an entity, newest first. `state=None`: whatever its state. Statuses of which nothing was
+        heard for too long are not.
 
         With `limit`, the newest so far as the store knows when each was written.
         """
@@ -105,7 +107,7 @@ class FactStore:
         ]
 
     async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
-        """Delete for good: facts whose claim has `query` in it (any case), the one with that id, or all; with vectors,
+        """Delete for good: facts that have `query` in them (any case), the one with that id, or all; with vectors,
         derived facts and mentions in thoughts, tags and metadata of relationships; with all facts all relationships.
         It cannot be learned again, but in other words. Returns how many facts were deleted. Raises `ParameterError` for
         a query of blanks, and for both at once."""
@@ -120,7 +122,15 @@ class FactStore:
         elif query is not None:
             part = query.strip().casefold()
             wanted = Wanted(
-                fact=lambda fact: part in fact.claim.casefold() or part in (fact.value or "").casefold(),
+                fact=lambda fact: any(
+                    part in (text or "").casefold()
+                    for text in (
+                        fact.claim,
+                        fact.value,
+                        fact.slot,
+                        fact.subject if fact.subject != entity_id else "",
+                    )
+                ),
                 thought=lambda thought: part in thought.text.casefold(),
                 text=lambda text: part in text.casefold(),
                 words=said_by(query),
@@ -202,4 +212,6 @@ class FactStore:
     def _believed(self, entries: Iterable[Entry]) -> list[Fact]:
         now = self.clock()
         found = (read(entry.value) for entry in entries)
-        return [fact for fact in found if fact is not None and not fact.expired(now)]
+        return [
+            fact for fact in found if fact is not None and not (fact.state in _OPEN and fact.expired(now))
+        ]
