@@ -89,6 +89,9 @@ class Turn:
     input: Any
     output: Any
     config: RunnableConfig | None
+    saved: bool = True
+    """Whether a checkpointer keeps the state. Where none does, LangGraph gives a message that is sent again another id
+    in each run."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """What `begin` keeps for `run`."""
 

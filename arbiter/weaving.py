@@ -498,6 +498,10 @@ class Visit(NodeRun):
 
     # The lifecycle asks
 
+    @property
+    def is_saved(self) -> bool:
+        return self._saver() is not None
+
     def is_final(self, error: BaseException) -> bool:
         runtime = self._conf.get(CONFIG_KEY_RUNTIME)
         info = getattr(runtime, "execution_info", None)

@@ -154,6 +154,7 @@ def _turn(run: NodeRun, output: Any) -> Together:
         input=run.input if run.given is None else run.given,
         output=output,
         config=run.aside,
+        saved=run.is_saved,
     )
     together = Together(plan.cycle, turn, plan.members)
     if run.held is None:

@@ -139,6 +139,11 @@ class NodeRun:
     """Whether its body is a graph, whose nodes are governed too."""
 
     @property
+    def is_saved(self) -> bool:
+        """Whether what it writes is kept by a checkpointer, or by whoever called it."""
+        return True
+
+    @property
     def inherited(self) -> Sequence[Handed]:
         """Advice that the graphs around this node were given for their nodes."""
         parent = self.parent

@@ -321,7 +321,7 @@ class EvaluationCycle(EvaluatorCycle):
             (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)
         )
         scope = place.thread_id or place.entity_id or self._room_of_run(_run_of(turn.history))
-        ids = MessageIds(scope, kept=place.kept)
+        ids = MessageIds(scope, kept=turn.saved)
         before = as_messages(kept["messages"], ids)
         new = as_messages(kept["new_messages"], ids)
         speakers = self._speakers(place, named)

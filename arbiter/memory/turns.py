@@ -13,7 +13,6 @@ from typing import Any, overload
 from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
@@ -45,13 +44,11 @@ def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a turn is. `entity_id` is the user's, None if the program has not said who that is. `kept` says whether the
-    graph has a checkpointer, so that its messages are the same in the next run."""
+    """Where a turn is. `entity_id` is the user's, None if the program has not said who that is."""
 
     thread_id: str | None
     entity_id: str | None
     checkpoint_id: str | None
-    kept: bool = True
 
 
 def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Place:
@@ -68,7 +65,6 @@ def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Pla
         thread_id=_id(conf.get("thread_id")),
         entity_id=next((user for user in users if user is not None), None),
         checkpoint_id=None if info is None else info.checkpoint_id,
-        kept=conf.get(CONFIG_KEY_CHECKPOINTER, True) is not None,
     )
 
 
