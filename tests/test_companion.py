@@ -53,3 +53,18 @@ def test_a_file_remembers_from_one_run_to_the_next(tmp_path: Path) -> None:
         assert companion.say("Where do I live?", "three").text == "In Portland."
         [kept] = [fact for fact in companion.cycle.memory.facts("ada", None) if fact.id == old.id]
         assert (kept.state, kept.valid_to is not None) == ("superseded", True)
+
+
+def test_a_model_that_is_none_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/companion/main.py"), "--model", "nobody:nothing"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 2
+    assert "the model 'nobody:nothing' could not be made" in done.stderr
+    assert "Traceback" not in done.stderr

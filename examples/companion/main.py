@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore
 from rich.console import Console
 from rich.text import Text
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, ConfigurationError
 from arbiter.instructions import RESPOND
 from arbiter.memory import (
     Character,
@@ -38,6 +38,7 @@ from arbiter.memory import (
     TrustEvaluator,
     open_store,
 )
+from arbiter.models import model_of
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/companion/main.py`, from wherever
@@ -55,9 +56,7 @@ class Companion:
         talker: Any = Talker()
         listener: Any = Listener()
         if model is not None:
-            from langchain.chat_models import init_chat_model
-
-            talker = listener = init_chat_model(model)
+            talker = listener = model_of(model)
 
         def talk(state: MessagesState) -> dict[str, Any]:
             return {"messages": [talker.invoke(state["messages"])]}
@@ -119,9 +118,12 @@ def main() -> None:
         "--store", default=":memory:", help="the SQLite file or postgresql:// URL to remember in"
     )
     arguments = parser.parse_args()
-    embeddings = LocalEmbeddings() if arguments.embeddings else None
-    with open_store(arguments.store, embeddings=embeddings) as store:
-        play(Companion(store, arguments.model), Console())
+    try:
+        embeddings = LocalEmbeddings() if arguments.embeddings else None
+        with open_store(arguments.store, embeddings=embeddings) as store:
+            play(Companion(store, arguments.model), Console())
+    except ConfigurationError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
