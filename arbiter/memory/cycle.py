@@ -8,13 +8,11 @@ See docs/design/memory.md.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 import secrets
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,17 +21,19 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
-from arbiter.errors import ConfigurationError, ParameterError, RegistrationError
+from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome, spoken
 from arbiter.history import CausalHistory, History
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.calling import Called, call
 from arbiter.memory.characters import Character
-from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
+from arbiter.memory.context import EvalContext
 from arbiter.memory.conversation import heard, responded, window
 from arbiter.memory.entities import Entities, Entity, participants
-from arbiter.memory.evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory.evaluators import CognitiveEvaluator
 from arbiter.memory.facts import FactRules
+from arbiter.memory.options import of_kind, one_of, seconds, text, whole, wrong
+from arbiter.memory.outcomes import gated, settled, unknown_names
 from arbiter.memory.providers.provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, select
 from arbiter.memory.stores import LockProvider, MemoryStore
@@ -54,8 +54,8 @@ from arbiter.memory.turns import (
     written,
 )
 from arbiter.models import ChatModel, model_of
-from arbiter.states import as_state, freeze, is_number
-from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
+from arbiter.states import as_state, freeze
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace
 
 if TYPE_CHECKING:
     from arbiter.memory.recollection import Memory
@@ -111,31 +111,31 @@ class EvaluationCycle(EvaluatorCycle):
         seed: int = 0,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        _one_of("mode", mode, "inline", "background")
-        _one_of("on_selector_error", on_selector_error, "all", "none")
+        one_of("mode", mode, "inline", "background")
+        one_of("on_selector_error", on_selector_error, "all", "none")
         if not callable(selector):
-            _one_of("selector", selector, "rule", "llm")
-        _whole("conversation_length", conversation_length, 1)
-        _whole("max_llm_calls_per_turn", max_llm_calls_per_turn, 0)
-        _whole("max_context_chars", max_context_chars, 1)
-        _seconds("validate_timeout_s", validate_timeout_s)
-        _seconds("handler_timeout_s", handler_timeout_s)
+            one_of("selector", selector, "rule", "llm")
+        whole("conversation_length", conversation_length, 1)
+        whole("max_llm_calls_per_turn", max_llm_calls_per_turn, 0)
+        whole("max_context_chars", max_context_chars, 1)
+        seconds("validate_timeout_s", validate_timeout_s)
+        seconds("handler_timeout_s", handler_timeout_s)
         if not callable(clock):
-            raise _wrong("clock", f"expected a function that gives an aware time, got {clock!r:.80}.")
+            raise wrong("clock", f"expected a function that gives an aware time, got {clock!r:.80}.")
         if not isinstance(is_private, bool) and not callable(is_private):
-            raise _wrong(
+            raise wrong(
                 "is_private", f"expected True, False or a function of the config, got {is_private!r:.80}."
             )
         if lock_provider is not None and not callable(lock_provider):
-            raise _wrong("lock_provider", f"expected a function of a name, got {lock_provider!r:.80}.")
+            raise wrong("lock_provider", f"expected a function of a name, got {lock_provider!r:.80}.")
         if lock_provider is not None and isinstance(store, MemoryStore):
-            raise _wrong("lock_provider", "a MemoryStore has its own: MemoryStore(store, lock_provider=...).")
-        _of("fact_rules", fact_rules, FactRules, none=True)
-        _of("character", character, Character, none=True)
+            raise wrong("lock_provider", "a MemoryStore has its own: MemoryStore(store, lock_provider=...).")
+        of_kind("fact_rules", fact_rules, FactRules, none=True)
+        of_kind("character", character, Character, none=True)
         for entity in (known := tuple(entities)):
-            _of("entities", entity, Entity)
-        _text("agent_id", agent_id)
-        _text("messages_key", messages_key)
+            of_kind("entities", entity, Entity)
+        text("agent_id", agent_id)
+        text("messages_key", messages_key)
         self.mode = mode
         self.selector: Strategy = selector
         self.on_selector_error: Literal["all", "none"] = on_selector_error
@@ -155,7 +155,7 @@ class EvaluationCycle(EvaluatorCycle):
         self.evaluator_model = None if evaluator_model is None else model_of(evaluator_model)
         self.selector_model = None if selector_model is None else model_of(selector_model)
         if selector == "llm" and self.selector_model is None and self.evaluator_model is None:
-            raise _wrong("selector", "'llm' needs a selector_model or an evaluator_model.")
+            raise wrong("selector", "'llm' needs a selector_model or an evaluator_model.")
         self._lock_provider = lock_provider
         self._stores: weakref.WeakKeyDictionary[BaseStore, MemoryStore] = weakref.WeakKeyDictionary()
         self.store = None if store is None else self._wrapped(store)
@@ -248,7 +248,7 @@ class EvaluationCycle(EvaluatorCycle):
             ctx.prior = dict(results)
             name = evaluator.name
             done = await call(_handler_of(evaluator), _shown(evaluator, ctx), timeout=self.handler_timeout_s)
-            trace[name] = _settle(evaluator, done, results, errors)
+            trace[name] = settled(evaluator, done, results, errors)
             if name in errors and self.mode == "background":
                 _log.warning("evaluator %r failed in the background: %s", name, errors[name])
         ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
@@ -267,7 +267,7 @@ class EvaluationCycle(EvaluatorCycle):
         answers = await asyncio.gather(*(self._validate(evaluator, ctx) for evaluator in asked))
         passed: list[NodeEvaluator] = []
         for evaluator, answer in zip(asked, answers, strict=True):
-            status, detail = _gated(answer)
+            status, detail = gated(answer)
             if status is None:
                 passed.append(evaluator)
             else:
@@ -302,7 +302,7 @@ class EvaluationCycle(EvaluatorCycle):
         if self.selector == "rule" or not candidates:
             return [*passed], []
         found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)
-        remarks = _unknown(found.unknown, {*trace, *(e.name for e in passed)})
+        remarks = unknown_names(found.unknown, {*trace, *(e.name for e in passed)})
         if found.fallback:
             remarks.append(EvaluatorTrace("selector", "select", "selector_fallback", 0.0, found.detail))
         offered = {e.name for e in candidates}
@@ -437,7 +437,7 @@ class EvaluationCycle(EvaluatorCycle):
             return store
         given: Any = store
         if not isinstance(given, BaseStore):
-            raise _wrong("store", f"expected a LangGraph BaseStore, got {given!r:.80}.")
+            raise wrong("store", f"expected a LangGraph BaseStore, got {given!r:.80}.")
         found = self._stores.get(store)
         if found is None:
             found = self._stores[store] = MemoryStore(store, lock_provider=self._lock_provider)
@@ -463,79 +463,6 @@ def _shown(evaluator: NodeEvaluator, ctx: EvalContext) -> Any:
     return ctx if isinstance(evaluator, CognitiveEvaluator) else ctx.history
 
 
-def _gated(answer: Called) -> tuple[str | None, str]:
-    """What a `validate` means: the status of a trace, None to go on."""
-    if answer.late:
-        return "validate_timeout", ""
-    if answer.error is not None:
-        return "validate_error", type(answer.error).__name__
-    try:
-        return (None, "") if answer.value else ("validate_false", "")
-    except Exception as exc:  # an answer that cannot even say whether it is true
-        return "validate_error", type(exc).__name__
-
-
-def _unknown(names: Sequence[str], evaluators: Collection[str]) -> list[EvaluatorTrace]:
-    """Remarks about names that no candidate has. Those of other evaluators are said; the rest is counted only, as a
-    model may quote what it was shown."""
-    said = [name for name in names if name in evaluators]
-    remarks = [EvaluatorTrace(name, "select", "unknown_name") for name in said]
-    if other := sum(name not in evaluators for name in names):
-        count = "1 name" if other == 1 else f"{other} names"
-        remarks.append(EvaluatorTrace("selector", "select", "unknown_name", 0.0, count))
-    return remarks
-
-
-def _settle(
-    evaluator: NodeEvaluator, done: Called, results: dict[str, EvaluationResult], errors: dict[str, str]
-) -> EvaluatorTrace:
-    """File what a handler came to."""
-    name, error = evaluator.name, done.error
-    if isinstance(error, BudgetSpentError):
-        return EvaluatorTrace(name, "run", "filtered", done.ms, "budget")
-    if isinstance(error, NotAvailableError):
-        return EvaluatorTrace(name, "run", "filtered", done.ms, str(error))
-    if error is not None:
-        # Without its text: it may quote what somebody said, and the history is printed and exported.
-        errors[name] = f"{type(error).__name__} in handler"
-        detail = "window_skipped" if isinstance(error, UnusableAnswerError) and error.skipped else ""
-        return EvaluatorTrace(name, "run", "timeout" if done.late else "failed", done.ms, detail)
-    if isinstance(evaluator, CognitiveEvaluator):
-        result, remark = _result_of(done.value)
-    else:
-        fault = evaluation_fault(done.value)
-        result, remark = (done.value, "") if fault is None else (None, f"evaluator {name!r} {fault}")
-    if result is None:
-        errors[name] = remark
-        return EvaluatorTrace(name, "run", "failed", done.ms)
-    results[name] = result
-    return EvaluatorTrace(name, "run", "ran", done.ms, remark)
-
-
-def _result_of(answer: Any) -> tuple[EvaluationResult | None, str]:
-    """A handler's answer as a result, and what was wrong with it."""
-    if answer is None:
-        answer = HandlerOutcome()
-    if not isinstance(answer, HandlerOutcome | EvaluationResult):
-        return None, f"the handler returned a {type(answer).__name__}"
-    remark = ""
-    score: Any = answer.score
-    if isinstance(score, float) and math.isnan(score):
-        score, remark = 0.0, "the score was NaN"
-    elif isinstance(score, float) or is_number(score):
-        score = min(1.0, max(0.0, float(score)))
-    data: Any = answer.data if isinstance(answer, HandlerOutcome) else answer.metadata
-    result = EvaluationResult(score, answer.passed, answer.feedback, data)
-    if evaluation_fault(result) is not None:
-        # Not in its words: they quote what was returned.
-        return None, "the handler returned an outcome whose fields have the wrong types"
-    try:
-        json.dumps(dict(data), allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return None, "the handler returned data that is no JSON"
-    return result, remark
-
-
 def _silent(chunk: Any) -> None:
     return None
 
@@ -550,35 +477,3 @@ def _carefully(write: Callable[[Any], None]) -> Callable[[Any], None]:
             _log.debug("nobody listens to the stream any more: %s", type(exc).__name__)
 
     return emit
-
-
-# Options ------------------------------------------------------------------------------------------
-
-
-def _wrong(parameter: str, problem: str) -> ParameterError:
-    return ParameterError("EvaluationCycle", parameter, problem)
-
-
-def _one_of(name: str, value: Any, *allowed: str) -> None:
-    if value not in allowed:
-        raise _wrong(name, f"expected {' or '.join(map(repr, allowed))}, got {value!r:.80}.")
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise _wrong(name, f"expected a whole number from {least}, got {value!r:.80}.")
-
-
-def _seconds(name: str, value: Any) -> None:
-    if value is not None and not (is_number(value) and value > 0):
-        raise _wrong(name, f"expected seconds above 0, or None, got {value!r:.80}.")
-
-
-def _of(name: str, value: Any, kind: type, *, none: bool = False) -> None:
-    if not isinstance(value, kind) and not (none and value is None):
-        raise _wrong(name, f"expected a {kind.__name__}, got {value!r:.80}.")
-
-
-def _text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise _wrong(name, f"expected a non-empty text, got {value!r:.80}.")

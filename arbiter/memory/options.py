@@ -1,0 +1,37 @@
+"""The options of a cycle: what each may be, told before the first turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arbiter.errors import ParameterError
+from arbiter.states import is_number
+
+
+def wrong(parameter: str, problem: str) -> ParameterError:
+    return ParameterError("EvaluationCycle", parameter, problem)
+
+
+def one_of(name: str, value: Any, *allowed: str) -> None:
+    if value not in allowed:
+        raise wrong(name, f"expected {' or '.join(map(repr, allowed))}, got {value!r:.80}.")
+
+
+def whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise wrong(name, f"expected a whole number from {least}, got {value!r:.80}.")
+
+
+def seconds(name: str, value: Any) -> None:
+    if value is not None and not (is_number(value) and value > 0):
+        raise wrong(name, f"expected seconds above 0, or None, got {value!r:.80}.")
+
+
+def of_kind(name: str, value: Any, kind: type, *, none: bool = False) -> None:
+    if not isinstance(value, kind) and not (none and value is None):
+        raise wrong(name, f"expected a {kind.__name__}, got {value!r:.80}.")
+
+
+def text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise wrong(name, f"expected a non-empty text, got {value!r:.80}.")
