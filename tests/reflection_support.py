@@ -1,32 +1,26 @@
-"""A clock and turns for the tests of what evaluators remember."""
+"""A clock and turns for the tests of what reflection remembers: a year earlier than elsewhere, and moved by minutes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from arbiter.memory.answers import CallBudget
-from arbiter.memory.characters import Character
 from arbiter.memory.context import EvalContext
 from arbiter.memory.stores import MemoryStore
+from tests import memory_support
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 
 
-class Clock:
-    """A time that stands still until it is moved."""
-
+class Clock(memory_support.Clock):
     def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
+        super().__init__(START)
 
     def move(self, minutes: float) -> None:
-        self.now += timedelta(minutes=minutes)
+        self.pass_by(minutes=minutes)
 
 
 def turn(
@@ -37,33 +31,5 @@ def turn(
     **known: Any,
 ) -> EvalContext:
     """One turn of a room, as an evaluator is given it."""
-    clock: Any = known.get("clock", lambda: START)
-    options: Mapping[str, Any] = {
-        "history": None,
-        "item": None,
-        "instruction": None,
-        "node": "reply",
-        "state": {"messages": messages},
-        "messages": messages,
-        "new_messages": messages[-1:],
-        "message": None,
-        "did_respond": True,
-        "room_id": "room-1",
-        "entity_id": "user-1",
-        "agent_id": "agent",
-        "entities": (),
-        "is_private": False,
-        "store": store,
-        "model": None,
-        "selector_model": None,
-        "character": Character("Agent"),
-        "conversation_length": 10,
-        "context": None,
-        "config": {},
-        "clock": clock,
-        "emit": print,
-        "run_key": run,
-        "ended_at": clock(),
-        "budget": CallBudget(4),
-    }
-    return EvalContext(**{**options, **known})
+    clock = known.pop("clock", None) or Clock()
+    return memory_support.turn(store, messages, clock=clock, run_key=run, **known)
