@@ -37,7 +37,7 @@ from arbiter.verdicts import Correction, Verdict
 
 def drive(run: NodeRun) -> Any:
     """Run a node to its end. Raises what the node raised, or what governs it."""
-    if run.plan.empty and run.schemas is None and not run.may_be_held and not run.inherited:
+    if run.is_unruled:
         return _drive_unruled(run)
     return _drive(run, lifecycle(run))
 
@@ -84,7 +84,7 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
 async def adrive(run: NodeRun) -> Any:
     """As `drive`, in an event loop."""
     steps = lifecycle(run)
-    if run.plan.empty and run.schemas is None and not run.may_be_held and not run.inherited:
+    if run.is_unruled:
         run.begun = run.settings.timer()
         try:
             output = await run.abody(run.input, False)

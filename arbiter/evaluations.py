@@ -168,10 +168,6 @@ class Together:
         except Exception as exc:
             self._fault = exc
 
-    @property
-    def begun(self) -> bool:
-        return self._future is not None
-
     def start(self, key: int, settle: Callable[[TurnOutcome], None]) -> Future[TurnOutcome]:
         """Run the turn, if nobody has begun. `settle` is called with its outcome before anybody else has it."""
         with self._lock:
@@ -225,15 +221,19 @@ class Evaluations(Mapping[str, EvaluationResult]):
         """The outcome of that evaluator, run here and now if nobody has begun."""
         found = self._results.get(lane.name)
         if found is None:
-            if self.together is not None and lane in self.together.lanes:
-                found = self._run_together(lane, self.together)
+            if self.in_cycle(lane):
+                found = self._run_together(lane)
             else:
                 found = lane.run(id(self), self._results, self._view)
             if len(self._results) == len(self._lanes):
                 self._view = None  # let go of the past that the view holds
         return found
 
-    def _run_together(self, lane: Lane, together: Together) -> Outcome:
+    def in_cycle(self, lane: Lane) -> bool:
+        """Whether that evaluator is run together with others."""
+        return self.together is not None and lane in self.together.lanes
+
+    def _run_together(self, lane: Lane) -> Outcome:
         if (lane, id(self)) in _running.get():
             return _Failure(f"evaluator {lane.name!r} waits for its own turn")
         if LOOP.is_here:
@@ -286,7 +286,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         lane = self.lane(name)
         if lane is None:
             return None
-        if name not in self._results and self.together is not None and lane in self.together.lanes:
+        if name not in self._results and self.in_cycle(lane):
             if (lane, id(self)) not in _running.get():
                 await asyncio.wrap_future(self.start_together())
         elif name not in self._results and not lane.pace.inline:
@@ -495,7 +495,7 @@ class Background:
                     self._open += 1
                 evaluations.start_together().add_done_callback(lambda _: self._closed())
             for lane in evaluations.lanes:
-                if evaluations.done(lane.name) or (together is not None and lane in together.lanes):
+                if evaluations.done(lane.name) or evaluations.in_cycle(lane):
                     continue
                 if lane.pace.inline:
                     evaluations.resolve(lane)

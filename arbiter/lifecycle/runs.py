@@ -139,6 +139,11 @@ class NodeRun:
     """Whether its body is a graph, whose nodes are governed too."""
 
     @property
+    def is_unruled(self) -> bool:
+        """Whether there is nothing to decide, unless the body raises."""
+        return self.plan.empty and self.schemas is None and not self.may_be_held and not self.inherited
+
+    @property
     def is_saved(self) -> bool:
         """Whether what it writes is kept by a checkpointer, or by whoever called it."""
         return True

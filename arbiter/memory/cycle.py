@@ -193,14 +193,15 @@ class EvaluationCycle(EvaluatorCycle):
             check_selectable([e for e in evaluators if isinstance(e, CognitiveEvaluator)])
 
     def begin(self, turn: Turn) -> None:
-        name_messages(turn.output, self.messages_key)
+        new_messages = written(turn.output, self.messages_key)
+        name_messages(new_messages)
         runtime = runtime_of(turn.config)
         turn.kept.update(
             ended_at=self.clock(),
             runtime=runtime,
             input=as_state(turn.input),
-            messages=[*written(turn.input, self.messages_key)],
-            new_messages=[*written(turn.output, self.messages_key)],
+            messages=written(turn.input, self.messages_key),
+            new_messages=new_messages,
         )
 
     async def run(self, turn: Turn) -> TurnOutcome:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from arbiter.errors import ParameterError
+from arbiter.evaluators.outputs import checked_number
 from arbiter.states import is_number
+
+OWNER = "EvaluationCycle"
 
 
 def wrong(parameter: str, problem: str) -> ParameterError:
-    return ParameterError("EvaluationCycle", parameter, problem)
+    return ParameterError(OWNER, parameter, problem)
 
 
 def one_of(name: str, value: Any, *allowed: str) -> None:
@@ -18,8 +21,7 @@ def one_of(name: str, value: Any, *allowed: str) -> None:
 
 
 def whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise wrong(name, f"expected a whole number from {least}, got {value!r:.80}.")
+    checked_number(OWNER, name, value, low=least, whole=True)
 
 
 def seconds(name: str, value: Any) -> None:

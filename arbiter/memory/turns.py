@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, overload
@@ -104,10 +104,10 @@ def _in_pairs(update: Any, key: str) -> list[Any]:
     return [message for name, value in pairs if name == key for message in list_of({key: value}, key)]
 
 
-def name_messages(output: Any, key: str) -> None:
-    """Give the messages that a node run wrote the ids that LangGraph would give them a moment later: whoever remembers
+def name_messages(messages: Iterable[Any]) -> None:
+    """Give messages that a node run wrote the ids that LangGraph would give them a moment later: whoever remembers
     one must be able to find it again."""
-    for message in written(output, key):
+    for message in messages:
         if isinstance(message, BaseMessage) and not message.id:
             message.id = str(uuid.uuid4())
 
