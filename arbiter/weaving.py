@@ -14,21 +14,28 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, cast
 
-from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    BaseCallbackHandler,
+    BaseCallbackManager,
+    CallbackManager,
+)
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
+from langchain_core.utils.uuid import uuid7
 from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._constants import (
     CONF,
@@ -49,6 +56,7 @@ from langgraph._internal._constants import (
     NS_SEP,
     NULL_TASK_ID,
     RESUME,
+    TASKS,
 )
 from langgraph._internal._runnable import RunnableSeq
 from langgraph._internal._typing import MISSING
@@ -58,7 +66,7 @@ from langgraph.errors import GraphInterrupt, ParentCommand
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
-from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
+from langgraph.pregel._write import PASSTHROUGH, ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Command, RetryPolicy, interrupt
 
@@ -170,21 +178,28 @@ class GatedWrite(ChannelWrite):
         super().__init__(write.writes, tags=write.tags)
         self.first = first
         self.last = last
+        self.parts = _parts_written(write.writes)
 
-    def _write(self, input: Any, config: RunnableConfig) -> Any:
-        if not self.first:
-            if type(input) is Redirect:
-                return input.output if self.last else input
-            return super()._write(input, config)
+    def write(self, input: Any, config: RunnableConfig) -> Any:
+        """Write what the node has returned, and what its wrapper has stashed; pass it on."""
         conf = _conf(config)
-        fact, record = conf.pop(_STASH, _NO_STASH)
+        fact, record = conf.pop(_STASH, _NO_STASH) if self.first else _NO_STASH
+        written: list[Any] = [] if fact is None else [(LEDGER, fact)]
         try:
             if type(input) is Redirect:
-                _with_fact(fact, conf, partial(self.do_write, writes=self._redirected(input)))
-            elif fact is None:
-                super()._write(input, config)
+                if self.first:
+                    _gather(_do_write, self._redirected(input), written)
+                    conf[CONFIG_KEY_SEND](written)
+                return input.output if self.last else input
+            if self.parts is None:
+                _gather(super()._write, input, written)
             else:
-                _with_fact(fact, conf, partial(super()._write, input))
+                for mapper, pair in self.parts:
+                    if mapper is None:
+                        written.append(pair)
+                    elif found := mapper(input):
+                        written.extend(found)
+            conf[CONFIG_KEY_SEND](written)
         except ParentCommand:
             raise
         except Exception as exc:
@@ -192,10 +207,13 @@ class GatedWrite(ChannelWrite):
                 record.status = "failed"
                 record.error = f"{type(exc).__name__}: {exc}"
             raise
-        return input.output if type(input) is Redirect and self.last else input
+        return input
+
+    def _write(self, input: Any, config: RunnableConfig) -> Any:
+        return self.write(input, config)
 
     async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
-        return self._write(input, config)
+        return self.write(input, config)
 
     def _redirected(self, redirect: Redirect) -> list[Any]:
         """The state update, which is the first entry of a node's first writer, and the new target."""
@@ -206,16 +224,33 @@ class GatedWrite(ChannelWrite):
         return writes
 
 
-def _with_fact(fact: Fact | None, conf: Mapping[str, Any], write: Callable[[Any], Any]) -> None:
-    """Send what `write` writes together with `fact`, all or none, and after it.
+# A fact goes together with the node's writes, all or none, and before them. All or none, because a fact alone would make
+# LangGraph take a failed task for done. Before them, because savers know a task's writes by position and keep the old
+# ones when the task runs again (a replay from an addressed checkpoint): a fact behind them would keep the place of a
+# write that only the new attempt has.
 
-    All or none, because a fact alone would make LangGraph take a failed task for done. After it, because
-    savers know a task's writes by position and keep the old ones when the task runs again (a replay from an
-    addressed checkpoint): a fact behind them would keep the place of a write that only the new attempt has.
-    """
-    written: list[Any] = [] if fact is None else [(LEDGER, fact)]
-    write({CONF: {CONFIG_KEY_SEND: written.extend}})  # all of a config that a channel write looks at
-    conf[CONFIG_KEY_SEND](written)
+
+def _gather(write: Callable[[Any, Any], Any], input: Any, written: list[Any]) -> None:
+    """Add to `written` what `write` writes of `input`."""
+    write(input, {CONF: {CONFIG_KEY_SEND: written.extend}})  # all of a config that a channel write looks at
+
+
+def _do_write(writes: Any, config: Any) -> None:
+    ChannelWrite.do_write(config, writes)
+
+
+def _parts_written(entries: Sequence[Any]) -> list[tuple[Any, Any]] | None:
+    """What a channel write does, as (mapper of the node's output, None) or (None, what is written), where it is as
+    plain as that of a node with edges."""
+    parts: list[tuple[Any, Any]] = []
+    for entry in entries:
+        if type(entry) is ChannelWriteTupleEntry and entry.value is PASSTHROUGH:
+            parts.append((entry.mapper, None))
+        elif type(entry) is ChannelWriteEntry and entry[1:] == (None, False, None) and entry.channel != TASKS:
+            parts.append((None, (entry.channel, None)))
+        else:
+            return None
+    return parts
 
 
 _PARTIAL: Any = partial
@@ -280,11 +315,122 @@ class StartWrite(ChannelWrite):
             return super()._write(input, config)
         parent = opened.get()
         nested = parent is not None and parent.settings is self.core.settings
-        _with_fact(NESTED_RUN if nested else RUN, _conf(config), partial(super()._write, input))
+        written: list[Any] = [(LEDGER, NESTED_RUN if nested else RUN)]
+        _gather(super()._write, input, written)
+        _conf(config)[CONFIG_KEY_SEND](written)
         return input
 
     async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
         return self._write(input, config)
+
+
+class GovernedSequence(RunnableSeq):
+    """The wrapper of a node and its writers, one after another, as LangGraph runs them.
+
+    LangGraph opens a run for callback handlers around them, and hands each step a child of it. Where there is no
+    handler nobody is told of that run, so it is left out, and the child is made when somebody looks at it.
+    """
+
+    is_plain: bool
+
+    @classmethod
+    def of(cls, sequence: RunnableSeq) -> GovernedSequence:
+        """The same steps as the sequence that LangGraph has made."""
+        new = cls.__new__(cls)
+        vars(new).update(vars(sequence))
+        policy = getattr(sequence, "trace_policy", None)
+        transforms = [getattr(sequence, "trace_inputs", None)]
+        transforms += [getattr(policy, name, None) for name in ("process_inputs", "process_outputs")]
+        new.is_plain = transforms == [None, None, None]
+        return new
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if not self._is_unheard(config, CallbackManager):
+            return super().invoke(input, config, **kwargs)
+        own = _step_config(config, LazyManager, 1)
+        output = copy_context().run(_invoke_in_context, self.steps[0], input, own, kwargs)
+        for number, step in enumerate(self.steps[1:], 2):
+            if type(step) is GatedWrite:
+                output = step.write(output, own)
+            elif type(step) is not Passthrough:
+                output = step.invoke(output, _step_config(config, LazyManager, number, own))
+        return output
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if not self._is_unheard(config, AsyncCallbackManager):
+            return await super().ainvoke(input, config, **kwargs)
+        own = _step_config(config, AsyncLazyManager, 1)
+        context = copy_context()
+        context.run(var_child_runnable_config.set, own)
+        output = await asyncio.create_task(self.steps[0].ainvoke(input, own, **kwargs), context=context)
+        for number, step in enumerate(self.steps[1:], 2):
+            if type(step) is GatedWrite:
+                output = step.write(output, own)
+            elif type(step) is not Passthrough:
+                output = await step.ainvoke(output, _step_config(config, AsyncLazyManager, number, own))
+        return output
+
+    def _is_unheard(self, config: Any, kind: type[BaseCallbackManager]) -> bool:
+        """Whether nothing listens to the callbacks of this task."""
+        manager = None if config is None else config.get("callbacks")
+        return (
+            type(manager) is kind
+            and not manager.handlers
+            and not manager.inheritable_handlers
+            and self.is_plain
+            and "run_id" not in config
+        )
+
+
+def _invoke_in_context(step: Runnable[Any, Any], input: Any, config: RunnableConfig, kwargs: Any) -> Any:
+    var_child_runnable_config.set(config)
+    return step.invoke(input, config, **kwargs)
+
+
+def _step_config(config: Any, kind: type[_Lazy], number: int, first: Any = None) -> RunnableConfig:
+    """The config of a step, with a child of the run that LangGraph would open for its sequence. `first` is the
+    config of the sequence's first step."""
+    own = config.copy()
+    own.pop("run_name", None)
+    manager = own["callbacks"] = kind.__new__(kind)
+    manager.made_of = (config, number, first)
+    return cast(RunnableConfig, own)
+
+
+class _Lazy(BaseCallbackManager):
+    """A callback manager that is what LangGraph would make it from the first look at it on."""
+
+    made_of: tuple[Any, int, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MANAGED:
+            raise AttributeError(name)
+        with _managers:
+            if name not in vars(self):
+                self._make(*self.made_of)
+        return vars(self)[name]
+
+    def _make(self, config: Any, number: int, first: Any) -> None:
+        outer: BaseCallbackManager = config["callbacks"]
+        run_id = uuid7() if first is None else first["callbacks"].parent_run_id
+        BaseCallbackManager.__init__(self, [], parent_run_id=run_id)
+        self.add_tags(outer.inheritable_tags)
+        self.add_tags([tag for tag in config.get("tags") or () if tag not in self.tags])
+        self.add_metadata(outer.inheritable_metadata)
+        self.add_metadata(config.get("metadata") or {})
+        self.add_tags([f"seq:step:{number}"], inherit=False)
+
+
+class LazyManager(_Lazy, CallbackManager):
+    pass
+
+
+class AsyncLazyManager(_Lazy, AsyncCallbackManager):
+    pass
+
+
+_MANAGED = frozenset(vars(BaseCallbackManager([])))
+_managers = threading.RLock()
 
 
 class Passthrough(Runnable[Any, Any]):
@@ -308,7 +454,7 @@ class LcelSteps:
         self.steps = steps
 
     def _configs(self, config: RunnableConfig) -> list[RunnableConfig]:
-        return [config, *(_step_config(config, n) for n in range(2, len(self.steps) + 1))]
+        return [config, *(_lcel_config(config, n) for n in range(2, len(self.steps) + 1))]
 
     def invoke(self, input: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         configs = self._configs(config)
@@ -335,7 +481,7 @@ class LcelSteps:
             yield chunk
 
 
-def _step_config(config: RunnableConfig, number: int) -> RunnableConfig:
+def _lcel_config(config: RunnableConfig, number: int) -> RunnableConfig:
     callbacks = config.get("callbacks")
     if not isinstance(callbacks, BaseCallbackManager):
         return config
@@ -1204,7 +1350,8 @@ def _woven(
         commits=bool(gated) and isinstance(gated[0], GatedWrite),
         is_subgraph=subgraph_of(node) is not None,
     )
-    return node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
+    sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
+    return GovernedSequence.of(sequence) if type(sequence) is RunnableSeq else sequence
 
 
 def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:
