@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -27,30 +27,71 @@ from arbiter.lifecycle import (
     Raised,
     Resolve,
     Steps,
+    all_allow,
     conclude,
+    enqueue,
+    judge,
     lifecycle,
     note_output,
+    routed,
 )
 from arbiter.registry import Seat
+from arbiter.states import freeze
 from arbiter.verdicts import Correction, Verdict
+
+
+# Where a node run is plain, as most are, the generator is taken up only where somebody objects: a checker that does not
+# allow the node, a router that answers, a body that raises.
 
 
 def drive(run: NodeRun) -> Any:
     """Run a node to its end. Raises what the node raised, or what governs it."""
-    if run.is_unruled:
-        return _drive_unruled(run)
-    return _drive(run, lifecycle(run))
-
-
-def _drive_unruled(run: NodeRun) -> Any:
-    """Where nothing applies there is nothing to decide, unless the body raises."""
-    run.begun = run.settings.timer()
+    if not run.is_plain:
+        return _drive(run, lifecycle(run))
+    if (answers := _objections(run)) is not None:
+        return _drive(run, lifecycle(run, answers))
     try:
         output = run.body(run.input, False)
     except BaseException as exc:
         return _drive(run, conclude(run, Raised(exc)))
-    note_output(run, output)
+    if (targets := _redirections(run, output)) is not None:
+        return _drive(run, routed(run, output, output, targets))
     return output
+
+
+def _objections(run: NodeRun, *, timed: bool = False) -> Any:
+    """Ask the checkers of a plain node run; their answers, or `Raised`, unless all allow."""
+    run.begun = run.settings.timer()
+    seats = run.plan.checkers
+    if not seats:
+        return None
+    try:
+        answers = _call_all(seats, (run.view,), run, timed=timed)
+    except BaseException as exc:
+        return Raised(exc)
+    if not all_allow(answers):
+        return answers
+    run.record.checks = run.plan.all_allowed
+    return None
+
+
+def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any] | None:
+    """The body of a plain node run is done: record, evaluate, ask the routers; their answers, if there are any."""
+    note_output(run, output)
+    plan = run.plan
+    if plan.lanes:
+        judge(run)
+    if seats := plan.routers:
+        view = run.view
+        view.give_results(run.reads)
+        targets = _call_routers(seats, (view, freeze(output)), run, timed)
+        for target in targets:
+            if target is not None:
+                return targets
+        view.give_results(None)
+        run.record.routes = plan.no_routes
+    enqueue(run)
+    return None
 
 
 def _drive(run: NodeRun, steps: Steps) -> Any:
@@ -62,7 +103,7 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
                 if type(op) is Body:
                     answer = run.body(op.input, op.held)
                 elif type(op) is CallAll:
-                    answer = _call_all(op, run)
+                    answer = _call_all(op.seats, op.args, run)
                 elif type(op) is Call:
                     answer = _call(op, run)
                 elif type(op) is Resolve:
@@ -83,16 +124,36 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
 
 async def adrive(run: NodeRun) -> Any:
     """As `drive`, in an event loop."""
-    steps = lifecycle(run)
-    if run.is_unruled:
-        run.begun = run.settings.timer()
-        try:
-            output = await run.abody(run.input, False)
-        except BaseException as exc:
-            steps = conclude(run, Raised(exc))
-        else:
-            note_output(run, output)
-            return output
+    if not run.is_plain or not all([pace.inline for pace in run.plan.paces]):
+        return await _adrive(run, lifecycle(run))
+    if (answers := _objections(run, timed=True)) is not None:
+        return await _adrive(run, lifecycle(run, await _settled(answers)))
+    try:
+        output = await run.abody(run.input, False)
+    except BaseException as exc:
+        return await _adrive(run, conclude(run, Raised(exc)))
+    if (targets := _redirections(run, output, timed=True)) is not None:
+        return await _adrive(run, routed(run, output, output, await _settled(targets)))
+    return output
+
+
+async def _settled(answers: Any) -> Any:
+    """Answers of contracts that were called in place, and turned out to be something to wait for."""
+    if type(answers) is Raised:
+        return answers
+    return [await _awaited(answer) for answer in answers]
+
+
+async def _awaited(answer: Any) -> Any:
+    if type(answer) in _ANSWERS or not isawaitable(answer):
+        return answer
+    try:
+        return await answer
+    except Exception as exc:
+        return Raised(exc)
+
+
+async def _adrive(run: NodeRun, steps: Steps) -> Any:
     answer: Any = None
     try:
         while True:
@@ -185,27 +246,51 @@ def _perform(op: Op, run: NodeRun) -> Any:
 # What is not the body -----------------------------------------------------------------------------
 
 
-def _call_all(op: CallAll, run: NodeRun) -> list[Any]:
+def _call_all(
+    seats: Sequence[Seat[Any]], args: tuple[Any, ...], run: NodeRun, *, timed: bool = False
+) -> list[Any]:
+    """Call a method of several contracts. `timed`: in an async run, in place; what they return may be awaitable."""
     answers: list[Any] = []
     audits = run.plan.audits
     token = var_child_runnable_config.set(run.aside)
     try:
-        for seat in op.seats:
-            if audits and not seat.contract.enforced:
-                answers.append(_try_call(Call(seat, op.args), run))
-                continue
-            if seat.deadline is not None:
-                answers.append(_try_call(Call(seat, op.args), run))
+        for seat in seats:
+            if seat.deadline is not None or (audits and not seat.contract.enforced):
+                answers.append(_try_call(Call(seat, args), run))
                 continue
             try:
-                answer = seat.method(*op.args)
-                if type(answer) not in _ANSWERS:
-                    answer = _no_coroutine(answer, seat, run)
+                if timed:
+                    answer = seat.pace.timed(seat.method, *args)
+                else:
+                    answer = seat.method(*args)
+                    if type(answer) not in _ANSWERS:
+                        answer = _no_coroutine(answer, seat, run)
             except Exception as exc:
                 answers.append(Raised(exc))
                 if isinstance(exc, GraphBubbleUp):
                     break  # the checker pauses the graph itself
                 continue
+            answers.append(answer)
+    finally:
+        var_child_runnable_config.reset(token)
+    return answers
+
+
+def _call_routers(
+    seats: Sequence[Seat[Any]], args: tuple[Any, Any], run: NodeRun, timed: bool
+) -> list[Any]:
+    """As `_call_all`, for the routers of a plain node run, of which none can keep the others from being asked."""
+    answers: list[Any] = []
+    token = var_child_runnable_config.set(run.aside)
+    try:
+        for seat in seats:
+            given = args if seat.takes_output else args[:1]
+            try:
+                answer = seat.pace.timed(seat.method, *given) if timed else seat.method(*given)
+                if not timed and type(answer) not in _ANSWERS:
+                    answer = _no_coroutine(answer, seat, run)
+            except BaseException as exc:
+                answer = Raised(exc)
             answers.append(answer)
     finally:
         var_child_runnable_config.reset(token)
@@ -247,7 +332,7 @@ _ANSWERS = frozenset({type(None), bool, str, tuple, list, dict, Verdict, Correct
 async def _aperform(op: Op, run: NodeRun) -> Any:
     if type(op) is Resolve:
         evaluations, lane = op.evaluations, op.lane
-        if evaluations.done(lane.name) or (lane.pace.inline and not lane.is_async):
+        if evaluations.done(lane) or (lane.pace.inline and not lane.is_async):
             return evaluations.resolve(lane)
         return await asyncio.wrap_future(start(partial(evaluations.resolve, lane), context=Context()))
     if type(op) is Call:

@@ -74,9 +74,9 @@ class Lane:
         self.pace = Pace(True if asked_for else evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
 
-    def run(self, key: int, results: dict[str, Outcome], view: History | None) -> Outcome:
-        """Make sure that this evaluator's outcome is in `results`, and return it. Never raises."""
-        stack = _running.get()
+    def run(self, evaluations: Evaluations) -> Outcome:
+        """Make sure that `evaluations` has this evaluator's outcome, and return it. Never raises."""
+        stack, key = _running.get(), id(evaluations)
         if (self, key) in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
         deadline = self.evaluator.deadline
@@ -90,15 +90,15 @@ class Lane:
         if var_child_runnable_config.get() is not None:
             ambient = var_child_runnable_config.set(None)
         try:
-            if self.name not in results:  # whoever came first has put it there
-                assert view is not None
-                results[self.name] = self._outcome(view, deadline)
+            if (found := evaluations.outcome(self)) is None:  # whoever came first has put it there
+                found = self._outcome(evaluations.view, deadline)
+                evaluations.put(self, found)
+            return found
         finally:
             if ambient is not None:
                 var_child_runnable_config.reset(ambient)
             _running.reset(token)
             self.lock.release()
-        return results[self.name]
 
     def _outcome(self, view: History, deadline: float | None) -> Outcome:
         try:
@@ -205,28 +205,38 @@ class Evaluations(Mapping[str, EvaluationResult]):
     failed is absent, and `errors` says why.
     """
 
-    __slots__ = ("_lanes", "_results", "_view", "together")
+    __slots__ = ("_lanes", "_outcomes", "_view", "together")
 
     def __init__(self, lanes: tuple[Lane, ...], view: History, together: Together | None = None) -> None:
         self._lanes = lanes
         self._view: History | None = view
         self.together = together
-        self._results: dict[str, Outcome] = {}
+        self._outcomes: list[Outcome | None] = [None] * len(lanes)
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
         return self._lanes
 
+    @property
+    def view(self) -> History:
+        """What the evaluators see."""
+        assert self._view is not None
+        return self._view
+
+    def outcome(self, lane: Lane) -> Outcome | None:
+        """What that evaluator found, if it is done."""
+        return self._outcomes[self._lanes.index(lane)]
+
+    def put(self, lane: Lane, outcome: Outcome) -> None:
+        self._outcomes[self._lanes.index(lane)] = outcome
+        if self.complete:
+            self._view = None  # let go of the past that the view holds
+
     def resolve(self, lane: Lane) -> Outcome:
         """The outcome of that evaluator, run here and now if nobody has begun."""
-        found = self._results.get(lane.name)
+        found = self.outcome(lane)
         if found is None:
-            if self.in_cycle(lane):
-                found = self._run_together(lane)
-            else:
-                found = lane.run(id(self), self._results, self._view)
-            if len(self._results) == len(self._lanes):
-                self._view = None  # let go of the past that the view holds
+            found = lane.run(self) if self.together is None or not self.in_cycle(lane) else self._run_together(lane)
         return found
 
     def in_cycle(self, lane: Lane) -> bool:
@@ -239,7 +249,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
         if LOOP.is_here:
             return _Failure(_FROM_THE_LOOP.format(lane.name))
         self.start_together().result()
-        return self._results[lane.name]
+        found = self.outcome(lane)
+        assert found is not None
+        return found
 
     def start_together(self) -> Future[TurnOutcome]:
         """Run the turn of the cycle, if nobody has begun."""
@@ -249,7 +261,8 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def _settle(self, outcome: TurnOutcome) -> None:
         assert self.together is not None
         for lane in self.together.lanes:
-            self._results.setdefault(lane.name, _settled(lane.name, outcome))
+            if self.outcome(lane) is None:
+                self.put(lane, _settled(lane.name, outcome))
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
@@ -257,18 +270,23 @@ class Evaluations(Mapping[str, EvaluationResult]):
         return () if self.together is None else self.together.trace
 
     def resolve_all(self) -> None:
-        if len(self._results) < len(self._lanes):
-            for lane in self._lanes:
-                self.resolve(lane)
+        for lane in self._lanes:
+            self.resolve(lane)
 
     @property
     def complete(self) -> bool:
-        return len(self._results) == len(self._lanes)
+        # No `in`: that would compare results.
+        for outcome in self._outcomes:  # noqa: SIM110 - this is asked at every step
+            if outcome is None:
+                return False
+        return True
 
     def know(self, results: Mapping[str, EvaluationResult], *, settled: bool = False) -> None:
         """These results were found before; their evaluators are not asked again, nor, if that is `settled`, those of
         the cycle that gave none."""
-        self._results.update({name: found for name, found in results.items() if self.lane(name) is not None})
+        for name, found in results.items():
+            if (lane := self.lane(name)) is not None:
+                self.put(lane, found)
         if settled and self.together is not None:
             self._settle(TurnOutcome())
 
@@ -278,26 +296,25 @@ class Evaluations(Mapping[str, EvaluationResult]):
                 return lane
         return None
 
-    def done(self, name: str) -> bool:
-        return name in self._results
+    def done(self, lane: Lane) -> bool:
+        return self.outcome(lane) is not None
 
     async def aget(self, name: str) -> EvaluationResult | None:
         """As `get`, without blocking the event loop."""
         lane = self.lane(name)
         if lane is None:
             return None
-        if name not in self._results and self.in_cycle(lane):
+        if not self.done(lane) and self.in_cycle(lane):
             if (lane, id(self)) not in _running.get():
                 await asyncio.wrap_future(self.start_together())
-        elif name not in self._results and not lane.pace.inline:
+        elif not self.done(lane) and not lane.pace.inline:
             await asyncio.wrap_future(start(lambda: self.resolve(lane), context=Context()))
         return self.get(name)
 
     def find(self, name: str) -> EvaluationResult | None:
         """The result of that evaluator, None if there is none. Waits for it."""
-        found = self._results.get(name)
-        if found is None and (lane := self.lane(name)) is not None:
-            found = self.resolve(lane)
+        lane = self.lane(name)
+        found = None if lane is None else self.resolve(lane)
         return found if isinstance(found, EvaluationResult) else None
 
     def __getitem__(self, name: str) -> EvaluationResult:
@@ -311,37 +328,34 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     def __iter__(self) -> Iterator[str]:
         self.resolve_all()
-        return (
-            lane.name for lane in self._lanes if isinstance(self._results.get(lane.name), EvaluationResult)
-        )
+        return (lane.name for lane in self._lanes if isinstance(self.outcome(lane), EvaluationResult))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def error_of(self, name: str) -> str | None:
         """Why that evaluator gave no result, if it gave none. Waits for it."""
-        if self.find(name) is not None:
-            return None
-        found = self._results.get(name)
+        lane = self.lane(name)
+        found = None if lane is None else self.resolve(lane)
         return found.message if isinstance(found, _Failure) else None
 
     @property
     def errors(self) -> Mapping[str, str]:
         self.resolve_all()
-        failures = ((lane.name, self._results.get(lane.name)) for lane in self._lanes)
+        failures = ((lane.name, self.outcome(lane)) for lane in self._lanes)
         return MappingProxyType({k: v.message for k, v in failures if isinstance(v, _Failure)})
 
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """What there is so far; None for an evaluator that failed."""
         return {
-            name: found if isinstance(found, EvaluationResult) else None
-            for name, found in list(self._results.items())
-            if not isinstance(found, _NotRun)
+            lane.name: found if isinstance(found, EvaluationResult) else None
+            for lane, found in zip(self._lanes, list(self._outcomes), strict=True)
+            if found is not None and not isinstance(found, _NotRun)
         }
 
     def __repr__(self) -> str:
-        states = (f"{lane.name}={self._results.get(lane.name, 'pending')!r}" for lane in self._lanes)
+        states = (f"{lane.name}={self.outcome(lane) or 'pending'!r}" for lane in self._lanes)
         return f"<evaluations {', '.join(states)}>"
 
 
@@ -490,12 +504,12 @@ class Background:
     def _process(self, evaluations: Evaluations) -> None:
         together = evaluations.together
         try:
-            if together is not None and not evaluations.done(together.lanes[0].name):
+            if together is not None and not evaluations.done(together.lanes[0]):
                 with self._lock:
                     self._open += 1
                 evaluations.start_together().add_done_callback(lambda _: self._closed())
             for lane in evaluations.lanes:
-                if evaluations.done(lane.name) or evaluations.in_cycle(lane):
+                if evaluations.done(lane) or evaluations.in_cycle(lane):
                     continue
                 if lane.pace.inline:
                     evaluations.resolve(lane)

@@ -102,6 +102,11 @@ class Plan:
     """A contract that only an async run can call, if there is one."""
     shadow: Plan | None = None
     """What a shadow constitution would apply."""
+    plain: bool = True
+    """Nothing applies but checkers, routers and evaluators that are called and answer: no other stage has to be gone
+    through unless one of them objects."""
+    paces: tuple[Pace, ...] = ()
+    """In an async run, those of the contracts that then have to be quick."""
     empty: bool = True
     """Nothing applies: there is nothing to decide, only to record."""
 
@@ -327,8 +332,28 @@ class Registry:
                     (seat.contract for seat in called if seat.is_async and seat.contract.enforced), None
                 ),
                 shadow=shadow,
+                plain=not (advisors or gates or output_checkers or observers or members or compared)
+                and shadow is None
+                and all(_is_plain(seat) for seat in (*checkers, *routers))
+                and not any(lane.evaluator.durable for lane in lanes),
+                paces=tuple(
+                    [seat.pace for seat in (*checkers, *routers)]
+                    + [lane.pace for lane in lanes for seat in routers if lane.name in seat.contract.needs]
+                ),
                 empty=not called and not lanes and not observers and shadow is None,
             )
+
+
+def _is_plain(seat: Seat[Any]) -> bool:
+    """Whether that contract is called and answers, and that is all."""
+    contract = seat.contract
+    return (
+        contract.enforced
+        and seat.deadline is None
+        and not seat.is_async
+        and not (isinstance(contract, PolicyChecker) and _defines(contract, "handlers"))
+        and not (isinstance(contract, PolicyRouter) and contract.escalates)
+    )
 
 
 def _applying(

@@ -5,7 +5,8 @@ flow       the whole of it, in order; the stages are in the modules named after 
 """
 
 from arbiter.lifecycle.asking import read_answer
-from arbiter.lifecycle.flow import conclude, lifecycle
+from arbiter.lifecycle.checking import all_allow
+from arbiter.lifecycle.flow import conclude, enqueue, judge, lifecycle, routed
 from arbiter.lifecycle.outcomes import note_output
 from arbiter.lifecycle.requests import (
     NO_ANSWER,
@@ -44,10 +45,14 @@ __all__ = [
     "Schemas",
     "Settings",
     "Steps",
+    "all_allow",
     "conclude",
+    "enqueue",
+    "judge",
     "lifecycle",
     "note_output",
     "opened",
     "read_answer",
+    "routed",
     "with_update",
 ]

@@ -22,8 +22,20 @@ from arbiter.states import as_state, digest, freeze
 from arbiter.verdicts import ALLOW, Verdict, as_verdict
 
 
-def check(run: NodeRun) -> Steps:
-    """Ask all checkers; the strongest verdict wins. Returns `Raised` to stop the node, else None."""
+def all_allow(answers: Sequence[Any]) -> bool:
+    """Whether the checkers have answered, in the usual forms, that the node may run."""
+    for answer in answers:
+        if answer is not True and answer is not ALLOW:
+            if type(answer) is not tuple or len(answer) != 2:  # pyright: ignore[reportUnknownArgumentType]
+                return False
+            if answer[0] is not True or type(answer[1]) is not str:
+                return False
+    return True
+
+
+def check(run: NodeRun, answers: Any = None) -> Steps:
+    """Ask all checkers; the strongest verdict wins. Returns `Raised` to stop the node, else None. `answers` are those
+    of the checkers, if they have been asked already."""
     record, plan = run.record, run.plan
     approved: set[tuple[str, str]] = set()
     if plan.recovers:
@@ -36,7 +48,8 @@ def check(run: NodeRun) -> Steps:
             return denied(run, "input_schema", "raise", refused, None)
         verdicts: dict[str, Verdict] = {}
         causes: dict[str, BaseException] = {}
-        answers: Any = yield CallAll(plan.checkers, (run.view,))
+        if answers is None:
+            answers = yield CallAll(plan.checkers, (run.view,))
         if type(answers) is Raised:  # no checker's own: the run was cancelled
             record.status, record.error = "cancelled", describe(answers.error)
             return answers
@@ -76,6 +89,7 @@ def check(run: NodeRun) -> Steps:
             asking = [checker for checker in asking if (checker.name, key) not in approved]
         if run.input is asked_about:
             return _watch(run)
+        answers = None
 
 
 def _read_verdicts(

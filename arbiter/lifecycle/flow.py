@@ -8,6 +8,7 @@ See docs/design/lifecycle.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
@@ -33,12 +34,13 @@ from arbiter.lifecycle.shadowing import (
 from arbiter.verdicts import EvaluationResult
 
 
-def lifecycle(run: NodeRun) -> Steps:
-    """The whole of one node run. Returns the body's output, or `Raised`."""
-    run.begun = run.settings.timer()
+def lifecycle(run: NodeRun, answers: Any = None) -> Steps:
+    """The whole of one node run. Returns the body's output, or `Raised`. `answers` are those of the checkers, if they
+    have been asked already."""
+    run.begun = run.begun or run.settings.timer()
     plan = run.plan
     if plan.shadow is None and not plan.observers:
-        return (yield from _govern(run))
+        return (yield from _govern(run, answers))
     if plan.shadow is not None:
         yield from shadow_check(run, plan.shadow)
     answer = yield from _govern(run)
@@ -54,7 +56,7 @@ def lifecycle(run: NodeRun) -> Steps:
     return answer
 
 
-def _govern(run: NodeRun) -> Steps:
+def _govern(run: NodeRun, answers: Any = None) -> Steps:
     plan = run.plan
     if plan.escalates or run.may_be_held:
         saved = yield LookBack(run)
@@ -67,7 +69,7 @@ def _govern(run: NodeRun) -> Steps:
         or plan.shadow is not None
         or (run.schemas is not None and run.schemas.input is not None)
     ):
-        stopped = yield from check(run)
+        stopped = yield from check(run, answers)
         if stopped is not None or run.redirect is not None:
             return end(run, stopped)
     if run.held is not None:
@@ -113,8 +115,7 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
         record.raw = output
     if plan.lanes:
         together = _turn(run, output) if plan.members else None
-        evaluations = record.evaluations = Evaluations(plan.lanes, run.view, together)
-        run.reads = reads = ReadEvaluations(evaluations, plan.unseen)
+        evaluations, reads = judge(run, together)
         if run.held is not None:
             # Nobody judges again what a human was shown with its judgement.
             known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
@@ -123,16 +124,33 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
         for lane in plan.awaited:
             yield Resolve(evaluations, lane)
             reads.get(lane.name)
-        if plan.routers or run.held is not None:
-            # What routers read is committed. Afterwards the view is that of evaluators in the background, and
-            # what those read of one another is nobody's decision.
-            run.view.give_results(reads)
-            yield from route(run, output, plan.routers)
-            run.view.give_results(None)
-        if not evaluations.complete:
-            run.settings.background.enqueue(evaluations)
-    elif plan.routers or run.held is not None:
-        yield from route(run, output, plan.routers)
+    return (yield from routed(run, output, answer))
+
+
+def judge(run: NodeRun, together: Together | None = None) -> tuple[Evaluations, ReadEvaluations]:
+    """Let the output be evaluated, when somebody asks or the background comes to it."""
+    plan = run.plan
+    evaluations = run.record.evaluations = Evaluations(plan.lanes, run.view, together)
+    run.reads = reads = ReadEvaluations(evaluations, plan.unseen)
+    return evaluations, reads
+
+
+def enqueue(run: NodeRun) -> None:
+    """Let the background evaluate what nobody has asked for."""
+    reads = run.reads
+    if reads is not None and not reads.evaluations.complete:
+        run.settings.background.enqueue(reads.evaluations)
+
+
+def routed(run: NodeRun, output: Any, answer: Any, targets: Sequence[Any] = ()) -> Steps:
+    """Where the run goes. `targets` are the routers' answers, if they have been asked already."""
+    if run.plan.routers or run.held is not None:
+        # What routers read is committed. Afterwards the view is that of evaluators in the background, and
+        # what those read of one another is nobody's decision.
+        run.view.give_results(run.reads)
+        yield from route(run, output, run.plan.routers, targets)
+        run.view.give_results(None)
+    enqueue(run)
     if (run.capped is None and run.escalation is None) or run.redirect is not None:
         return answer
     if type(answer) is Raised:

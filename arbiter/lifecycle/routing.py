@@ -26,8 +26,10 @@ from arbiter.states import freeze, snapshot
 from arbiter.verdicts import Verdict
 
 
-def route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> Steps:
-    """Ask all routers; the first that answers and may, wins."""
+def route(
+    run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]], targets: Sequence[Any] = ()
+) -> Steps:
+    """Ask all routers; the first that answers and may, wins. `targets` are their answers, if they have been asked."""
     record = run.record
     if run.held is not None:
         yield from _ask_again(run, output, run.held, seats)
@@ -35,9 +37,9 @@ def route(run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]]) -> Ste
     shown = freeze(output)
     routes: dict[str, str | None] = {}
     view = run.view
-    for seat in seats:
+    for number, seat in enumerate(seats):
         router = seat.contract
-        target = yield from _asked(run, seat, shown)
+        target = targets[number] if targets else (yield from _asked(run, seat, shown))
         if target is None:
             continue
         routes[seat.name] = None

@@ -139,9 +139,9 @@ class NodeRun:
     """Whether its body is a graph, whose nodes are governed too."""
 
     @property
-    def is_unruled(self) -> bool:
-        """Whether there is nothing to decide, unless the body raises."""
-        return self.plan.empty and self.schemas is None and not self.may_be_held and not self.inherited
+    def is_plain(self) -> bool:
+        """Whether there is nothing to decide unless a checker or router objects, or the body raises."""
+        return self.plan.plain and self.schemas is None and not self.may_be_held and not self.inherited
 
     @property
     def is_saved(self) -> bool:
