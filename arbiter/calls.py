@@ -46,19 +46,18 @@ class Pace:
         try:
             return method(*args)
         finally:
-            self.saw(time.perf_counter() - begun)
+            seconds = time.perf_counter() - begun
+            if self._quick >= _PROBES and seconds <= _SLOW:
+                self._quick += 1
+            elif not self._fixed:
+                self._reconsider(seconds)
 
-    def saw(self, seconds: float) -> None:
-        if self._fixed:
-            return
+    def _reconsider(self, seconds: float) -> None:
         if self._quick < _PROBES:
             self._quick = self._quick + 1 if seconds < _QUICK else 0
-        elif seconds > _SLOW:
+        else:
             self._strikes = self._strikes + 1 if self._quick < _FORGIVEN else 1
             self._quick = 0
-        else:
-            self._quick += 1
-            return
         self.inline = self._quick >= _PROBES and self._strikes < _STRIKES
 
 

@@ -76,15 +76,15 @@ class Lane:
 
     def run(self, evaluations: Evaluations) -> Outcome:
         """Make sure that `evaluations` has this evaluator's outcome, and return it. Never raises."""
-        stack, key = _running.get(), id(evaluations)
-        if (self, key) in stack:
+        stack, own = _running.get(), (self, id(evaluations))
+        if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
         deadline = self.evaluator.deadline
         if not self.lock.acquire(False) and not self.lock.acquire(
             timeout=-1 if deadline is None else deadline
         ):
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
-        token = _running.set((*stack, (self, key)))
+        token = _running.set((*stack, own))
         # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
         ambient = None
         if var_child_runnable_config.get() is not None:
@@ -102,7 +102,12 @@ class Lane:
 
     def _outcome(self, view: History, deadline: float | None) -> Outcome:
         try:
-            answer = self._call(view, deadline)
+            if self.pace.inline:
+                answer: Any = self.pace.timed(self.evaluator.evaluate, view)
+            else:
+                answer = self._called(view, deadline)
+            if type(answer) is not EvaluationResult and isawaitable(answer):
+                answer = self._waited(answer, deadline)
             if isinstance(answer, _Failure):
                 return answer
             fault = evaluation_fault(answer)
@@ -112,21 +117,20 @@ class Lane:
             return _Failure(f"{type(exc).__name__}: {exc}")
         return answer if fault is None else _Failure(f"evaluator {self.name!r} {fault}")
 
-    def _call(self, view: History, deadline: float | None) -> Any:
-        if self.pace.inline or deadline is None or self.is_async:
-            answer: Any = self.pace.timed(self.evaluator.evaluate, view)
-        else:
-            context = Context()  # nothing of the graph's run reaches an evaluator
-            context.run(_running.set, _running.get())
-            call = partial(self.pace.timed, self.evaluator.evaluate, view)
-            answer = self.runner.run(lambda: context.run(call), deadline)
-        if type(answer) is not EvaluationResult and isawaitable(answer):
-            coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
-            if LOOP.is_here:
-                coroutine.close()
-                raise RuntimeError(_FROM_THE_LOOP.format(self.name))
-            answer = within(deadline, LOOP.submit(_in(_running.get(), coroutine)))
-        return answer
+    def _called(self, view: History, deadline: float | None) -> Any:
+        if deadline is None or self.is_async:
+            return self.pace.timed(self.evaluator.evaluate, view)
+        context = Context()  # nothing of the graph's run reaches an evaluator
+        context.run(_running.set, _running.get())
+        call = partial(self.pace.timed, self.evaluator.evaluate, view)
+        return self.runner.run(lambda: context.run(call), deadline)
+
+    def _waited(self, answer: Any, deadline: float | None) -> Any:
+        coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
+        if LOOP.is_here:
+            coroutine.close()
+            raise RuntimeError(_FROM_THE_LOOP.format(self.name))
+        return within(deadline, LOOP.submit(_in(_running.get(), coroutine)))
 
 
 async def _in(stack: Stack, coroutine: Any) -> Any:
@@ -314,7 +318,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def find(self, name: str) -> EvaluationResult | None:
         """The result of that evaluator, None if there is none. Waits for it."""
         lane = self.lane(name)
-        found = None if lane is None else self.resolve(lane)
+        if lane is None:
+            return None
+        found = self._outcomes[self._lanes.index(lane)] or self.resolve(lane)
         return found if isinstance(found, EvaluationResult) else None
 
     def __getitem__(self, name: str) -> EvaluationResult:
@@ -379,21 +385,22 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
 
     def __init__(self, evaluations: Evaluations, unseen: frozenset[str] = frozenset()) -> None:
         self.evaluations = evaluations
-        self._failed: set[str] = set()
+        self._failed: tuple[str, ...] = ()
         self.read: dict[str, EvaluationResult] = {}
         self._unseen = unseen
 
     def __getitem__(self, name: str) -> EvaluationResult:
-        if (found := self.get(name)) is None:
+        found: EvaluationResult | None = self.get(name)
+        if found is None:
             raise KeyError(name)
-        return cast(EvaluationResult, found)
+        return found
 
     def get(self, key: str, default: Any = None) -> Any:
         if key in self._unseen:
             return default
         if (found := self.evaluations.find(key)) is None:
             if self.evaluations.error_of(key) is not None:
-                self._failed.add(key)
+                self._failed = (*self._failed, key)
             return default
         self.read[key] = found
         return found
@@ -401,7 +408,7 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
     def apart(self) -> ReadEvaluations:
         """The same for a policy whose decisions do not hold: what it reads in addition leaves no trace."""
         own = ReadEvaluations(self.evaluations)
-        own.read, own._failed = dict(self.read), set(self._failed)
+        own.read, own._failed = dict(self.read), self._failed
         return own
 
     @property
@@ -433,13 +440,16 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
         return sum(1 for _ in self)
 
 
-_NAP = 0.002
-_NAPS = 25
+_GATHER = 0.02
 _IDLE = 5.0
 
 
 class Background:
-    """Runs the evaluations that nobody reads. One per `ArbiterOS`."""
+    """Runs the evaluations that nobody reads. One per `ArbiterOS`.
+
+    A worker that is woken waits a moment before it begins. What runs now goes first, since Python runs one thread at a
+    time, and what it brings in the meantime costs nobody another waking.
+    """
 
     def __init__(self) -> None:
         self._queue: deque[Evaluations] = deque()
@@ -447,12 +457,14 @@ class Background:
         self._none_open = threading.Condition(self._lock)
         self._open = 0
         self._wake = threading.Event()
+        self._hurry = threading.Event()
+        """Set while somebody waits for what is queued."""
+        self._drains = 0
         self._asleep = False
         self._worker: threading.Thread | None = None
 
     def enqueue(self, evaluations: Evaluations) -> None:
-        """Queue an item's evaluations. Cheap: the worker looks by itself while there is work, and only a
-        worker that fell asleep is woken."""
+        """Queue an item's evaluations. Cheap: only a worker that fell asleep is woken."""
         with self._lock:
             self._open += 1
             self._queue.append(evaluations)
@@ -468,23 +480,20 @@ class Background:
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all queued evaluations are done; False if `timeout` (seconds) was too short."""
         with self._none_open:
-            self._wake.set()
-            return self._none_open.wait_for(lambda: self._open == 0, timeout)
+            self._drains += 1
+            self._hurry.set()
+            try:
+                return self._none_open.wait_for(lambda: self._open == 0, timeout)
+            finally:
+                self._drains -= 1
+                if self._drains == 0:
+                    self._hurry.clear()
 
     def _work(self) -> None:
-        naps, nap = 0, threading.Event()
-        while True:
-            try:
-                evaluations = self._queue.popleft()
-            except IndexError:
-                naps += 1
-                if naps < _NAPS:
-                    nap.wait(_NAP)  # not time.sleep, which people's tests replace
-                elif not self._sleep():
-                    return
-                continue
-            naps = 0
-            self._process(evaluations)
+        while self._sleep():
+            self._hurry.wait(_GATHER)  # not time.sleep, which people's tests replace
+            while self._queue:
+                self._process(self._queue.popleft())
 
     def _sleep(self) -> bool:
         """Wait for work; False when there was none for so long that the worker should end."""

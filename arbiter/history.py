@@ -110,19 +110,20 @@ class HistoryItem:
     `error` is the node's own.
     """
 
-    __slots__ = ("_evaluations", "_input", "_output", "_record", "_view")
+    # What is mostly unset stays with the class: one is made for every step.
+    _evaluations: Mapping[str, EvaluationResult] | None = None
+    _input = _output = _UNSEEN
 
     def __init__(
         self,
         record: Record,
-        *,
         view: bool = False,
         evaluations: Mapping[str, EvaluationResult] | None = None,
     ) -> None:
         self._record = record
         self._view = view
-        self._evaluations = evaluations
-        self._input = self._output = _UNSEEN
+        if evaluations is not None:
+            self._evaluations = evaluations
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
         """Show these results from now on; None: those of the record."""
@@ -469,7 +470,10 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    __slots__ = ("_cycle", "_own", "_past", "_recovered", "_run", "_supersteps", "_tallies")
+    entries: _CausalEntries
+    _cycle: EvaluatorCycle | None = None
+    _tallies: str = ""
+    _recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
 
     def __init__(
         self,
@@ -479,14 +483,14 @@ class CausalHistory(History):
         tallies: str = "",
         cycle: EvaluatorCycle | None = None,
     ) -> None:
-        self._cycle = cycle
         self._past = past
         self._own = own
         self._run = run
-        self._tallies = tallies
-        self._recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
-        self._supersteps: list[tuple[HistoryItem, ...]] | None = None
-        self.entries = _CausalEntries(self, own)
+        self.entries = _CausalEntries(past, own, run)
+        if tallies:
+            self._tallies = tallies
+        if cycle is not None:
+            self._cycle = cycle
 
     @property
     def cycle(self) -> EvaluatorCycle | None:
@@ -494,7 +498,7 @@ class CausalHistory(History):
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
         """From now on the node's own item shows these results; None: those of its record."""
-        self._own.give_results(evaluations)
+        self._own._evaluations = evaluations  # pyright: ignore[reportPrivateUsage]
 
     @property
     def past(self) -> Past:
@@ -508,7 +512,7 @@ class CausalHistory(History):
         if _matches(self._own, wanted, node):
             return self._own
         fact = self._past.last(instruction=wanted.qualified if wanted else None, node=node)
-        return None if fact is None else self._item(fact)
+        return None if fact is None else _item(fact, self._run)
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         wanted = None if instruction is None else find_instruction(instruction)
@@ -560,24 +564,6 @@ class CausalHistory(History):
         """Names the run, one input to a graph and all that follows from it, in this process."""
         return self._run.id
 
-    def _item(self, fact: Fact) -> HistoryItem:
-        record = self._run.log.by_id.get(fact["id"])
-        if record is None or record.status == "running":
-            record = record_from(fact)
-        return HistoryItem(record, view=True, evaluations=evaluations_from(fact))
-
-    def materialize(self) -> list[tuple[HistoryItem, ...]]:
-        if self._supersteps is None:
-            grouped: list[tuple[tuple[str, int], list[HistoryItem]]] = []
-            for fact in self._past.facts():
-                key = (fact.get("ns", ""), fact["step"])
-                if not grouped or grouped[-1][0] != key:
-                    grouped.append((key, []))
-                grouped[-1][1].append(self._item(fact))
-            self._supersteps = [tuple(items) for _, items in grouped]
-            self._supersteps.append((self._own,))
-        return self._supersteps
-
     @property
     def own(self) -> HistoryItem:
         return self._own
@@ -624,11 +610,25 @@ class CausalHistory(History):
 class _CausalEntries(Sequence[Sequence[HistoryItem]]):
     """`entries` of a causal view. `[-1]`, which nearly everybody asks for, builds nothing."""
 
-    __slots__ = ("_newest", "_view")
+    __slots__ = ("_newest", "_past", "_run", "_supersteps")
 
-    def __init__(self, view: CausalHistory, own: HistoryItem) -> None:
-        self._view = view
+    def __init__(self, past: Past, own: HistoryItem, run: Run) -> None:
+        self._past = past
+        self._run = run
         self._newest = (own,)
+        self._supersteps: list[tuple[HistoryItem, ...]] | None = None
+
+    def _all(self) -> list[tuple[HistoryItem, ...]]:
+        if self._supersteps is None:
+            grouped: list[tuple[tuple[str, int], list[HistoryItem]]] = []
+            for fact in self._past.facts():
+                key = (fact.get("ns", ""), fact["step"])
+                if not grouped or grouped[-1][0] != key:
+                    grouped.append((key, []))
+                grouped[-1][1].append(_item(fact, self._run))
+            self._supersteps = [tuple(items) for _, items in grouped]
+            self._supersteps.append(self._newest)
+        return self._supersteps
 
     @overload
     def __getitem__(self, index: int) -> Sequence[HistoryItem]: ...
@@ -637,10 +637,18 @@ class _CausalEntries(Sequence[Sequence[HistoryItem]]):
     def __getitem__(self, index: int | slice) -> Any:
         if index == -1:
             return self._newest
-        return self._view.materialize()[index]
+        return self._all()[index]
 
     def __len__(self) -> int:
-        return len(self._view.materialize())
+        return len(self._all())
+
+
+def _item(fact: Fact, run: Run) -> HistoryItem:
+    """What is committed of a node run."""
+    record = run.log.by_id.get(fact["id"])
+    if record is None or record.status == "running":
+        record = record_from(fact)
+    return HistoryItem(record, True, evaluations_from(fact))
 
 
 def record_from(fact: Fact) -> Record:

@@ -56,12 +56,8 @@ class ThreadLog:
         self.size = 0
         self.totals: Totals = {}
 
-    def add(self, run: Run, record: Record, *, known: bool = False) -> None:
-        """Take in a record; `known`: the thread has counted it already."""
-        with self.lock:
-            self._add(run, record, known)
-
-    def _add(self, run: Run, record: Record, known: bool) -> None:
+    def add(self, run: Run, record: Record, known: bool = False) -> None:
+        """Take in a record; `known`: the thread has counted it already. Whoever calls holds the lock."""
         key = (record.instruction, record.node)
         run.records.append(record)
         run.totals[key] = run.totals.get(key, 0) + 1
@@ -88,7 +84,7 @@ class ThreadLog:
             for fact in past.this_run():
                 known = self.by_id.get(fact["id"])
                 record = known if known is not None else record_from(fact)
-                self._add(run, record, known is not None)
+                self.add(run, record, known is not None)
             return run
 
     def restore(self, run: Run, facts: Iterable[Fact]) -> None:
@@ -96,7 +92,7 @@ class ThreadLog:
         with self.lock:
             for fact in facts:
                 if fact["id"] not in self.by_id:
-                    self._add(run, record_from(fact), known=False)
+                    self.add(run, record_from(fact))
 
     def denied(self) -> list[Record]:
         with self.lock:
@@ -306,8 +302,10 @@ def begin(
     if record is not None and record.status != "completed":
         record.begin_again(started)
         if not any(known is record for known in reversed(run.records)):
-            log.add(run, record, known=True)
+            with log.lock:
+                log.add(run, record, known=True)
         return record
     record = Record(id, node, instruction, step, namespace, started, path)
-    log.add(run, record)
+    with log.lock:
+        log.add(run, record)
     return record

@@ -161,8 +161,8 @@ class NodeRun:
     def view(self) -> CausalHistory:
         """What policies see."""
         if self._view is None:
-            item = HistoryItem(self.record, view=True)
-            self._view = CausalHistory(self.past, item, self.run, cycle=self.plan.cycle)
+            item = HistoryItem(self.record, True)
+            self._view = CausalHistory(self.past, item, self.run, "", self.plan.cycle)
         return self._view
 
     @property
