@@ -74,8 +74,8 @@ class Lane:
         self.pace = Pace(True if asked_for else evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
 
-    def run(self, evaluations: Evaluations) -> Outcome:
-        """Make sure that `evaluations` has this evaluator's outcome, and return it. Never raises."""
+    def run(self, evaluations: Evaluations, outcomes: list[Outcome | None], at: int) -> Outcome:
+        """Make sure that this evaluator's outcome stands in `outcomes`, and return it. Never raises."""
         stack, own = _running.get(), (self, id(evaluations))
         if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
@@ -90,9 +90,8 @@ class Lane:
         if var_child_runnable_config.get() is not None:
             ambient = var_child_runnable_config.set(None)
         try:
-            if (found := evaluations.outcome(self)) is None:  # whoever came first has put it there
-                found = self._outcome(evaluations.view, deadline)
-                evaluations.put(self, found)
+            if (found := outcomes[at]) is None:  # whoever came first has put it there
+                found = outcomes[at] = self._outcome(evaluations.view, deadline)
             return found
         finally:
             if ambient is not None:
@@ -231,16 +230,19 @@ class Evaluations(Mapping[str, EvaluationResult]):
         """What that evaluator found, if it is done."""
         return self._outcomes[self._lanes.index(lane)]
 
-    def put(self, lane: Lane, outcome: Outcome) -> None:
-        self._outcomes[self._lanes.index(lane)] = outcome
-        if self.complete:
-            self._view = None  # let go of the past that the view holds
-
     def resolve(self, lane: Lane) -> Outcome:
         """The outcome of that evaluator, run here and now if nobody has begun."""
-        found = self.outcome(lane)
+        return self._resolve(lane, self._lanes.index(lane))
+
+    def _resolve(self, lane: Lane, at: int) -> Outcome:
+        found = self._outcomes[at]
         if found is None:
-            found = lane.run(self) if self.together is None or not self.in_cycle(lane) else self._run_together(lane)
+            if self.together is not None and lane in self.together.lanes:
+                found = self._run_together(lane)
+            else:
+                found = lane.run(self, self._outcomes, at)
+            if self.complete:
+                self._view = None  # let go of the past that the view holds
         return found
 
     def in_cycle(self, lane: Lane) -> bool:
@@ -265,8 +267,8 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def _settle(self, outcome: TurnOutcome) -> None:
         assert self.together is not None
         for lane in self.together.lanes:
-            if self.outcome(lane) is None:
-                self.put(lane, _settled(lane.name, outcome))
+            at = self._lanes.index(lane)
+            self._outcomes[at] = self._outcomes[at] or _settled(lane.name, outcome)
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
@@ -290,7 +292,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         the cycle that gave none."""
         for name, found in results.items():
             if (lane := self.lane(name)) is not None:
-                self.put(lane, found)
+                self._outcomes[self._lanes.index(lane)] = found
         if settled and self.together is not None:
             self._settle(TurnOutcome())
 
@@ -317,11 +319,11 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     def find(self, name: str) -> EvaluationResult | None:
         """The result of that evaluator, None if there is none. Waits for it."""
-        lane = self.lane(name)
-        if lane is None:
-            return None
-        found = self._outcomes[self._lanes.index(lane)] or self.resolve(lane)
-        return found if isinstance(found, EvaluationResult) else None
+        for at, lane in enumerate(self._lanes):
+            if lane.name == name:
+                found = self._resolve(lane, at)
+                return found if isinstance(found, EvaluationResult) else None
+        return None
 
     def __getitem__(self, name: str) -> EvaluationResult:
         if (found := self.find(name)) is None:

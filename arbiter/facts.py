@@ -40,8 +40,8 @@ _EMPTY: Mapping[str, Any] = {}
 
 def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     """The ledger value after `writes`, in their order. `value` is left as it is."""
-    if len(writes) == 1 and value and not _SPECIAL.intersection(writes[0]):
-        return _with_one(value, writes[0], keep)
+    if len(writes) == 1 and value and _is_usual(writes[0]):
+        return _with_usual(value, writes, keep)
     new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
@@ -55,36 +55,42 @@ def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     return new.value(keep)
 
 
-_SPECIAL = frozenset({"start", "inner", "status", "why", "by"})
+def _is_usual(fact: Fact) -> bool:
+    """Whether it is what nearly every superstep writes: the fact of a node run that was done, and went on."""
+    return not ("by" in fact or "status" in fact or "inner" in fact or "why" in fact or "start" in fact)
 
 
-def _with_one(value: Value, fact: Fact, keep: int) -> Value:
-    """What `_Fold` makes of one ordinary fact, which is what nearly every superstep writes."""
-    number = value["seq"] + 1
-    node, instruction = fact["node"], fact.get("in")
-    nodes = {**value.get("nodes", _EMPTY)}
-    nodes[node] = nodes.get(node, 0) + 1
-    new: Value = {
-        **value,
-        "seq": number,
-        "steps": value.get("steps", 0) + 1,
-        "nodes": nodes,
-        "last": {**value.get("last", _EMPTY), node: [number, fact, number]},
-    }
-    if instruction is not None:
-        counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
-        new["instructions"] = counts
-        counts[instruction] = counts.get(instruction, 0) + 1
-        if instruction not in value.get("first", _EMPTY):
-            new["first"] = {**value.get("first", _EMPTY), instruction: number}
-        new["latest"] = {**value.get("latest", _EMPTY), instruction: number}
-    if (grown := fact.get("tallies")) is not None:
-        tallies = new["tallies"] = {**value.get("tallies", _EMPTY)}
-        for policy, amounts in grown.items():
-            changes = [(key, amount, number, new["steps"]) for key, amount in amounts.items()]
-            tallies[policy] = _tallied(tallies.get(policy, _EMPTY), value["run"], changes)
-    facts = new["facts"] = value["facts"] + [fact]
+def _with_usual(value: Value, written: Sequence[Fact], keep: int) -> Value:
+    """What `_Fold` makes of usual facts of supersteps one after another."""
+    number, step = value["seq"], value.get("steps", 0)
+    nodes: dict[str, int] = {**value.get("nodes", _EMPTY)}
+    last: dict[str, Any] = {**value.get("last", _EMPTY)}
+    facts: list[Fact] = [*value["facts"], *written]
     del facts[: -keep or None]
+    new: Value = {**value, "nodes": nodes, "last": last, "facts": facts}
+    tallies: dict[str, dict[str, list[Any]]] | None = None
+    for fact in written:
+        number, step = number + 1, step + 1
+        node = fact["node"]
+        nodes[node] = nodes.get(node, 0) + 1
+        last[node] = [number, fact, number]
+        if (grown := fact.get("tallies")) is not None:
+            if tallies is None:
+                tallies = new["tallies"] = {**value.get("tallies", _EMPTY)}
+            for policy, amounts in grown.items():
+                changes = [(key, amount, number, step) for key, amount in amounts.items()]
+                tallies[policy] = _tallied(tallies.get(policy, _EMPTY), value["run"], changes)
+    new["seq"], new["steps"] = number, step
+    numbered = [(fact["in"], at) for at, fact in enumerate(written, value["seq"] + 1) if "in" in fact]
+    if numbered:
+        counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
+        first: dict[str, int] = {**value.get("first", _EMPTY)}
+        latest: dict[str, int] = {**value.get("latest", _EMPTY)}
+        for instruction, at in numbered:
+            counts[instruction] = counts.get(instruction, 0) + 1
+            first.setdefault(instruction, at)
+            latest[instruction] = at
+        new |= {"instructions": counts, "first": first, "latest": latest}
     return new
 
 
@@ -214,14 +220,44 @@ class _Fold:
         self._facts.extend(inner["facts"])
 
 
+_MOST_WAITING = 16
+
+
 class Past:
-    """The committed past of one node run: the ledger value of its graph, after those of the parent graphs."""
+    """The committed past of one node run: the ledger value of its graph, after those of the parent graphs.
 
-    __slots__ = ("before", "value")
+    Usual facts are folded into the value when somebody reads it; many never do, and a few together cost less.
+    """
 
-    def __init__(self, value: Value, before: Past | None = None) -> None:
-        self.value = value
+    __slots__ = ("_keep", "_state", "before")
+
+    def __init__(
+        self, value: Value, before: Past | None = None, keep: int = KEEP, waiting: tuple[Fact, ...] = ()
+    ) -> None:
+        self._state = (value, waiting)
+        """A value, and the facts that it does not have yet, one a superstep. One attribute, since threads share it."""
+        self._keep = keep
         self.before = before
+
+    @property
+    def value(self) -> Value:
+        value, waiting = self._state
+        if waiting:
+            value = _with_usual(value, waiting, self._keep)
+            self._state = value, ()
+        return value
+
+    def after(self, writes: Sequence[Fact]) -> Past:
+        """The past of the next superstep, when `writes` are committed."""
+        value, waiting = self._state
+        if len(writes) == 1 and value and len(waiting) < _MOST_WAITING and _is_usual(writes[0]):
+            return Past(value, self.before, self._keep, (*waiting, writes[0]))
+        return Past(fold(self.value, writes, self._keep), self.before, self._keep)
+
+    def inside(self, before: Past) -> Past:
+        """The same, of a subgraph that a node with the past `before` has called."""
+        value, waiting = self._state
+        return Past(value, before, self._keep, waiting)
 
     def facts(self) -> Iterator[Fact]:
         """The facts at hand, oldest first; at most N of each graph."""
@@ -231,13 +267,19 @@ class Past:
 
     def total(self, kind: str, key: str) -> int:
         """How often `key` was counted in "nodes", "instructions", "denied"; exact, in constant time."""
-        own: int = self.value.get(kind, _EMPTY).get(key, 0)
+        value, waiting = self._state
+        own: int = value.get(kind, _EMPTY).get(key, 0)
+        if (field := _COUNTED.get(kind)) is not None:
+            for fact in waiting:
+                if fact.get(field) == key:
+                    own += 1
         return own + self.before.total(kind, key) if self.before is not None else own
 
     @property
     def seq(self) -> int:
         """How many node runs were ever committed."""
-        own: int = self.value.get("seq", 0)
+        value, waiting = self._state
+        own: int = value.get("seq", 0) + len(waiting)
         return own + self.before.seq if self.before is not None else own
 
     @property
@@ -334,6 +376,7 @@ class Past:
         return [*(self.before.this_run() if self.before is not None else ()), *own]
 
 
+_COUNTED = {"nodes": "node", "instructions": "in"}
 _NO_TALLY = (0, 0, 0, 0, 0)
 _NEVER = (0, None, 0)
 NO_PAST = Past({})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from arbiter.facts import Fact, Past
 from arbiter.instructions import Instruction, find_instruction
-from arbiter.states import freeze
+from arbiter.states import FrozenDict
 from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class HistoryItem:
         if not self._view:
             return state
         if self._input[0] is not state:
-            self._input = (state, freeze(state))
+            self._input = (state, FrozenDict(state))
         return self._input[1]
 
     @property
@@ -178,7 +178,7 @@ class HistoryItem:
         if not self._view:
             return state
         if self._output[0] is not state:
-            self._output = (state, freeze(state))
+            self._output = (state, FrozenDict(state))
         return self._output[1]
 
     @property

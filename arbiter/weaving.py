@@ -74,7 +74,7 @@ from arbiter.core import Core
 from arbiter.drivers import Final, adrive, adrive_stream, drive
 from arbiter.errors import EvaluationError, SyncDriverError
 from arbiter.evaluations import Stack, running_lanes
-from arbiter.facts import NESTED_RUN, NO_PAST, RUN, Fact, Past, Value, fold
+from arbiter.facts import NESTED_RUN, RUN, Fact, Past, Value
 from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import NO_ANSWER, Answered, Ask, NodeRun, Saved, Schemas, opened
@@ -99,13 +99,13 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
     execution (`loop`).
     """
 
-    __slots__ = ("core", "loop", "original", "value")
+    __slots__ = ("core", "loop", "original", "past")
 
     def __init__(self, core: Core, original: Pregel[Any, Any, Any, Any], key: str = LEDGER) -> None:
         super().__init__(dict, key)
         self.core = core
         self.original = original
-        self.value: Value = {}
+        self.past = Past({}, keep=core.settings.facts)
         self.loop: Loop | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -121,20 +121,20 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
     def UpdateType(self) -> Any:  # noqa: N802 - BaseChannel's name
         return dict
 
-    def _with(self, value: Value, loop: Loop | None) -> LedgerChannel:
+    def _with(self, past: Past, loop: Loop | None) -> LedgerChannel:
         new = LedgerChannel(self.core, self.original, self.key)
-        new.value, new.loop = value, loop
+        new.past, new.loop = past, loop
         return new
 
     def copy(self) -> LedgerChannel:
-        return self._with(self.value, self.loop)
+        return self._with(self.past, self.loop)
 
     def from_checkpoint(self, checkpoint: Value | Any) -> LedgerChannel:
         value: Value = {} if checkpoint is MISSING else checkpoint
-        return self._with(value, Loop(self.core.recorder))
+        return self._with(Past(value, keep=self.core.settings.facts), Loop(self.core.recorder))
 
     def checkpoint(self) -> Value | Any:
-        return self.value or MISSING
+        return self.past.value or MISSING
 
     def get(self) -> Any:
         return self
@@ -145,7 +145,7 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
     def update(self, values: Sequence[Fact]) -> bool:
         if not values:
             return False
-        self.value = fold(self.value, values, self.core.settings.facts)
+        self.past = self.past.after(values)
         return True
 
 
@@ -264,10 +264,11 @@ def _ledger_in(conf: dict[str, Any]) -> LedgerChannel:
     """
     read: Any = conf[CONFIG_KEY_READ]
     if type(read) is _PARTIAL and len(read.args) > 1 and type(read.args[1]) is dict:
-        found: Any = read.args[1].get(LEDGER)
+        found: LedgerChannel | None = read.args[1].get(LEDGER)
         if found is not None:
-            return cast(LedgerChannel, found)
-    return cast(LedgerChannel, read(LEDGER))
+            return found
+    channel: LedgerChannel = read(LEDGER)
+    return channel
 
 
 def _conf(config: Any) -> dict[str, Any]:
@@ -394,7 +395,8 @@ def _step_config(config: Any, kind: type[_Lazy], number: int, first: Any = None)
     own.pop("run_name", None)
     manager = own["callbacks"] = kind.__new__(kind)
     manager.made_of = (config, number, first)
-    return cast(RunnableConfig, own)
+    made: RunnableConfig = own
+    return made
 
 
 class _Lazy(BaseCallbackManager):
@@ -607,11 +609,11 @@ class Visit(NodeRun):
         settings = core.settings
         parent = opened.get()
         if parent is not None and parent.settings is settings:
-            past = Past(ledger.value, parent.past)
+            past = ledger.past.inside(parent.past)
             run = loop.run or loop.join(parent.run, past)
         else:
             parent = None
-            past = Past(ledger.value) if ledger.value else NO_PAST
+            past = ledger.past
             run = loop.run or _bound(loop, conf, past, step, task, path)
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
         if NS_SEP in namespace:
@@ -623,16 +625,7 @@ class Visit(NodeRun):
         )
         record.input = snapshot(input, settings.snapshot)
         super().__init__(
-            record=record,
-            plan=node.plan(),
-            input=input,
-            settings=settings,
-            run=run,
-            past=past,
-            parent=parent,
-            config=config,
-            targets=node.targets,
-            schemas=node.schemas,
+            record, node.plan(), input, settings, run, past, parent, config, node.targets, node.schemas
         )
         self.node = node
         self.is_graph = node.is_subgraph
@@ -685,9 +678,11 @@ class Visit(NodeRun):
 
     @property
     def may_be_held(self) -> bool:
+        if not self._conf.get(CONFIG_KEY_RESUMING):
+            return False
         loop = self.ledger.loop
         begun = loop is not None and loop.first == self.record.step
-        return begun and not self.node.core.registry.empty and self._resumed() is not None
+        return begun and not self.node.core.registry.empty and self._saver() is not None
 
     def _resumed(self) -> Any:
         return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None
@@ -864,7 +859,7 @@ class Visit(NodeRun):
     def _report(self, fact: Fact) -> None:
         if self.parent is not None:
             order = task_order(self.record.path) + self.record.id
-            self.parent.report(self.record.namespace, self.record.step, self.ledger.value, order, fact)
+            self.parent.report(self.record.namespace, self.record.step, self.ledger.past.value, order, fact)
 
     # Inside
 

@@ -112,7 +112,6 @@ class NodeRun:
 
     def __init__(
         self,
-        *,
         record: Record,
         plan: Plan,
         input: Any,
@@ -141,7 +140,8 @@ class NodeRun:
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing to decide unless a checker or router objects, or the body raises."""
-        return self.plan.plain and self.schemas is None and not self.may_be_held and not self.inherited
+        own = self.plan.plain and self.schemas is None and not self.may_be_held
+        return own and (self.parent is None or not self.inherited)
 
     @property
     def is_saved(self) -> bool:
@@ -201,7 +201,7 @@ class NodeRun:
             fact["evals"] = facts_of(self.reads.read)
         if self.plan.keeps_output and (sent := self.sent) is not None:
             fact["sent"] = sent
-        if (inner := self.inner()) is not None:
+        if self._inner and (inner := self.inner()) is not None:
             if self.record.status == "completed":
                 fact["inner"] = inner
             elif used := self._used_up(inner):
