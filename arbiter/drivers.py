@@ -33,7 +33,9 @@ from arbiter.lifecycle import (
     judge,
     lifecycle,
     note_output,
+    observed,
     routed,
+    tell,
 )
 from arbiter.registry import Seat
 from arbiter.states import freeze
@@ -53,9 +55,9 @@ def drive(run: NodeRun) -> Any:
     try:
         output = run.body(run.input, False)
     except BaseException as exc:
-        return _drive(run, conclude(run, Raised(exc)))
+        return _drive(run, observed(run, conclude(run, Raised(exc))))
     if (targets := _redirections(run, output)) is not None:
-        return _drive(run, routed(run, output, output, targets))
+        return _drive(run, observed(run, routed(run, output, output, targets)))
     return output
 
 
@@ -91,6 +93,8 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
         view.give_results(None)
         run.record.routes = plan.no_routes
     enqueue(run)
+    if plan.observers:
+        tell(run, plan.observers, run.view)
     return None
 
 
@@ -131,9 +135,9 @@ async def adrive(run: NodeRun) -> Any:
     try:
         output = await run.abody(run.input, False)
     except BaseException as exc:
-        return await _adrive(run, conclude(run, Raised(exc)))
+        return await _adrive(run, observed(run, conclude(run, Raised(exc))))
     if (targets := _redirections(run, output, timed=True)) is not None:
-        return await _adrive(run, routed(run, output, output, await _settled(targets)))
+        return await _adrive(run, observed(run, routed(run, output, output, await _settled(targets))))
     return output
 
 

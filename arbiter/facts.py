@@ -23,7 +23,7 @@ See docs/design/history.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 Fact = dict[str, Any]
@@ -220,7 +220,7 @@ class _Fold:
         self._facts.extend(inner["facts"])
 
 
-_MOST_WAITING = 16
+_MOST_WAITING = 8
 
 
 class Past:
@@ -285,7 +285,8 @@ class Past:
     @property
     def steps(self) -> int:
         """How many supersteps those took. What a subgraph did counts, side by side with its superstep."""
-        own: int = self.value.get("steps", 0)
+        value, waiting = self._state
+        own: int = value.get("steps", 0) + len(waiting)
         return own + self.before.steps if self.before is not None else own
 
     @property
@@ -293,14 +294,14 @@ class Past:
         """How many node runs had been committed when this run began."""
         if self.before is not None:
             return self.before.run_from
-        number: int = self.value.get("run_from", 0)
+        number: int = self._state[0].get("run_from", 0)
         return number
 
     def tally(self, policy: str, key: str) -> tuple[float, int, float]:
         """What was counted under `key`: the amount, the number of the fact that last added to it (0: none), and
         how much of it in this run. In constant time."""
         amount, at, in_run, run, _ = self._tally(policy, key)
-        if run != self.value.get("run", 0):
+        if run != self._state[0].get("run", 0):
             in_run = 0
         if self.before is None:
             return amount, at, in_run
@@ -324,16 +325,29 @@ class Past:
         return self.before.steps + step if step else self.before.tallied_in(policy, key)
 
     def _tally(self, policy: str, key: str) -> tuple[float, int, float, int, int]:
-        found: Any = self.value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY)
-        return found  # type: ignore[no-any-return]
+        value, waiting = self._state
+        tallies = value.get("tallies", _EMPTY).get(policy, _EMPTY)
+        if waiting and len(tallies) > KEEP_TALLIES - 2 * _MOST_WAITING:
+            value, waiting = self.value, ()  # some may have to go
+            tallies = value.get("tallies", _EMPTY).get(policy, _EMPTY)
+        amount, at, in_run, run, step = tallies.get(key, _NO_TALLY)
+        for number, fact in enumerate(waiting, 1):
+            if (grown := fact.get("tallies", _EMPTY).get(policy)) is not None and key in grown:
+                in_run = (in_run if run == value["run"] else 0) + grown[key]
+                amount, run = amount + grown[key], value["run"]
+                at, step = value["seq"] + number, value.get("steps", 0) + number
+        return amount, at, in_run, run, step
 
     def redirects(self, router: str) -> int:
         """How often this router has redirected, or had a human asked, in this run of the graph."""
-        count: int = self.value.get("redirects", _EMPTY).get(router, 0)
+        count: int = self._state[0].get("redirects", _EMPTY).get(router, 0)
         return count
 
     def last(self, *, instruction: str | None = None, node: str | None = None) -> Fact | None:
         """The newest fact of that instruction and node, also when the facts at hand no longer hold it."""
+        for waiting in reversed(self._state[1]):
+            if node in (None, waiting["node"]) and instruction in (None, waiting.get("in")):
+                return waiting
         latest: Mapping[str, tuple[int, Fact, int]] = self.value.get("last", _EMPTY)
         found = [
             (number, fact)
@@ -351,29 +365,46 @@ class Past:
         completed run of that instruction."""
         if self.before is not None and (found := self.before.first_at(instruction)) is not None:
             return found
-        number: int | None = self.value.get("first", _EMPTY).get(instruction)
+        value, waiting = self._state
+        number: int | None = value.get("first", _EMPTY).get(instruction)
+        if number is None:
+            numbered = enumerate(waiting, value.get("seq", 0) + 1)
+            number = next((at for at, fact in numbered if fact.get("in") == instruction), None)
         return number if number is None or self.before is None else self.before.seq + number
 
     def last_at(self, instruction: str) -> int | None:
         """As `first_at`, of the last completed run of that instruction."""
-        number: int | None = self.value.get("latest", _EMPTY).get(instruction)
+        value, waiting = self._state
+        number: int | None = value.get("latest", _EMPTY).get(instruction)
+        for at, fact in enumerate(waiting, 1):
+            if fact.get("in") == instruction:
+                number = value["seq"] + at
         if number is None:
             return None if self.before is None else self.before.last_at(instruction)
         return number + (0 if self.before is None else self.before.seq)
 
     def done_at(self, node: str) -> int | None:
         """As `last_at`, of the last completed run of that node."""
-        number: int = self.value.get("last", _EMPTY).get(node, _NEVER)[2]
+        value, waiting = self._state
+        number: int = value.get("last", _EMPTY).get(node, _NEVER)[2]
+        for at, fact in enumerate(waiting, 1):
+            if fact["node"] == node:
+                number = value["seq"] + at
         if not number:
             return None if self.before is None else self.before.done_at(node)
         return number + (0 if self.before is None else self.before.seq)
 
     def this_run(self) -> list[Fact]:
         """The facts at hand of the graph's current run, parent graphs included."""
-        own: Sequence[Fact] = self.value.get("facts", ())
-        count = self.value.get("seq", 0) - self.value.get("run_from", 0)
-        own = own[-count:] if count else ()
-        return [*(self.before.this_run() if self.before is not None else ()), *own]
+        return list(self.newest())[::-1]
+
+    def newest(self) -> Iterator[Fact]:
+        """As `this_run`, newest first."""
+        value, waiting = self._state
+        count = min(value.get("seq", 0) + len(waiting) - value.get("run_from", 0), self._keep)
+        yield from islice(chain(reversed(waiting), reversed(value.get("facts", ()))), count)
+        if self.before is not None:
+            yield from self.before.newest()
 
 
 _COUNTED = {"nodes": "node", "instructions": "in"}

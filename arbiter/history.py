@@ -572,7 +572,7 @@ class CausalHistory(History):
         """The instructions of the last `count` committed supersteps of this run, oldest first."""
         steps: list[set[Instruction | None]] = []
         key: tuple[str, int] | None = None
-        for fact in reversed(self._past.this_run()):
+        for fact in self._past.newest():
             if "status" in fact:
                 continue  # denied or failed: the step was not done
             where = (fact.get("ns", ""), fact["step"])

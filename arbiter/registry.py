@@ -332,8 +332,9 @@ class Registry:
                     (seat.contract for seat in called if seat.is_async and seat.contract.enforced), None
                 ),
                 shadow=shadow,
-                plain=not (advisors or gates or output_checkers or observers or members or compared)
+                plain=not (advisors or gates or output_checkers or members or compared)
                 and shadow is None
+                and not any(c.recovers or c.needs_of(node, instruction) for c in observers)
                 and all(_is_plain(seat) for seat in (*checkers, *routers))
                 and not any(lane.evaluator.durable for lane in lanes),
                 paces=tuple(

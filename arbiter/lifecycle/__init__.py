@@ -6,7 +6,8 @@ flow       the whole of it, in order; the stages are in the modules named after 
 
 from arbiter.lifecycle.asking import read_answer
 from arbiter.lifecycle.checking import all_allow
-from arbiter.lifecycle.flow import conclude, enqueue, judge, lifecycle, routed
+from arbiter.lifecycle.flow import conclude, enqueue, judge, lifecycle, observed, routed
+from arbiter.lifecycle.observing import tell
 from arbiter.lifecycle.outcomes import note_output
 from arbiter.lifecycle.requests import (
     NO_ANSWER,
@@ -51,8 +52,10 @@ __all__ = [
     "judge",
     "lifecycle",
     "note_output",
+    "observed",
     "opened",
     "read_answer",
     "routed",
+    "tell",
     "with_update",
 ]

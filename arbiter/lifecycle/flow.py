@@ -19,7 +19,7 @@ from arbiter.lifecycle.advising import advise, note_untaken, without_lent
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
 from arbiter.lifecycle.escalating import escalate, held_question, kept_output
-from arbiter.lifecycle.observing import observe
+from arbiter.lifecycle.observing import observe, tell
 from arbiter.lifecycle.outcomes import denied, describe, end, note_output, output_refused
 from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps
 from arbiter.lifecycle.routing import best_attempt, route
@@ -88,6 +88,13 @@ def _govern(run: NodeRun, answers: Any = None) -> Steps:
     else:
         output = yield from correct(run, plan.gate)
     return (yield from conclude(run, output))
+
+
+def observed(run: NodeRun, steps: Steps) -> Steps:
+    """The rest of a plain node run, and what those that observe are told of it."""
+    answer = yield from steps
+    tell(run, run.plan.observers, run.view)
+    return answer
 
 
 def conclude(run: NodeRun, output: Any) -> Steps:

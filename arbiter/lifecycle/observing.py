@@ -18,7 +18,6 @@ def observe(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistor
     """Tell how it went to the checkers that want to know."""
     record = run.record
     evaluations = record.evaluations
-    tallies: dict[str, Mapping[str, float]] = {}
     if isinstance(evaluations, Evaluations) and run.reads is not None:
         # Before the first of them is told: what one finds read must not depend on which came first.
         for checker in observers:
@@ -27,6 +26,13 @@ def observe(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistor
                     yield Resolve(evaluations, lane)
                     if checker.enforced:
                         run.reads.get(name)
+    tell(run, observers, view, prefix)
+
+
+def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, prefix: str = "") -> None:
+    """As `observe`, where none of them needs an evaluation."""
+    record = run.record
+    tallies: dict[str, Mapping[str, float]] = {}
     for checker in observers:
         try:
             show_results(run, checker, view)
