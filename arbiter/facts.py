@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 Fact = dict[str, Any]
 Value = dict[str, Any]
@@ -41,7 +41,11 @@ _EMPTY: Mapping[str, Any] = {}
 def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     """The ledger value after `writes`, in their order. `value` is left as it is."""
     if len(writes) == 1 and value and _is_usual(writes[0]):
-        return _with_usual(value, writes, keep)
+        return Past(value, keep=keep).after(writes).value
+    return _folded(value, writes, keep)
+
+
+def _folded(value: Value, writes: Sequence[Fact], keep: int) -> Value:
     new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
@@ -60,27 +64,29 @@ def _is_usual(fact: Fact) -> bool:
     return not ("by" in fact or "status" in fact or "inner" in fact or "why" in fact or "start" in fact)
 
 
-def _with_usual(value: Value, written: Sequence[Fact], keep: int) -> Value:
-    """What `_Fold` makes of usual facts of supersteps one after another."""
+def _with_usual(value: Value, written: Sequence[Fact], grown: _Grown, keep: int) -> Value:
+    """What `_Fold` makes of usual facts of supersteps one after another, which have changed the tallies `grown`."""
     number, step = value["seq"], value.get("steps", 0)
     nodes: dict[str, int] = {**value.get("nodes", _EMPTY)}
     last: dict[str, Any] = {**value.get("last", _EMPTY)}
     facts: list[Fact] = [*value["facts"], *written]
     del facts[: -keep or None]
     new: Value = {**value, "nodes": nodes, "last": last, "facts": facts}
-    tallies: dict[str, dict[str, list[Any]]] | None = None
     for fact in written:
         number, step = number + 1, step + 1
         node = fact["node"]
         nodes[node] = nodes.get(node, 0) + 1
         last[node] = [number, fact, number]
-        if (grown := fact.get("tallies")) is not None:
-            if tallies is None:
-                tallies = new["tallies"] = {**value.get("tallies", _EMPTY)}
-            for policy, amounts in grown.items():
-                changes = [(key, amount, number, step) for key, amount in amounts.items()]
-                tallies[policy] = _tallied(tallies.get(policy, _EMPTY), value["run"], changes)
     new["seq"], new["steps"] = number, step
+    if grown:
+        tallies: dict[str, Any] = {**value.get("tallies", _EMPTY)}
+        new["tallies"] = tallies
+        for policy, changed in grown.items():
+            kept: dict[str, Any] = {**tallies.get(policy, _EMPTY)}
+            tallies[policy] = kept
+            for key, tally in changed.items():
+                kept.pop(key, None)  # the order of the keys is that in which they changed
+                kept[key] = list(tally)
     numbered = [(fact["in"], at) for at, fact in enumerate(written, value["seq"] + 1) if "in" in fact]
     if numbered:
         counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
@@ -116,6 +122,24 @@ def _tallied(
 
 
 _NO_TALLY_YET = [0, 0, 0, -1, 0]
+
+
+def _grown(value: Value, before: _Grown, tallies: Mapping[str, Mapping[str, float]], number: int) -> _Grown | None:
+    """The tallies that waiting facts have changed, when one more does, the last of so many. None if that has to be
+    folded: some keys may have to go."""
+    run, seq, steps = value["run"], value["seq"] + number, value.get("steps", 0) + number
+    known = value.get("tallies", _EMPTY)
+    grown = dict(before)
+    for policy, amounts in tallies.items():
+        old = known.get(policy, _EMPTY)
+        if len(amounts) > _MOST_GROWN or len(old) > KEEP_TALLIES - _MOST_WAITING * _MOST_GROWN:
+            return None
+        new = grown[policy] = {**grown.get(policy, _EMPTY)}
+        for key, amount in amounts.items():
+            # Taken out and put back at the end: the order of the keys is that in which they changed.
+            total, _, in_run, of_run, _ = new.pop(key, None) or old.get(key, _NOT_COUNTED)
+            new[key] = (total + amount, seq, (in_run if of_run == run else 0) + amount, run, steps)
+    return grown
 
 
 class _Fold:
@@ -220,44 +244,68 @@ class _Fold:
         self._facts.extend(inner["facts"])
 
 
+class Tally(NamedTuple):
+    """A sum over node runs. `at` is the number, counted from 1 over all committed node runs, of the last run that
+    added to it; 0 if none did."""
+
+    amount: float
+    at: int
+    in_run: float
+    """How much of `amount` was added in the current run of the graph."""
+
+
+NO_TALLY = Tally(0, 0, 0)
 _MOST_WAITING = 8
+_MOST_GROWN = 8
+_Grown = Mapping[str, Mapping[str, tuple[float, int, float, int, int]]]
 
 
 class Past:
     """The committed past of one node run: the ledger value of its graph, after those of the parent graphs.
 
-    Usual facts are folded into the value when somebody reads it; many never do, and a few together cost less.
+    Usual facts wait until somebody reads the value; many never do, and to fold a few together costs less. What is asked
+    for most often is told without folding.
     """
 
     __slots__ = ("_keep", "_state", "before")
 
     def __init__(
-        self, value: Value, before: Past | None = None, keep: int = KEEP, waiting: tuple[Fact, ...] = ()
+        self,
+        value: Value,
+        before: Past | None = None,
+        keep: int = KEEP,
+        waiting: tuple[Fact, ...] = (),
+        grown: _Grown = _EMPTY,
     ) -> None:
-        self._state = (value, waiting)
-        """A value, and the facts that it does not have yet, one a superstep. One attribute, since threads share it."""
+        self._state = (value, waiting, grown)
+        """A value; the facts that it does not have yet, one a superstep; and the tallies that they have changed. One
+        attribute, since threads share it."""
         self._keep = keep
         self.before = before
 
     @property
     def value(self) -> Value:
-        value, waiting = self._state
+        value, waiting, grown = self._state
         if waiting:
-            value = _with_usual(value, waiting, self._keep)
-            self._state = value, ()
+            value = _with_usual(value, waiting, grown, self._keep)
+            self._state = value, (), _EMPTY
         return value
 
     def after(self, writes: Sequence[Fact]) -> Past:
         """The past of the next superstep, when `writes` are committed."""
-        value, waiting = self._state
-        if len(writes) == 1 and value and len(waiting) < _MOST_WAITING and _is_usual(writes[0]):
-            return Past(value, self.before, self._keep, (*waiting, writes[0]))
-        return Past(fold(self.value, writes, self._keep), self.before, self._keep)
+        value, waiting, grown = self._state
+        if len(writes) == 1 and value and len(waiting) < _MOST_WAITING and _is_usual(fact := writes[0]):
+            if "tallies" not in fact:
+                return Past(value, self.before, self._keep, (*waiting, fact), grown)
+            new = _grown(value, grown, fact["tallies"], len(waiting) + 1)
+            if new is not None:
+                return Past(value, self.before, self._keep, (*waiting, fact), new)
+        return Past(_folded(self.value, writes, self._keep), self.before, self._keep)
 
     def inside(self, before: Past) -> Past:
         """The same, of a subgraph that a node with the past `before` has called."""
-        value, waiting = self._state
-        return Past(value, before, self._keep, waiting)
+        value, waiting, grown = self._state
+        return Past(value, before, self._keep, waiting, grown)
 
     def facts(self) -> Iterator[Fact]:
         """The facts at hand, oldest first; at most N of each graph."""
@@ -267,7 +315,7 @@ class Past:
 
     def total(self, kind: str, key: str) -> int:
         """How often `key` was counted in "nodes", "instructions", "denied"; exact, in constant time."""
-        value, waiting = self._state
+        value, waiting, _ = self._state
         own: int = value.get(kind, _EMPTY).get(key, 0)
         if (field := _COUNTED.get(kind)) is not None:
             for fact in waiting:
@@ -278,14 +326,14 @@ class Past:
     @property
     def seq(self) -> int:
         """How many node runs were ever committed."""
-        value, waiting = self._state
+        value, waiting, _ = self._state
         own: int = value.get("seq", 0) + len(waiting)
         return own + self.before.seq if self.before is not None else own
 
     @property
     def steps(self) -> int:
         """How many supersteps those took. What a subgraph did counts, side by side with its superstep."""
-        value, waiting = self._state
+        value, waiting, _ = self._state
         own: int = value.get("steps", 0) + len(waiting)
         return own + self.before.steps if self.before is not None else own
 
@@ -297,21 +345,21 @@ class Past:
         number: int = self._state[0].get("run_from", 0)
         return number
 
-    def tally(self, policy: str, key: str) -> tuple[float, int, float]:
-        """What was counted under `key`: the amount, the number of the fact that last added to it (0: none), and
-        how much of it in this run. In constant time."""
+    def tally(self, policy: str, key: str) -> Tally:
+        """What was counted under `key`. In constant time."""
         amount, at, in_run, run, _ = self._tally(policy, key)
         if run != self._state[0].get("run", 0):
             in_run = 0
         if self.before is None:
-            return amount, at, in_run
+            return Tally(amount, at, in_run)
         outer, outer_at, outer_in_run = self.before.tally(policy, key)
-        return outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run
+        return Tally(outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run)
 
     def tally_keys(self, policy: str) -> set[str]:
         """The keys under which something is counted."""
-        own = self.value.get("tallies", _EMPTY).get(policy, _EMPTY)
-        return {*own, *(self.before.tally_keys(policy) if self.before is not None else ())}
+        value, _, grown = self._state
+        keys = {*value.get("tallies", _EMPTY).get(policy, _EMPTY), *grown.get(policy, ())}
+        return keys if self.before is None else keys | self.before.tally_keys(policy)
 
     def own_tally(self, policy: str, key: str) -> float:
         """The amount without what the graphs around this one have counted."""
@@ -325,18 +373,11 @@ class Past:
         return self.before.steps + step if step else self.before.tallied_in(policy, key)
 
     def _tally(self, policy: str, key: str) -> tuple[float, int, float, int, int]:
-        value, waiting = self._state
-        tallies = value.get("tallies", _EMPTY).get(policy, _EMPTY)
-        if waiting and len(tallies) > KEEP_TALLIES - 2 * _MOST_WAITING:
-            value, waiting = self.value, ()  # some may have to go
-            tallies = value.get("tallies", _EMPTY).get(policy, _EMPTY)
-        amount, at, in_run, run, step = tallies.get(key, _NO_TALLY)
-        for number, fact in enumerate(waiting, 1):
-            if (grown := fact.get("tallies", _EMPTY).get(policy)) is not None and key in grown:
-                in_run = (in_run if run == value["run"] else 0) + grown[key]
-                amount, run = amount + grown[key], value["run"]
-                at, step = value["seq"] + number, value.get("steps", 0) + number
-        return amount, at, in_run, run, step
+        value, _, grown = self._state
+        if policy in grown and (found := grown[policy].get(key)) is not None:
+            return found
+        known: Any = value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NOT_COUNTED)
+        return known  # type: ignore[no-any-return]
 
     def redirects(self, router: str) -> int:
         """How often this router has redirected, or had a human asked, in this run of the graph."""
@@ -365,7 +406,7 @@ class Past:
         completed run of that instruction."""
         if self.before is not None and (found := self.before.first_at(instruction)) is not None:
             return found
-        value, waiting = self._state
+        value, waiting, _ = self._state
         number: int | None = value.get("first", _EMPTY).get(instruction)
         if number is None:
             numbered = enumerate(waiting, value.get("seq", 0) + 1)
@@ -374,7 +415,7 @@ class Past:
 
     def last_at(self, instruction: str) -> int | None:
         """As `first_at`, of the last completed run of that instruction."""
-        value, waiting = self._state
+        value, waiting, _ = self._state
         number: int | None = value.get("latest", _EMPTY).get(instruction)
         for at, fact in enumerate(waiting, 1):
             if fact.get("in") == instruction:
@@ -385,7 +426,7 @@ class Past:
 
     def done_at(self, node: str) -> int | None:
         """As `last_at`, of the last completed run of that node."""
-        value, waiting = self._state
+        value, waiting, _ = self._state
         number: int = value.get("last", _EMPTY).get(node, _NEVER)[2]
         for at, fact in enumerate(waiting, 1):
             if fact["node"] == node:
@@ -400,7 +441,7 @@ class Past:
 
     def newest(self) -> Iterator[Fact]:
         """As `this_run`, newest first."""
-        value, waiting = self._state
+        value, waiting, _ = self._state
         count = min(value.get("seq", 0) + len(waiting) - value.get("run_from", 0), self._keep)
         yield from islice(chain(reversed(waiting), reversed(value.get("facts", ()))), count)
         if self.before is not None:
@@ -408,6 +449,6 @@ class Past:
 
 
 _COUNTED = {"nodes": "node", "instructions": "in"}
-_NO_TALLY = (0, 0, 0, 0, 0)
+_NOT_COUNTED = (0, 0, 0, 0, 0)
 _NEVER = (0, None, 0)
 NO_PAST = Past({})

@@ -12,9 +12,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from arbiter.facts import Fact, Past
+from arbiter.facts import NO_TALLY, Fact, Past, Tally
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.states import FrozenDict
 from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
@@ -313,19 +313,6 @@ class HistoryItem:
         return f"<HistoryItem {self.node!r}{kind} {self.status}>"
 
 
-class Tally(NamedTuple):
-    """A sum over node runs. `at` is the number, counted from 1 over all committed node runs, of the last run that
-    added to it; 0 if none did."""
-
-    amount: float
-    at: int
-    in_run: float
-    """How much of `amount` was added in the current run of the graph."""
-
-
-NO_TALLY = Tally(0, 0, 0)
-
-
 class History:
     """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
 
@@ -526,7 +513,7 @@ class CausalHistory(History):
         return own + (self._past.total("nodes", node) if fact is not None else 0)
 
     def tally(self, policy: str, key: str) -> Tally:
-        return Tally(*self._past.tally(self._tallies + policy, key))
+        return self._past.tally(self._tallies + policy, key)
 
     def tally_keys(self, policy: str) -> Collection[str]:
         return self._past.tally_keys(self._tallies + policy)

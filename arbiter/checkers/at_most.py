@@ -34,7 +34,8 @@ class AtMost(TemporalRule):
         self.times = whole(self.owner, "times", times, 0)
 
     def check_before(self, history: History) -> Verdict:
-        ran = self.tallied(history, "runs")
+        tally = history.tally(self.name, "runs")
+        ran = tally.in_run if self.per == "run" else tally.amount
         if ran < self.times:
             return ALLOW
         return Verdict.deny(f"ran {how_often(int(ran))}{self.span}; at most {self.times} allowed")

@@ -10,7 +10,7 @@ from arbiter.errors import ParameterError, UnknownInstructionError
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.policy import PolicyChecker
-from arbiter.verdicts import Verdict
+from arbiter.verdicts import ALLOW, Verdict
 
 Clears = Literal["written", "all"]
 
@@ -45,9 +45,6 @@ class _Source:
     instructions: frozenset[Instruction]
     keys: frozenset[str] | None
     input_keys: frozenset[str]
-
-    def marks(self, instruction: Instruction | None, key: str) -> bool:
-        return instruction in self.instructions and (self.keys is None or key in self.keys)
 
 
 class FlowChecker(PolicyChecker):
@@ -105,16 +102,17 @@ class FlowChecker(PolicyChecker):
         own = history.entries[-1][-1]
         labels = () if own.instruction is None else self._forbidden.get(own.instruction, ())
         if not labels or not super().applies_to(own.node, own.instruction):
-            return Verdict.allow()
-        full = self._is_full(history)
+            return ALLOW
+        counted = history.tally_keys(self.name)
+        full = self._is_full(history, counted)
         found = [
             self._reason(history, label, key)
             for label in labels
-            for key in self._reads(history, own, label)
-            if full or self._has_any(history, label, key)
+            for key in self._reads(counted, own, label)
+            if full or self._may_have(history, counted, label, (key,))
         ]
         if not found:
-            return Verdict.allow()
+            return ALLOW
         more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
         return Verdict.deny(
             f"{own.instruction} may not read {', '.join(found[:_MOST])}{more}. {self._remedy()}"
@@ -124,75 +122,81 @@ class FlowChecker(PolicyChecker):
         own = history.entries[-1][-1]
         if own.status != "completed":
             return None  # nothing of it is committed
-        counted: dict[str, float] = {}
-        clearing = own.instruction in self._cleared_by
-        full = self._is_full(history)
+        new: dict[str, float] = {}
+        instruction = own.instruction
+        clearing = instruction in self._cleared_by
+        counted = history.tally_keys(self.name)
+        full = self._is_full(history, counted)
         for label, source in self._sources.items():
             if clearing:
-                counted.update(self._cleared(history, own, label))
+                new.update(self._cleared(history, counted, own, label))
                 continue
-            tainted = any(
-                full or self._has_any(history, label, key) for key in self._reads(history, own, label)
-            )
+            reads = self._reads(counted, own, label)
+            tainted = bool(reads) if full else self._may_have(history, counted, label, reads)
+            written = instruction in source.instructions
+            if not tainted and not written:
+                continue
             for key in own.output_state:
-                if tainted or source.marks(own.instruction, key):
-                    counted[_label(label, key)] = 1
-            if tainted or own.instruction in source.instructions:
-                counted[_label(label, _SENT)] = 1
-        if (full and not (clearing and self.clears == "all")) or (not clearing and len(counted) > _MOST_KEYS):
+                if tainted or source.keys is None or key in source.keys:
+                    new[_label(label, key)] = 1
+            new[_label(label, _SENT)] = 1
+        if (full and not (clearing and self.clears == "all")) or (not clearing and len(new) > _MOST_KEYS):
             for label in self._sources:
-                counted[_label(label, _ANY)] = 1  # the last one, so that it is kept
-        return counted
+                new[_label(label, _ANY)] = 1  # the last one, so that it is kept
+        return new
 
-    def _is_full(self, history: History) -> bool:
+    # `counted` is for what this rule has tallies.
+
+    def _is_full(self, history: History, counted: Collection[str]) -> bool:
         """Whether more labels of keys are in sight than are remembered: others may have been pushed out."""
-        if len(history.tally_keys(self.name)) <= _MOST_KEYS:
+        if len(counted) <= _MOST_KEYS:
             return False
         labelled = (
-            self._has(history, label, key) for label in self._sources for key in self._known(history, label)
+            self._has(history, label, key) for label in self._sources for key in self._known(counted, label)
         )
         return sum(labelled) > _MOST_KEYS
 
-    def _cleared(self, history: History, own: HistoryItem, label: str) -> Iterator[tuple[str, float]]:
-        known = self._known(history, label)
+    def _cleared(
+        self, history: History, counted: Collection[str], own: HistoryItem, label: str
+    ) -> Iterator[tuple[str, float]]:
+        known = self._known(counted, label)
         cleared = known if self.clears == "all" else {*own.output_state, _SENT}
         for key in known:
             if self._has(history, label, key):
                 if key in cleared:
-                    yield self._clear(history, label, key), 1
+                    labelled = history.tally(self.name, _label(label, key)).amount
+                    yield _clear(label, key, labelled), 1
                 # Of many tallies those are kept that grew last. With nothing added a label has grown, too: it is kept
                 # longer than what cleared it, so that its number never starts again from 0 beside an old clearing.
                 yield _label(label, key), 0
 
-    def _known(self, history: History, label: str) -> Collection[str]:
+    def _known(self, counted: Collection[str], label: str) -> Collection[str]:
         """The keys that have or had the label."""
         prefix = _label(label, "")
-        counted = {
-            key.removeprefix(prefix) for key in history.tally_keys(self.name) if key.startswith(prefix)
-        }
-        return counted | self._sources[label].input_keys
+        had = {key.removeprefix(prefix) for key in counted if key.startswith(prefix)}
+        return had | self._sources[label].input_keys
 
-    def _reads(self, history: History, own: HistoryItem, label: str) -> Iterable[str]:
-        return self._known(history, label) if own.sent else own.input_state
+    def _reads(self, counted: Collection[str], own: HistoryItem, label: str) -> Collection[str]:
+        return self._known(counted, label) if own.sent else own.input_state.keys()
 
-    def _has_any(self, history: History, label: str, key: str) -> bool:
-        """Whether the key is labelled, or it may be, since some labels are forgotten."""
-        return self._has(history, label, key) or self._has(history, label, _ANY)
+    def _may_have(
+        self, history: History, counted: Collection[str], label: str, keys: Collection[str]
+    ) -> bool:
+        """Whether one of the keys is labelled, or may be, since some labels are forgotten."""
+        from_start = self._sources[label].input_keys
+        for key in keys:
+            if (key in from_start or _label(label, key) in counted) and self._has(history, label, key):
+                return True
+        return bool(keys) and _label(label, _ANY) in counted and self._has(history, label, _ANY)
 
     def _has(self, history: History, label: str, key: str) -> bool:
         """Whether the key is labelled: no clearing step has seen all of its labellings."""
         from_start = key in self._sources[label].input_keys
-        if not from_start and not history.tally(self.name, _label(label, key)).amount:
+        labelled = history.tally(self.name, _label(label, key)).amount
+        if not from_start and not labelled:
             return False
-        cleared = history.tally(self.name, self._clear(history, label, key))
+        cleared = history.tally(self.name, _clear(label, key, labelled))
         return not (cleared.in_run if from_start else cleared.amount)
-
-    def _clear(self, history: History, label: str, key: str) -> str:
-        """The tally of the steps that cleared the key and had seen as many labellings as there are now.
-
-        A sibling of a clearing step that labels the key raises that number, so its label stays.
-        """
-        return f"clear:{label}:{int(history.tally(self.name, _label(label, key)).amount)}:{key}"
 
     def _reason(self, history: History, label: str, key: str) -> str:
         what = "what was sent to it" if key == _SENT else repr(key)
@@ -271,6 +275,14 @@ class FlowChecker(PolicyChecker):
 
     def _wrong(self, parameter: str, problem: str) -> ParameterError:
         return ParameterError(f"checker {self.name!r}", parameter, problem)
+
+
+def _clear(label: str, key: str, labelled: float) -> str:
+    """The tally of the steps that cleared the key and had seen as many labellings as there are now.
+
+    A sibling of a clearing step that labels the key raises that number, so its label stays.
+    """
+    return f"clear:{label}:{int(labelled)}:{key}"
 
 
 def _label(label: str, key: str) -> str:

@@ -8,7 +8,7 @@ from arbiter.errors import RegistrationError
 from arbiter.history import CausalHistory, History
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.policy import PolicyChecker
-from arbiter.verdicts import Verdict
+from arbiter.verdicts import ALLOW, Verdict
 
 
 class HistoryPolicyChecker(PolicyChecker):
@@ -49,7 +49,7 @@ class HistoryPolicyChecker(PolicyChecker):
         *before, last = self.bad_sequence
         own = history.entries[-1][-1]
         if own.instruction != last or (before and not self._happened(history, before)):
-            return Verdict.allow()
+            return ALLOW
         steps = " → ".join(map(str, self.bad_sequence))
         how = "" if self.adjacent else ", with other steps between,"
         return Verdict.deny(f"the sequence {steps}{how} is forbidden")

@@ -31,18 +31,20 @@ def observe(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistor
 
 def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, prefix: str = "") -> None:
     """As `observe`, where none of them needs an evaluation."""
-    record = run.record
+    record, reads = run.record, run.reads
     tallies: dict[str, Mapping[str, float]] = {}
     for checker in observers:
         try:
-            show_results(run, checker, view)
-            found: Any = checker.observe(view)
-            if found:
-                tallies[prefix + checker.name] = {str(key): _amount(amount) for key, amount in found.items()}
+            if reads is not None:
+                show_results(run, checker, view)
+            if found := checker.observe(view):
+                counted = tallies[prefix + checker.name] = {}
+                for key, amount in found.items():
+                    counted[str(key)] = _amount(amount)
         except Exception as exc:
             record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
         finally:
-            if run.reads is not None:
+            if reads is not None:
                 view.give_results(None)
     if tallies:
         record.tallies = {**record.tallies, **tallies}
