@@ -442,15 +442,16 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
         return sum(1 for _ in self)
 
 
-_GATHER = 0.02
-_IDLE = 5.0
+_LOOK = 0.05
+_LOOKS = 100
+_IDLE = _LOOK * _LOOKS
 
 
 class Background:
     """Runs the evaluations that nobody reads. One per `ArbiterOS`.
 
-    A worker that is woken waits a moment before it begins. What runs now goes first, since Python runs one thread at a
-    time, and what it brings in the meantime costs nobody another waking.
+    Its worker looks now and then whether there are some. What runs in the meantime goes first, since Python runs one
+    thread at a time, and nobody pays for waking it.
     """
 
     def __init__(self) -> None:
@@ -459,14 +460,10 @@ class Background:
         self._none_open = threading.Condition(self._lock)
         self._open = 0
         self._wake = threading.Event()
-        self._hurry = threading.Event()
-        """Set while somebody waits for what is queued."""
-        self._drains = 0
-        self._asleep = False
         self._worker: threading.Thread | None = None
 
     def enqueue(self, evaluations: Evaluations) -> None:
-        """Queue an item's evaluations. Cheap: only a worker that fell asleep is woken."""
+        """Queue an item's evaluations."""
         with self._lock:
             self._open += 1
             self._queue.append(evaluations)
@@ -475,42 +472,28 @@ class Background:
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="arbiter-evaluations", daemon=True)
                 self._worker.start()
-            elif self._asleep:
-                self._asleep = False
-                self._wake.set()
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all queued evaluations are done; False if `timeout` (seconds) was too short."""
         with self._none_open:
-            self._drains += 1
-            self._hurry.set()
-            try:
-                return self._none_open.wait_for(lambda: self._open == 0, timeout)
-            finally:
-                self._drains -= 1
-                if self._drains == 0:
-                    self._hurry.clear()
+            self._wake.set()
+            return self._none_open.wait_for(lambda: self._open == 0, timeout)
 
     def _work(self) -> None:
-        while self._sleep():
-            self._hurry.wait(_GATHER)  # not time.sleep, which people's tests replace
-            while self._queue:
-                self._process(self._queue.popleft())
-
-    def _sleep(self) -> bool:
-        """Wait for work; False when there was none for so long that the worker should end."""
-        with self._lock:
-            if self._queue:
-                return True
+        idle = 0
+        while idle < _LOOKS:
+            self._wake.wait(_LOOK)  # not time.sleep, which people's tests replace
             self._wake.clear()
-            self._asleep = True
-        woken = self._wake.wait(_IDLE)
-        with self._lock:
-            self._asleep = False
-            if woken or self._queue:
-                return True
-            self._worker = None
-            return False
+            idle += 1
+            while self._queue:
+                idle = 0
+                self._process(self._queue.popleft())
+            if idle == _LOOKS:
+                with self._lock:
+                    if self._queue:
+                        idle = 0
+                    else:
+                        self._worker = None
 
     def _process(self, evaluations: Evaluations) -> None:
         together = evaluations.together

@@ -486,6 +486,8 @@ class CausalHistory(History):
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
         """From now on the node's own item shows these results; None: those of its record."""
         self._own._evaluations = evaluations  # pyright: ignore[reportPrivateUsage]
+        if evaluations is None:
+            self._own._input = self._own._output = _UNSEEN
 
     @property
     def past(self) -> Past:

@@ -108,7 +108,7 @@ def number_at(state: Mapping[str, Any], key: str) -> float | None:
 def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
     """What the history keeps of a node's input or output."""
     if how == "shallow":
-        return as_state(value)
+        return dict(value) if type(value) is dict else as_state(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if how == "deep":
         return {key: _deepcopy(part) for key, part in as_state(value).items()}
     return {key: _digest_or_mark(part) for key, part in as_state(value).items()}

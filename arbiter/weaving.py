@@ -55,10 +55,11 @@ from langgraph._internal._constants import (
     INTERRUPT,
     NS_SEP,
     NULL_TASK_ID,
+    PULL,
     RESUME,
     TASKS,
 )
-from langgraph._internal._runnable import RunnableSeq
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
 from langgraph.constants import END, START
@@ -530,6 +531,8 @@ class GovernedNode(Runnable[Any, Any]):
     ) -> None:
         self.name = node
         self.node = node
+        self.path = (PULL, node)
+        """The path of its tasks, where they were not sent."""
         self.core = core
         self.body = body
         self.instruction = instruction
@@ -540,6 +543,7 @@ class GovernedNode(Runnable[Any, Any]):
         """Whether a gated writer follows that commits the fact."""
         self.is_subgraph = is_subgraph
         self.is_sequence = type(body) is LcelSteps
+        self.function, self.afunction = _functions_of(body)
         self._plan = Plan()
         self._planned = -1
 
@@ -590,6 +594,15 @@ class GovernedNode(Runnable[Any, Any]):
             raise
 
 
+def _functions_of(body: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
+    """The function of a node and its async form, where LangGraph would do no more than call it with the input."""
+    if type(body) is not RunnableCallable or body.trace or body.func_accepts or body.kwargs:
+        return None, None
+    if body.explode_args or not body.recurse:
+        return None, None
+    return body.func, body.afunc
+
+
 class Visit(NodeRun):
     """One attempt of one task at a governed node."""
 
@@ -599,13 +612,15 @@ class Visit(NodeRun):
         core = node.core
         if stack := running_lanes():
             _refuse_evaluator(stack, node)
-        conf = _conf(config)
+        conf: dict[str, Any] = config.get(CONF, {})
         metadata: Mapping[str, Any] = config.get("metadata") or {}
         ledger = _ledger_in(conf)
         loop: Any = ledger.loop
         task: str = conf[CONFIG_KEY_TASK_ID]
         step: int = metadata["langgraph_step"]
         path = metadata.get("langgraph_path", ())
+        if path == node.path:
+            path = node.path  # one object for all its runs
         settings = core.settings
         parent = opened.get()
         if parent is not None and parent.settings is settings:
@@ -777,6 +792,10 @@ class Visit(NodeRun):
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
+            elif node.function is not None and not self._kwargs:
+                output = node.function(input)
+                if type(output) is not dict and isinstance(output, Runnable):
+                    output = cast(Any, output).invoke(input, config)
             else:
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
@@ -792,6 +811,10 @@ class Visit(NodeRun):
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
+            elif node.afunction is not None and not self._kwargs:
+                output = await node.afunction(input)
+                if type(output) is not dict and isinstance(output, Runnable):
+                    output = await cast(Any, output).ainvoke(input, config)
             else:
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
@@ -836,7 +859,7 @@ class Visit(NodeRun):
     def finish(self, output: Any) -> Any:
         """Hand output and fact to the writers."""
         fact = None
-        if not self.node.core.registry.empty:
+        if self.node.core.registry.version:  # something was registered
             fact = self.fact()
             if self.parent is not None:
                 self._report(fact)
