@@ -386,14 +386,20 @@ class Past:
 
     def last(self, *, instruction: str | None = None, node: str | None = None) -> Fact | None:
         """The newest fact of that instruction and node, also when the facts at hand no longer hold it."""
-        for waiting in reversed(self._state[1]):
-            if node in (None, waiting["node"]) and instruction in (None, waiting.get("in")):
-                return waiting
-        latest: Mapping[str, tuple[int, Fact, int]] = self.value.get("last", _EMPTY)
+        value, waiting, _ = self._state
+        newer: set[str] = set()
+        for fact in reversed(waiting):
+            if fact["node"] not in newer:
+                if node in (None, fact["node"]) and instruction in (None, fact.get("in")):
+                    return fact
+                newer.add(fact["node"])
+        latest: Mapping[str, tuple[int, Fact, int]] = value.get("last", _EMPTY)
         found = [
             (number, fact)
             for name, (number, fact, _) in latest.items()
-            if (node is None or name == node) and (instruction is None or fact.get("in") == instruction)
+            if name not in newer
+            and (node is None or name == node)
+            and (instruction is None or fact.get("in") == instruction)
         ]
         if found:
             return max(found, key=lambda numbered: numbered[0])[1]

@@ -243,3 +243,44 @@ def test_tallies_stay_bounded_whatever_their_sign() -> None:
     for number in range(1200):
         value = fold(value, [counting(**{f"k{number}": -1})])
     assert len(value["tallies"]["p"]) == 4 * facts.KEEP_TALLIES
+
+
+one_or_more = st.one_of(st.just([RUN]), st.lists(plain, min_size=1, max_size=2))
+
+
+@settings(max_examples=200, deadline=None)
+@given(program=st.lists(one_or_more, max_size=25), keep=st.integers(1, 12), most=st.sampled_from([2, 256]))
+def test_facts_that_wait_are_told_as_if_they_were_folded(
+    program: list[list[dict[str, Any]]], keep: int, most: int
+) -> None:
+    """Whoever reads between two supersteps, and whatever he reads, finds what a fold at each of them would give."""
+    value: Value = {}
+    waiting = Past(value, keep=keep)
+    with patch.object(facts, "KEEP_TALLIES", most), patch.object(facts, "_MOST_TALLIES", 4 * most):
+        for number, writes in enumerate([[RUN], *program]):
+            committed = [{"id": f"{number}.{at}", "step": number, "at": 0.0, **w} for at, w in enumerate(writes)]
+            value = facts._folded(value, writes if writes == [RUN] else committed, keep)  # pyright: ignore[reportPrivateUsage]
+            waiting = waiting.after(writes if writes == [RUN] else committed)
+            outer = Past(fold({}, [RUN, {"id": "", "node": "a", "step": 0, "at": 0.0, "in": "X"}]))
+            for before in (None, outer):
+                assert told(waiting.inside(before)) == told(Past(value, before, keep))
+
+
+def told(past: Past) -> list[Any]:
+    """All that a past says; its value last, since reading that is what folds."""
+    policies = ("p", "q")
+    return [
+        (past.seq, past.steps, past.run_from, past.redirects("r")),
+        [past.total(kind, key) for kind, keys in (("nodes", NODES), ("instructions", KINDS)) for key in keys],
+        past.total("denied", "p"),
+        [(past.tally(p, k), past.tallied_in(p, k), past.own_tally(p, k)) for p in policies for k in KEYS],
+        [past.tally_keys(policy) for policy in policies],
+        [(past.first_at(kind), past.last_at(kind), past.last(instruction=kind)) for kind in KINDS],
+        [(past.done_at(node), past.last(node=node)) for node in NODES],
+        past.last(node="a", instruction="X"),
+        past.this_run(),
+        list(past.newest()),
+        list(past.facts()),
+        json.dumps(past.value.get("tallies")),  # the order of the keys counts too
+        past.value,
+    ]
