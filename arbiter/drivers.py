@@ -85,7 +85,8 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
         judge(run)
     if seats := plan.routers:
         view = run.view
-        view.give_results(run.reads)
+        if run.reads is not None:
+            view.give_results(run.reads)
         targets = _call_routers(seats, (view, freeze(output)), run, timed)
         for target in targets:
             if target is not None:

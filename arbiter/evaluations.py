@@ -33,13 +33,8 @@ from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
 
 _log = logging.getLogger(__name__)
 Stack = tuple[tuple["Lane", int], ...]
-_running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
-"""The evaluations that run in this context: the evaluator's lane, and the id of its `Evaluations`."""
-
-
-def running_lanes() -> Stack:
-    """The evaluations in whose `evaluate` the caller runs."""
-    return _running.get()
+running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
+"""The evaluations in whose `evaluate` the caller runs: the evaluator's lane, and the id of its `Evaluations`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class Lane:
 
     def run(self, evaluations: Evaluations, outcomes: list[Outcome | None], at: int) -> Outcome:
         """Make sure that this evaluator's outcome stands in `outcomes`, and return it. Never raises."""
-        stack, own = _running.get(), (self, id(evaluations))
+        stack, own = running.get(), (self, id(evaluations))
         if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
         deadline = self.evaluator.deadline
@@ -84,7 +79,7 @@ class Lane:
             timeout=-1 if deadline is None else deadline
         ):
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
-        token = _running.set((*stack, own))
+        token = running.set((*stack, own))
         # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
         ambient = None
         if var_child_runnable_config.get() is not None:
@@ -96,7 +91,7 @@ class Lane:
         finally:
             if ambient is not None:
                 var_child_runnable_config.reset(ambient)
-            _running.reset(token)
+            running.reset(token)
             self.lock.release()
 
     def _outcome(self, view: History, deadline: float | None) -> Outcome:
@@ -120,7 +115,7 @@ class Lane:
         if deadline is None or self.is_async:
             return self.pace.timed(self.evaluator.evaluate, view)
         context = Context()  # nothing of the graph's run reaches an evaluator
-        context.run(_running.set, _running.get())
+        context.run(running.set, running.get())
         call = partial(self.pace.timed, self.evaluator.evaluate, view)
         return self.runner.run(lambda: context.run(call), deadline)
 
@@ -129,11 +124,11 @@ class Lane:
         if LOOP.is_here:
             coroutine.close()
             raise RuntimeError(_FROM_THE_LOOP.format(self.name))
-        return within(deadline, LOOP.submit(_in(_running.get(), coroutine)))
+        return within(deadline, LOOP.submit(_in(running.get(), coroutine)))
 
 
 async def _in(stack: Stack, coroutine: Any) -> Any:
-    _running.set(stack)
+    running.set(stack)
     try:
         return await coroutine
     except (
@@ -175,12 +170,12 @@ class Together:
         """Run the turn, if nobody has begun. `settle` is called with its outcome before anybody else has it."""
         with self._lock:
             if self._future is None:
-                stack = (*_running.get(), *((lane, key) for lane in self.lanes))
+                stack = (*running.get(), *((lane, key) for lane in self.lanes))
                 self._future = LOOP.submit(self._run(stack, settle))
             return self._future
 
     async def _run(self, stack: Stack, settle: Callable[[TurnOutcome], None]) -> TurnOutcome:
-        _running.set(stack)
+        running.set(stack)
         turn, self.turn = self.turn, None
         assert turn is not None
         try:
@@ -250,7 +245,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         return self.together is not None and lane in self.together.lanes
 
     def _run_together(self, lane: Lane) -> Outcome:
-        if (lane, id(self)) in _running.get():
+        if (lane, id(self)) in running.get():
             return _Failure(f"evaluator {lane.name!r} waits for its own turn")
         if LOOP.is_here:
             return _Failure(_FROM_THE_LOOP.format(lane.name))
@@ -311,7 +306,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         if lane is None:
             return None
         if not self.done(lane) and self.in_cycle(lane):
-            if (lane, id(self)) not in _running.get():
+            if (lane, id(self)) not in running.get():
                 await asyncio.wrap_future(self.start_together())
         elif not self.done(lane) and not lane.pace.inline:
             await asyncio.wrap_future(start(lambda: self.resolve(lane), context=Context()))
@@ -392,10 +387,12 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
         self._unseen = unseen
 
     def __getitem__(self, name: str) -> EvaluationResult:
-        found: EvaluationResult | None = self.get(name)
-        if found is None:
+        if name not in self._unseen and (found := self.evaluations.find(name)) is not None:
+            self.read[name] = found
+            return found
+        if self.get(name) is None:  # which also notes what failed
             raise KeyError(name)
-        return found
+        return self.read[name]
 
     def get(self, key: str, default: Any = None) -> Any:
         if key in self._unseen:

@@ -721,10 +721,10 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
 
 def facts_of(results: Mapping[str, EvaluationResult]) -> dict[str, list[Any]]:
     """Evaluation results as a fact holds them."""
-    return {
-        name: [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
-        for name, result in results.items()
-    }
+    facts: dict[str, list[Any]] = {}
+    for name, result in results.items():
+        facts[name] = [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
+    return facts
 
 
 def _jsonable(value: Any, depth: int = 0) -> Any:

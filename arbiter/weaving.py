@@ -74,7 +74,7 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from arbiter.core import Core
 from arbiter.drivers import Final, adrive, adrive_stream, drive
 from arbiter.errors import EvaluationError, SyncDriverError
-from arbiter.evaluations import Stack, running_lanes
+from arbiter.evaluations import Stack, running
 from arbiter.facts import NESTED_RUN, RUN, Fact, Past, Value
 from arbiter.history import Record, task_order
 from arbiter.instructions import Instruction
@@ -183,7 +183,7 @@ class GatedWrite(ChannelWrite):
 
     def write(self, input: Any, config: RunnableConfig) -> Any:
         """Write what the node has returned, and what its wrapper has stashed; pass it on."""
-        conf = _conf(config)
+        conf: dict[str, Any] = config[CONF]  # type: ignore[literal-required]
         fact, record = conf.pop(_STASH, _NO_STASH) if self.first else _NO_STASH
         written: list[Any] = [] if fact is None else [(LEDGER, fact)]
         try:
@@ -334,23 +334,26 @@ class GovernedSequence(RunnableSeq):
     """
 
     is_plain: bool
+    node: GovernedNode
 
     @classmethod
-    def of(cls, sequence: RunnableSeq) -> GovernedSequence:
-        """The same steps as the sequence that LangGraph has made."""
+    def of(cls, sequence: RunnableSeq, node: GovernedNode) -> GovernedSequence:
+        """The same steps as the sequence that LangGraph has made, of which `node` is the first."""
         new = cls.__new__(cls)
         vars(new).update(vars(sequence))
         policy = getattr(sequence, "trace_policy", None)
         transforms = [getattr(sequence, "trace_inputs", None)]
         transforms += [getattr(policy, name, None) for name in ("process_inputs", "process_outputs")]
         new.is_plain = transforms == [None, None, None]
+        new.node = node
         return new
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if not self._is_unheard(config, CallbackManager):
+        if (own := self._unheard(config, CallbackManager, LazyManager)) is None:
             return super().invoke(input, config, **kwargs)
-        own = _step_config(config, LazyManager, 1)
-        output = copy_context().run(_invoke_in_context, self.steps[0], input, own, kwargs)
+        context = copy_context()
+        context.run(var_child_runnable_config.set, own)
+        output = context.run(self.node.invoke, input, own, **kwargs)
         for number, step in enumerate(self.steps[1:], 2):
             if type(step) is GatedWrite:
                 output = step.write(output, own)
@@ -359,12 +362,11 @@ class GovernedSequence(RunnableSeq):
         return output
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if not self._is_unheard(config, AsyncCallbackManager):
+        if (own := self._unheard(config, AsyncCallbackManager, AsyncLazyManager)) is None:
             return await super().ainvoke(input, config, **kwargs)
-        own = _step_config(config, AsyncLazyManager, 1)
         context = copy_context()
         context.run(var_child_runnable_config.set, own)
-        output = await asyncio.create_task(self.steps[0].ainvoke(input, own, **kwargs), context=context)
+        output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
         for number, step in enumerate(self.steps[1:], 2):
             if type(step) is GatedWrite:
                 output = step.write(output, own)
@@ -372,21 +374,12 @@ class GovernedSequence(RunnableSeq):
                 output = await step.ainvoke(output, _step_config(config, AsyncLazyManager, number, own))
         return output
 
-    def _is_unheard(self, config: Any, kind: type[BaseCallbackManager]) -> bool:
-        """Whether nothing listens to the callbacks of this task."""
+    def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[_Lazy]) -> Any:
+        """The config of the first step, if nothing listens to the callbacks of this task."""
         manager = None if config is None else config.get("callbacks")
-        return (
-            type(manager) is kind
-            and not manager.handlers
-            and not manager.inheritable_handlers
-            and self.is_plain
-            and "run_id" not in config
-        )
-
-
-def _invoke_in_context(step: Runnable[Any, Any], input: Any, config: RunnableConfig, kwargs: Any) -> Any:
-    var_child_runnable_config.set(config)
-    return step.invoke(input, config, **kwargs)
+        if type(manager) is not kind or manager.handlers or manager.inheritable_handlers:
+            return None
+        return _step_config(config, lazy, 1) if self.is_plain and "run_id" not in config else None
 
 
 def _step_config(config: Any, kind: type[_Lazy], number: int, first: Any = None) -> RunnableConfig:
@@ -544,15 +537,16 @@ class GovernedNode(Runnable[Any, Any]):
         self.is_subgraph = is_subgraph
         self.is_sequence = type(body) is LcelSteps
         self.function, self.afunction = _functions_of(body)
-        self._plan = Plan()
-        self._planned = -1
+        self.planned = Plan()
+        self.version = -1
+        """Of the registry, when `planned` was made."""
 
     def plan(self) -> Plan:
         version = self.core.registry.version
-        if self._planned != version:
-            self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
-            self._planned = version
-        return self._plan
+        if self.version != version:
+            self.planned = self.core.registry.plan(self.node, self.instruction, self.targets)
+            self.version = version
+        return self.planned
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         visit = Visit(self, input, config or {}, kwargs)
@@ -610,7 +604,7 @@ class Visit(NodeRun):
         self, node: GovernedNode, input: Any, config: RunnableConfig, kwargs: Mapping[str, Any]
     ) -> None:
         core = node.core
-        if stack := running_lanes():
+        if stack := running.get():
             _refuse_evaluator(stack, node)
         conf: dict[str, Any] = config.get(CONF, {})
         metadata: Mapping[str, Any] = config.get("metadata") or {}
@@ -621,6 +615,8 @@ class Visit(NodeRun):
         path = metadata.get("langgraph_path", ())
         if path == node.path:
             path = node.path  # one object for all its runs
+        self._conf = conf
+        self._kwargs = kwargs
         settings = core.settings
         parent = opened.get()
         if parent is not None and parent.settings is settings:
@@ -639,16 +635,17 @@ class Visit(NodeRun):
             run.log, run, task, node.node, node.instruction, step, namespace, settings.clock(), path
         )
         record.input = snapshot(input, settings.snapshot)
+        plan = node.planned if node.version == core.registry.version else node.plan()
         super().__init__(
-            record, node.plan(), input, settings, run, past, parent, config, node.targets, node.schemas
+            record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
         )
         self.node = node
         self.is_graph = node.is_subgraph
         self.ledger = ledger
         if loop.first is None:
             loop.first = step
-        self._conf = conf
-        self._kwargs = kwargs
+        if conf.get(CONFIG_KEY_RESUMING):
+            self.may_be_held = self._may_be_held()
 
     # The lifecycle asks
 
@@ -691,12 +688,8 @@ class Visit(NodeRun):
         if self.ledger.loop is not None:
             self.ledger.loop.recovered = recovered
 
-    @property
-    def may_be_held(self) -> bool:
-        if not self._conf.get(CONFIG_KEY_RESUMING):
-            return False
-        loop = self.ledger.loop
-        begun = loop is not None and loop.first == self.record.step
+    def _may_be_held(self) -> bool:
+        begun = self.ledger.loop is not None and self.ledger.loop.first == self.record.step
         return begun and not self.node.core.registry.empty and self._saver() is not None
 
     def _resumed(self) -> Any:
@@ -1369,7 +1362,7 @@ def _woven(
         is_subgraph=subgraph_of(node) is not None,
     )
     sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
-    return GovernedSequence.of(sequence) if type(sequence) is RunnableSeq else sequence
+    return GovernedSequence.of(sequence, wrapper) if type(sequence) is RunnableSeq else sequence
 
 
 def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:

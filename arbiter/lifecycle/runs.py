@@ -99,6 +99,8 @@ class NodeRun:
     """The question about the output of this task that an earlier attempt has asked. The body is done."""
     capped: PolicyRouter | None = None
     """A router wants the best attempt, because it may not redirect again."""
+    may_be_held: bool = False
+    """Whether an earlier attempt may have asked about its output, also where no rule would ask now."""
     replaced: bool = False
     """The node's output is another than what its body returned or streamed."""
     begun: float = 0.0
@@ -286,11 +288,6 @@ class NodeRun:
 
     async def asaved(self) -> Saved:
         return Saved()
-
-    @property
-    def may_be_held(self) -> bool:
-        """Whether an earlier attempt may have asked about its output, also where no rule would ask now."""
-        return False
 
     @property
     def recovered(self) -> Recovered | None:
