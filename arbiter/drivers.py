@@ -41,7 +41,6 @@ from arbiter.registry import Seat
 from arbiter.states import freeze
 from arbiter.verdicts import Correction, Verdict
 
-
 # Where a node run is plain, as most are, the generator is taken up only where somebody objects: a checker that does not
 # allow the node, a router that answers, a body that raises.
 
@@ -129,7 +128,7 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
 
 async def adrive(run: NodeRun) -> Any:
     """As `drive`, in an event loop."""
-    if not run.is_plain or not all([pace.inline for pace in run.plan.paces]):
+    if not run.is_plain or not all(pace.inline for pace in run.plan.paces):
         return await _adrive(run, lifecycle(run))
     if (answers := _objections(run, timed=True)) is not None:
         return await _adrive(run, lifecycle(run, await _settled(answers)))
@@ -281,9 +280,7 @@ def _call_all(
     return answers
 
 
-def _call_routers(
-    seats: Sequence[Seat[Any]], args: tuple[Any, Any], run: NodeRun, timed: bool
-) -> list[Any]:
+def _call_routers(seats: Sequence[Seat[Any]], args: tuple[Any, Any], run: NodeRun, timed: bool) -> list[Any]:
     """As `_call_all`, for the routers of a plain node run, of which none can keep the others from being asked."""
     answers: list[Any] = []
     token = var_child_runnable_config.set(run.aside)

@@ -124,7 +124,9 @@ def _tallied(
 _NO_TALLY_YET = [0, 0, 0, -1, 0]
 
 
-def _grown(value: Value, before: _Grown, tallies: Mapping[str, Mapping[str, float]], number: int) -> _Grown | None:
+def _grown(
+    value: Value, before: _Grown, tallies: Mapping[str, Mapping[str, float]], number: int
+) -> _Grown | None:
     """The tallies that waiting facts have changed, when one more does, the last of so many. None if that has to be
     folded: some keys may have to go."""
     run, seq, steps = value["run"], value["seq"] + number, value.get("steps", 0) + number
@@ -302,7 +304,7 @@ class Past:
                 return Past(value, self.before, self._keep, (*waiting, fact), new)
         return Past(_folded(self.value, writes, self._keep), self.before, self._keep)
 
-    def inside(self, before: Past) -> Past:
+    def inside(self, before: Past | None) -> Past:
         """The same, of a subgraph that a node with the past `before` has called."""
         value, waiting, grown = self._state
         return Past(value, before, self._keep, waiting, grown)

@@ -112,7 +112,8 @@ class HistoryItem:
 
     # What is mostly unset stays with the class: one is made for every step.
     _evaluations: Mapping[str, EvaluationResult] | None = None
-    _input = _output = _UNSEEN
+    _input: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = _UNSEEN
+    _output: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = _UNSEEN
 
     def __init__(
         self,
@@ -126,8 +127,10 @@ class HistoryItem:
             self._evaluations = evaluations
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
-        """Show these results from now on; None: those of the record."""
+        """Show these results from now on; None: those of the record, to whoever looks later."""
         self._evaluations = evaluations
+        if evaluations is None:
+            self._input = self._output = _UNSEEN
 
     @property
     def id(self) -> str:
@@ -457,7 +460,6 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
-    entries: _CausalEntries
     _cycle: EvaluatorCycle | None = None
     _tallies: str = ""
     _recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
@@ -485,9 +487,7 @@ class CausalHistory(History):
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
         """From now on the node's own item shows these results; None: those of its record."""
-        self._own._evaluations = evaluations  # pyright: ignore[reportPrivateUsage]
-        if evaluations is None:
-            self._own._input = self._own._output = _UNSEEN
+        self._own.give_results(evaluations)
 
     @property
     def past(self) -> Past:

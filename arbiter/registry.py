@@ -335,10 +335,12 @@ class Registry:
                 plain=not (advisors or gates or output_checkers or members or compared)
                 and shadow is None
                 and not any(c.recovers or c.needs_of(node, instruction) for c in observers)
-                and all(_is_plain(seat) for seat in (*checkers, *routers))
+                and all(_is_plain(seat) for seat in checkers)
+                and all(_is_plain(seat) for seat in routers)
                 and not any(lane.evaluator.durable for lane in lanes),
                 paces=tuple(
-                    [seat.pace for seat in (*checkers, *routers)]
+                    [seat.pace for seat in checkers]
+                    + [seat.pace for seat in routers]
                     + [lane.pace for lane in lanes for seat in routers if lane.name in seat.contract.needs]
                 ),
                 empty=not called and not lanes and not observers and shadow is None,

@@ -199,9 +199,6 @@ def evaluation_fault(answer: object) -> str | None:
     if not isinstance(answer, EvaluationResult):
         return f"returned {_short(answer)}; expected an EvaluationResult"
     score: object = answer.score
-    if type(score) is float and math.isfinite(score) and type(answer.passed) is bool:
-        if type(answer.feedback) is str and type(answer.metadata) in _MAPPINGS:
-            return None
     if type(score) is float:
         finite = math.isfinite(score)
     else:
@@ -213,12 +210,9 @@ def evaluation_fault(answer: object) -> str | None:
     feedback: object = answer.feedback
     if type(feedback) is not str:
         return f"returned feedback={_short(feedback)}; expected a text"
-    if not _is_mapping(answer.metadata):
+    if type(answer.metadata) is not FrozenDict and not _is_mapping(answer.metadata):
         return f"returned metadata={_short(answer.metadata)}; expected a mapping"
     return None
-
-
-_MAPPINGS = frozenset({dict, FrozenDict})
 
 
 def _is_mapping(value: object) -> bool:

@@ -183,7 +183,7 @@ class GatedWrite(ChannelWrite):
 
     def write(self, input: Any, config: RunnableConfig) -> Any:
         """Write what the node has returned, and what its wrapper has stashed; pass it on."""
-        conf: dict[str, Any] = config[CONF]  # type: ignore[literal-required]
+        conf: dict[str, Any] = cast(Any, config)[CONF]
         fact, record = conf.pop(_STASH, _NO_STASH) if self.first else _NO_STASH
         written: list[Any] = [] if fact is None else [(LEDGER, fact)]
         try:
@@ -225,10 +225,10 @@ class GatedWrite(ChannelWrite):
         return writes
 
 
-# A fact goes together with the node's writes, all or none, and before them. All or none, because a fact alone would make
-# LangGraph take a failed task for done. Before them, because savers know a task's writes by position and keep the old
-# ones when the task runs again (a replay from an addressed checkpoint): a fact behind them would keep the place of a
-# write that only the new attempt has.
+# A fact goes together with the node's writes, all or none, and before them. All or none, because a fact alone would
+# make LangGraph take a failed task for done. Before them, because savers know a task's writes by position and keep the
+# old ones when the task runs again (a replay from an addressed checkpoint): a fact behind them would keep the place of
+# a write that only the new attempt has.
 
 
 def _gather(write: Callable[[Any, Any], Any], input: Any, written: list[Any]) -> None:
@@ -334,31 +334,34 @@ class GovernedSequence(RunnableSeq):
     """
 
     is_plain: bool
+    """Whether nothing changes what a tracer would be shown."""
     node: GovernedNode
+    rest: list[tuple[int, Any]]
+    """The steps after it, numbered from 2."""
 
     @classmethod
     def of(cls, sequence: RunnableSeq, node: GovernedNode) -> GovernedSequence:
         """The same steps as the sequence that LangGraph has made, of which `node` is the first."""
         new = cls.__new__(cls)
         vars(new).update(vars(sequence))
+        new.node, new.rest = node, list(enumerate(cast(list[Any], sequence.steps)[1:], 2))
         policy = getattr(sequence, "trace_policy", None)
         transforms = [getattr(sequence, "trace_inputs", None)]
         transforms += [getattr(policy, name, None) for name in ("process_inputs", "process_outputs")]
         new.is_plain = transforms == [None, None, None]
-        new.node = node
         return new
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if (own := self._unheard(config, CallbackManager, LazyManager)) is None:
+        if (own := self._unheard(config, CallbackManager, SyncLazyManager)) is None:
             return super().invoke(input, config, **kwargs)
         context = copy_context()
         context.run(var_child_runnable_config.set, own)
         output = context.run(self.node.invoke, input, own, **kwargs)
-        for number, step in enumerate(self.steps[1:], 2):
+        for number, step in self.rest:
             if type(step) is GatedWrite:
                 output = step.write(output, own)
             elif type(step) is not Passthrough:
-                output = step.invoke(output, _step_config(config, LazyManager, number, own))
+                output = step.invoke(output, _step_config(config, SyncLazyManager, number, own))
         return output
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -367,33 +370,38 @@ class GovernedSequence(RunnableSeq):
         context = copy_context()
         context.run(var_child_runnable_config.set, own)
         output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
-        for number, step in enumerate(self.steps[1:], 2):
+        for number, step in self.rest:
             if type(step) is GatedWrite:
                 output = step.write(output, own)
             elif type(step) is not Passthrough:
                 output = await step.ainvoke(output, _step_config(config, AsyncLazyManager, number, own))
         return output
 
-    def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[_Lazy]) -> Any:
+    def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[LazyManager]) -> Any:
         """The config of the first step, if nothing listens to the callbacks of this task."""
-        manager = None if config is None else config.get("callbacks")
+        if config is None:
+            return None
+        manager: Any = config.get("callbacks")
         if type(manager) is not kind or manager.handlers or manager.inheritable_handlers:
             return None
-        return _step_config(config, lazy, 1) if self.is_plain and "run_id" not in config else None
+        if not self.is_plain or config.get("run_id") is not None:
+            return None
+        return _step_config(config, lazy, 1)
 
 
-def _step_config(config: Any, kind: type[_Lazy], number: int, first: Any = None) -> RunnableConfig:
+def _step_config(config: Any, kind: type[LazyManager], number: int, first: Any = None) -> RunnableConfig:
     """The config of a step, with a child of the run that LangGraph would open for its sequence. `first` is the
     config of the sequence's first step."""
-    own = config.copy()
+    own: RunnableConfig = config.copy()
     own.pop("run_name", None)
-    manager = own["callbacks"] = kind.__new__(kind)
+    own.pop("run_id", None)
+    manager: Any = kind.__new__(kind)
     manager.made_of = (config, number, first)
-    made: RunnableConfig = own
-    return made
+    own["callbacks"] = manager
+    return own
 
 
-class _Lazy(BaseCallbackManager):
+class LazyManager(BaseCallbackManager):
     """A callback manager that is what LangGraph would make it from the first look at it on."""
 
     made_of: tuple[Any, int, Any]
@@ -403,26 +411,28 @@ class _Lazy(BaseCallbackManager):
             raise AttributeError(name)
         with _managers:
             if name not in vars(self):
-                self._make(*self.made_of)
+                vars(self).update(vars(self._made(*self.made_of)))
         return vars(self)[name]
 
-    def _make(self, config: Any, number: int, first: Any) -> None:
+    def _made(self, config: Any, number: int, first: Any) -> BaseCallbackManager:
         outer: BaseCallbackManager = config["callbacks"]
-        run_id = uuid7() if first is None else first["callbacks"].parent_run_id
-        BaseCallbackManager.__init__(self, [], parent_run_id=run_id)
-        self.add_tags(outer.inheritable_tags)
-        self.add_tags([tag for tag in config.get("tags") or () if tag not in self.tags])
-        self.add_metadata(outer.inheritable_metadata)
-        self.add_metadata(config.get("metadata") or {})
-        self.add_tags([f"seq:step:{number}"], inherit=False)
+        made = BaseCallbackManager(
+            [], parent_run_id=uuid7() if first is None else first["callbacks"].parent_run_id
+        )
+        made.add_tags(outer.inheritable_tags)
+        made.add_tags([tag for tag in config.get("tags") or () if tag not in made.tags])
+        made.add_metadata(outer.inheritable_metadata)
+        made.add_metadata(config.get("metadata") or {})
+        made.add_tags([f"seq:step:{number}"], inherit=False)
+        return made
 
 
-class LazyManager(_Lazy, CallbackManager):
-    pass
+class SyncLazyManager(LazyManager, CallbackManager):
+    """In a sync run."""
 
 
-class AsyncLazyManager(_Lazy, AsyncCallbackManager):
-    pass
+class AsyncLazyManager(LazyManager, AsyncCallbackManager):
+    """In an async run."""
 
 
 _MANAGED = frozenset(vars(BaseCallbackManager([])))
@@ -588,13 +598,17 @@ class GovernedNode(Runnable[Any, Any]):
             raise
 
 
-def _functions_of(body: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
+def _functions_of(body: Any) -> tuple[Any, Any]:
     """The function of a node and its async form, where LangGraph would do no more than call it with the input."""
-    if type(body) is not RunnableCallable or body.trace or body.func_accepts or body.kwargs:
+    if type(body) is not _CALLABLE or body.trace or body.func_accepts or body.kwargs:
         return None, None
     if body.explode_args or not body.recurse:
         return None, None
     return body.func, body.afunc
+
+
+def _is_runnable(output: object) -> bool:
+    return isinstance(output, Runnable)
 
 
 class Visit(NodeRun):
@@ -636,9 +650,7 @@ class Visit(NodeRun):
         )
         record.input = snapshot(input, settings.snapshot)
         plan = node.planned if node.version == core.registry.version else node.plan()
-        super().__init__(
-            record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
-        )
+        super().__init__(record, plan, input, settings, run, past, parent, config, node.targets, node.schemas)
         self.node = node
         self.is_graph = node.is_subgraph
         self.ledger = ledger
@@ -780,6 +792,7 @@ class Visit(NodeRun):
 
     def body(self, input: Any, held: bool) -> Any:
         node, config = self.node, self.config
+        output: Any
         token = opened.set(self)
         try:
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
@@ -787,8 +800,9 @@ class Visit(NodeRun):
                     output = node.body.invoke(input, config, **self._kwargs)
             elif node.function is not None and not self._kwargs:
                 output = node.function(input)
-                if type(output) is not dict and isinstance(output, Runnable):
-                    output = cast(Any, output).invoke(input, config)
+                kind = type(output)
+                if kind is not dict and _is_runnable(output):
+                    output = output.invoke(input, config)
             else:
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
@@ -799,6 +813,7 @@ class Visit(NodeRun):
 
     async def abody(self, input: Any, held: bool) -> Any:
         node, config = self.node, self.config
+        output: Any
         token = opened.set(self)
         try:
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
@@ -806,8 +821,9 @@ class Visit(NodeRun):
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             elif node.afunction is not None and not self._kwargs:
                 output = await node.afunction(input)
-                if type(output) is not dict and isinstance(output, Runnable):
-                    output = await cast(Any, output).ainvoke(input, config)
+                kind = type(output)
+                if kind is not dict and _is_runnable(output):
+                    output = await output.ainvoke(input, config)
             else:
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
@@ -1284,6 +1300,7 @@ def _graph_in(body: Any) -> Pregel[Any, Any, Any, Any] | None:
 _SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
 _BINDING: Any = RunnableBindingBase
 _GRAPH: Any = Pregel
+_CALLABLE: Any = RunnableCallable
 
 
 def _parts(bound: Any) -> list[Any]:

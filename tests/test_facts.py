@@ -258,7 +258,9 @@ def test_facts_that_wait_are_told_as_if_they_were_folded(
     waiting = Past(value, keep=keep)
     with patch.object(facts, "KEEP_TALLIES", most), patch.object(facts, "_MOST_TALLIES", 4 * most):
         for number, writes in enumerate([[RUN], *program]):
-            committed = [{"id": f"{number}.{at}", "step": number, "at": 0.0, **w} for at, w in enumerate(writes)]
+            committed = [
+                {"id": f"{number}.{at}", "step": number, "at": 0.0, **w} for at, w in enumerate(writes)
+            ]
             value = facts._folded(value, writes if writes == [RUN] else committed, keep)  # pyright: ignore[reportPrivateUsage]
             waiting = waiting.after(writes if writes == [RUN] else committed)
             outer = Past(fold({}, [RUN, {"id": "", "node": "a", "step": 0, "at": 0.0, "in": "X"}]))

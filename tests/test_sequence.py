@@ -7,7 +7,7 @@ import asyncio
 import contextvars
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -33,8 +33,9 @@ class Listener(BaseCallbackHandler):
     def on_chain_start(
         self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **more: Any
     ) -> None:
-        metadata = {key: value for key, value in (more.get("metadata") or {}).items() if key not in VARIES}
-        named = (more.get("name"), sorted(more.get("tags") or ()), metadata)
+        given: dict[str, Any] = more.get("metadata") or {}
+        metadata = {key: value for key, value in given.items() if key not in VARIES}
+        named = (more.get("name"), sorted(cast(list[str], more.get("tags") or [])), metadata)
         self.heard.append((*named, parent_run_id is None))
 
 
@@ -66,13 +67,17 @@ def looked_at(config: Any) -> Any:
     )
 
 
+def manager_of(config: Any) -> Any:
+    return config["callbacks"]
+
+
 def graph_of(listener: Listener, seen: list[Any], is_async: bool) -> Any:
     def noted(state: Number, config: RunnableConfig) -> dict[str, Any]:
+        manager = manager_of(config)
         seen.append(looked_at(config))
         seen.append(looked_at(get_config()))
-        inner = RunnableLambda(lambda x: x).with_config(run_name="inner", tags=["own"])
-        inner.invoke(1, {**config, "callbacks": copy.copy(config["callbacks"])})
-        manager: Any = config["callbacks"]
+        inner: Any = cast(Any, RunnableLambda(lambda x: x)).with_config(run_name="inner", tags=["own"])
+        inner.invoke(1, {**config, "callbacks": copy.copy(manager)})
         listening = manager.copy()
         listening.add_handler(listener)
         inner.invoke(1, {**config, "callbacks": listening})
@@ -81,7 +86,7 @@ def graph_of(listener: Listener, seen: list[Any], is_async: bool) -> Any:
 
     async def anoted(state: Number, config: RunnableConfig) -> dict[str, Any]:
         seen.append(looked_at(config))
-        manager: Any = config["callbacks"]
+        manager = manager_of(config)
         listening = manager.copy()
         listening.add_handler(listener)
         await RunnableLambda(lambda x: x).ainvoke(1, {**config, "callbacks": listening, "run_name": "inner"})
@@ -138,7 +143,7 @@ def test_all_that_one_node_run_opens_has_one_parent() -> None:
     parents: list[Any] = []
 
     def body(state: Number, config: RunnableConfig) -> dict[str, Any]:
-        parents.append((config["callbacks"].parent_run_id, get_config()["callbacks"].parent_run_id))  # type: ignore[union-attr]
+        parents.append((manager_of(config).parent_run_id, manager_of(get_config()).parent_run_id))
         return {}
 
     builder: Any = StateGraph(Number)
@@ -184,7 +189,11 @@ def test_what_a_body_sets_in_its_context_stays_there(is_async: bool) -> None:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_a_body_may_return_a_runnable(is_async: bool) -> None:
     """LangGraph then runs that with the node's input."""
-    after: Any = RunnableLambda(lambda state: {"n": state["n"] + 1})
+
+    def add(state: Number) -> Number:
+        return {"n": state.get("n", 0) + 1}
+
+    after: Any = RunnableLambda(add)
 
     async def abody(state: Number) -> Any:
         return after

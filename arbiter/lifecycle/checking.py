@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
@@ -25,11 +25,11 @@ from arbiter.verdicts import ALLOW, Verdict, as_verdict
 def all_allow(answers: Sequence[Any]) -> bool:
     """Whether the checkers have answered, in the usual forms, that the node may run."""
     for answer in answers:
-        if answer is not True and answer is not ALLOW:
-            if type(answer) is not tuple or len(answer) != 2:  # pyright: ignore[reportUnknownArgumentType]
-                return False
-            if answer[0] is not True or type(answer[1]) is not str:
-                return False
+        if answer is True or answer is ALLOW:
+            continue
+        pair = cast(tuple[Any, ...], answer) if type(answer) is tuple else ()
+        if len(pair) != 2 or pair[0] is not True or type(pair[1]) is not str:
+            return False
     return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from arbiter.contracts import Contract
 from arbiter.evaluations import Evaluations
