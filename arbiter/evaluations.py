@@ -276,11 +276,12 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     @property
     def complete(self) -> bool:
-        # No `in`: that would compare results.
-        for outcome in self._outcomes:  # noqa: SIM110 - this is asked at every step
+        for outcome in self._outcomes:  # no `in`: that would compare results
             if outcome is None:
-                return False
-        return True
+                break
+        else:
+            return True
+        return False
 
     def know(self, results: Mapping[str, EvaluationResult], *, settled: bool = False) -> None:
         """These results were found before; their evaluators are not asked again, nor, if that is `settled`, those of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
@@ -25,12 +25,19 @@ from arbiter.verdicts import ALLOW, Verdict, as_verdict
 def all_allow(answers: Sequence[Any]) -> bool:
     """Whether the checkers have answered, in the usual forms, that the node may run."""
     for answer in answers:
-        if answer is True or answer is ALLOW:
-            continue
-        pair = cast(tuple[Any, ...], answer) if type(answer) is tuple else ()
-        if len(pair) != 2 or pair[0] is not True or type(pair[1]) is not str:
+        if answer is not True and answer is not ALLOW and not _is_yes(answer):
+            break
+    else:
+        return True
+    return False
+
+
+def _is_yes(answer: object) -> bool:
+    match answer:
+        case (True, str()):
+            return True
+        case _:
             return False
-    return True
 
 
 def check(run: NodeRun, answers: Any = None) -> Steps:
