@@ -800,7 +800,7 @@ class Visit(NodeRun):
                     output = node.body.invoke(input, config, **self._kwargs)
             elif node.function is not None and not self._kwargs:
                 output = node.function(input)
-                kind: type = type(output)
+                kind: type[Any] = type(output)
                 if kind is not dict and _is_runnable(output):
                     output = output.invoke(input, config)
             else:
@@ -821,7 +821,7 @@ class Visit(NodeRun):
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             elif node.afunction is not None and not self._kwargs:
                 output = await node.afunction(input)
-                kind: type = type(output)
+                kind: type[Any] = type(output)
                 if kind is not dict and _is_runnable(output):
                     output = await output.ainvoke(input, config)
             else:
