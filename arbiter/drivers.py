@@ -50,7 +50,9 @@ def drive(run: NodeRun) -> Any:
     if not run.is_plain:
         return _drive(run, lifecycle(run))
     if (answers := _objections(run)) is not None:
-        return _drive(run, lifecycle(run, answers))
+        steps = lifecycle(run, answers)
+        del answers  # as below: an error in it would be held by a frame that it passes
+        return _drive(run, steps)
     try:
         output = run.body(run.input, False)
     except BaseException as exc:
@@ -89,6 +91,7 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
         targets = _call_routers(seats, (view, freeze(output)), run, timed)
         for target in targets:
             if target is not None:
+                del target  # as below: it may be an error, which would be held by a frame that it has passed
                 return targets
         view.give_results(None)
         run.record.routes = plan.no_routes
@@ -131,30 +134,45 @@ async def adrive(run: NodeRun) -> Any:
     if not run.is_plain or not all(pace.inline for pace in run.plan.paces):
         return await _adrive(run, lifecycle(run))
     if (answers := _objections(run, timed=True)) is not None:
-        return await _adrive(run, lifecycle(run, await _settled(answers)))
+        steps = lifecycle(run, await _verdicts(run, answers))
+        del answers
+        return await _adrive(run, steps)
     try:
         output = await run.abody(run.input, False)
     except BaseException as exc:
         return await _adrive(run, observed(run, conclude(run, Raised(exc))))
     if (targets := _redirections(run, output, timed=True)) is not None:
-        return await _adrive(run, observed(run, routed(run, output, output, await _settled(targets))))
+        return await _adrive(run, observed(run, routed(run, output, output, await _targets(run, targets))))
     return output
 
 
-async def _settled(answers: Any) -> Any:
-    """Answers of contracts that were called in place, and turned out to be something to wait for."""
+async def _verdicts(run: NodeRun, answers: Any) -> Any:
+    """The answers of checkers that were called in place, of which some may turn out to be something to wait for."""
     if type(answers) is Raised:
         return answers
-    return [await _awaited(answer) for answer in answers]
+    try:
+        answers[:] = [await _awaited(run, answer, Exception) for answer in answers]
+    except BaseException as exc:
+        return Raised(exc)
+    return answers
 
 
-async def _awaited(answer: Any) -> Any:
+async def _targets(run: NodeRun, answers: list[Any]) -> list[Any]:
+    """As `_verdicts`, of routers."""
+    answers[:] = [await _awaited(run, answer, BaseException) for answer in answers]
+    return answers
+
+
+async def _awaited(run: NodeRun, answer: Any, errors: type[BaseException]) -> Any:
     if type(answer) in _ANSWERS or not isawaitable(answer):
         return answer
+    token = var_child_runnable_config.set(run.aside)
     try:
         return await answer
-    except Exception as exc:
+    except errors as exc:
         return Raised(exc)
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 async def _adrive(run: NodeRun, steps: Steps) -> Any:
@@ -292,8 +310,9 @@ def _call_routers(seats: Sequence[Seat[Any]], args: tuple[Any, Any], run: NodeRu
                 if not timed and type(answer) not in _ANSWERS:
                     answer = _no_coroutine(answer, seat, run)
             except BaseException as exc:
-                answer = Raised(exc)
-            answers.append(answer)
+                answers.append(Raised(exc))
+            else:
+                answers.append(answer)
     finally:
         var_child_runnable_config.reset(token)
     return answers

@@ -341,7 +341,11 @@ class Registry:
                 paces=tuple(
                     [seat.pace for seat in checkers]
                     + [seat.pace for seat in routers]
-                    + [lane.pace for lane in lanes for seat in routers if lane.name in seat.contract.needs]
+                    + [
+                        Pace(True) if lane.is_async else lane.pace
+                        for lane in lanes
+                        if any(lane.name in seat.contract.needs for seat in routers)
+                    ]
                 ),
                 empty=not called and not lanes and not observers and shadow is None,
             )

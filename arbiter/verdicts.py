@@ -53,8 +53,8 @@ class EvaluationResult:
 
     score: float
     passed: bool
-    feedback: str
-    metadata: Mapping[str, Any]
+    feedback: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     # As a dataclass would have it, in half the time: there are some for every step.
     def __init__(

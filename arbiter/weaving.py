@@ -411,7 +411,8 @@ class LazyManager(BaseCallbackManager):
             raise AttributeError(name)
         with _managers:
             if name not in vars(self):
-                vars(self).update(vars(self._made(*self.made_of)))
+                made = vars(self._made(*self.made_of))
+                vars(self).update({**made, **vars(self)})  # what somebody has set before stays
         return vars(self)[name]
 
     def _made(self, config: Any, number: int, first: Any) -> BaseCallbackManager:
@@ -800,7 +801,7 @@ class Visit(NodeRun):
                     output = node.body.invoke(input, config, **self._kwargs)
             elif node.function is not None and not self._kwargs:
                 output = node.function(input)
-                kind: type[Any] = type(output)
+                kind: Any = type(output)
                 if kind is not dict and _is_runnable(output):
                     output = output.invoke(input, config)
             else:
@@ -821,7 +822,7 @@ class Visit(NodeRun):
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             elif node.afunction is not None and not self._kwargs:
                 output = await node.afunction(input)
-                kind: type[Any] = type(output)
+                kind: Any = type(output)
                 if kind is not dict and _is_runnable(output):
                     output = await output.ainvoke(input, config)
             else:

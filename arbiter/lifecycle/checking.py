@@ -60,7 +60,9 @@ def check(run: NodeRun, answers: Any = None) -> Steps:
         if type(answers) is Raised:  # no checker's own: the run was cancelled
             record.status, record.error = "cancelled", describe(answers.error)
             return answers
-        if (stopped := _read_verdicts(run, plan.checkers, answers, verdicts, causes)) is not None:
+        stopped = _read_verdicts(run, plan.checkers, answers, verdicts, causes)
+        answers.clear()  # the frames that an error among them has passed hold this list
+        if stopped is not None:
             return stopped
         if not verdicts:
             record.checks = plan.all_allowed

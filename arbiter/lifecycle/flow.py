@@ -8,7 +8,6 @@ See docs/design/lifecycle.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
@@ -43,7 +42,7 @@ def lifecycle(run: NodeRun, answers: Any = None) -> Steps:
         return (yield from _govern(run, answers))
     if plan.shadow is not None:
         yield from shadow_check(run, plan.shadow)
-    answer = yield from _govern(run)
+    answer = yield from _govern(run, answers)
     if plan.shadow is not None:
         yield from shadow_output(run, plan.shadow)
         routed = yield from shadow_route(run, plan.shadow, answer)
@@ -149,7 +148,7 @@ def enqueue(run: NodeRun) -> None:
         run.settings.background.enqueue(reads.evaluations)
 
 
-def routed(run: NodeRun, output: Any, answer: Any, targets: Sequence[Any] = ()) -> Steps:
+def routed(run: NodeRun, output: Any, answer: Any, targets: list[Any] | None = None) -> Steps:
     """Where the run goes. `targets` are the routers' answers, if they have been asked already."""
     if run.plan.routers or run.held is not None:
         # What routers read is committed. Afterwards the view is that of evaluators in the background, and

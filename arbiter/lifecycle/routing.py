@@ -27,7 +27,7 @@ from arbiter.verdicts import Verdict
 
 
 def route(
-    run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]], targets: Sequence[Any] = ()
+    run: NodeRun, output: Any, seats: Sequence[Seat[PolicyRouter]], targets: list[Any] | None = None
 ) -> Steps:
     """Ask all routers; the first that answers and may, wins. `targets` are their answers, if they have been asked."""
     record = run.record
@@ -70,6 +70,8 @@ def route(
                 continue
             run.redirect = record.redirected_to = target
             record.redirected_by = seat.name
+    if targets:
+        targets.clear()  # the frames that an error among them has passed hold this list
     if routes or seats is not run.plan.routers:
         record.routes = {seat.name: routes.get(seat.name) for seat in seats}
     else:
