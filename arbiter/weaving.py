@@ -547,7 +547,7 @@ class GovernedNode(Runnable[Any, Any]):
         """Whether a gated writer follows that commits the fact."""
         self.is_subgraph = is_subgraph
         self.is_sequence = type(body) is LcelSteps
-        self.function, self.afunction = _functions_of(body)
+        self.is_function = _is_function(body)
         self.planned = Plan()
         self.version = -1
         """Of the registry, when `planned` was made."""
@@ -599,13 +599,11 @@ class GovernedNode(Runnable[Any, Any]):
             raise
 
 
-def _functions_of(body: Any) -> tuple[Any, Any]:
-    """The function of a node and its async form, where LangGraph would do no more than call it with the input."""
+def _is_function(body: Any) -> bool:
+    """Whether LangGraph would do no more than call a function with the node's input."""
     if type(body) is not _CALLABLE or body.trace or body.func_accepts or body.kwargs:
-        return None, None
-    if body.explode_args or not body.recurse:
-        return None, None
-    return body.func, body.afunc
+        return False
+    return body.recurse and not body.explode_args
 
 
 def _is_runnable(output: object) -> bool:
@@ -799,10 +797,9 @@ class Visit(NodeRun):
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
-            elif node.function is not None and not self._kwargs:
-                output = node.function(input)
-                kind: Any = type(output)
-                if kind is not dict and _is_runnable(output):
+            elif node.is_function and node.body.func is not None and not self._kwargs:
+                output = node.body.func(input)
+                if type(output) is not _DICT and _is_runnable(output):
                     output = output.invoke(input, config)
             else:
                 output = node.body.invoke(input, config, **self._kwargs)
@@ -820,10 +817,9 @@ class Visit(NodeRun):
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
-            elif node.afunction is not None and not self._kwargs:
-                output = await node.afunction(input)
-                kind: Any = type(output)
-                if kind is not dict and _is_runnable(output):
+            elif node.is_function and node.body.afunc is not None and not self._kwargs:
+                output = await node.body.afunc(input)
+                if type(output) is not _DICT and _is_runnable(output):
                     output = await output.ainvoke(input, config)
             else:
                 output = await node.body.ainvoke(input, config, **self._kwargs)
@@ -1302,6 +1298,7 @@ _SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
 _BINDING: Any = RunnableBindingBase
 _GRAPH: Any = Pregel
 _CALLABLE: Any = RunnableCallable
+_DICT: Any = dict
 
 
 def _parts(bound: Any) -> list[Any]:

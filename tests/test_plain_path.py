@@ -236,8 +236,13 @@ def test_a_result_can_be_subclassed() -> None:
 def test_what_nobody_reads_is_evaluated_without_a_drain() -> None:
     """Soon: the worker looks every 50 ms."""
     done: list[int] = []
+
+    def judge(history: Any) -> EvaluationResult:
+        done.append(1)
+        return EvaluationResult(1.0, True)
+
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluator(Judge("counts", lambda _: done.append(1) or EvaluationResult(1.0, True)))
+    arbiter_os.add_evaluator(Judge("counts", judge))
     arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
     end = time.monotonic() + 10
     while not done and time.monotonic() < end:
