@@ -142,24 +142,37 @@ async def adrive(run: NodeRun) -> Any:
     except BaseException as exc:
         return await _adrive(run, observed(run, conclude(run, Raised(exc))))
     if (targets := _redirections(run, output, timed=True)) is not None:
-        return await _adrive(run, observed(run, routed(run, output, output, await _targets(run, targets))))
+        return await _adrive(
+            run, observed(run, routed(run, output, output, await _targets(run, output, targets)))
+        )
     return output
 
 
 async def _verdicts(run: NodeRun, answers: Any) -> Any:
-    """The answers of checkers that were called in place, of which some may turn out to be something to wait for."""
+    """The answers of all checkers: the last of those that were called in place may be something to wait for, and others
+    come after it."""
     if type(answers) is Raised:
         return answers
     try:
-        answers[:] = [await _awaited(run, answer, Exception) for answer in answers]
+        answers[-1] = await _awaited(run, answers[-1], Exception)
+        for seat in run.plan.checkers[len(answers) :]:
+            if _pauses(answers[-1]):
+                break
+            answers.append(await _try_acall(Call(seat, (run.view,)), run))
     except BaseException as exc:
         return Raised(exc)
     return answers
 
 
-async def _targets(run: NodeRun, answers: list[Any]) -> list[Any]:
+async def _targets(run: NodeRun, output: Any, answers: list[Any]) -> list[Any]:
     """As `_verdicts`, of routers."""
-    answers[:] = [await _awaited(run, answer, BaseException) for answer in answers]
+    answers[-1] = await _awaited(run, answers[-1], BaseException)
+    for seat in run.plan.routers[len(answers) :]:
+        args = (run.view, freeze(output)) if seat.takes_output else (run.view,)
+        try:
+            answers.append(await _acall(Call(seat, args), run))
+        except BaseException as exc:
+            answers.append(Raised(exc))
     return answers
 
 
@@ -173,6 +186,10 @@ async def _awaited(run: NodeRun, answer: Any, errors: type[BaseException]) -> An
         return Raised(exc)
     finally:
         var_child_runnable_config.reset(token)
+
+
+def _pauses(answer: Any) -> bool:
+    return type(answer) is Raised and isinstance(answer.error, GraphBubbleUp)
 
 
 async def _adrive(run: NodeRun, steps: Steps) -> Any:
@@ -271,7 +288,8 @@ def _perform(op: Op, run: NodeRun) -> Any:
 def _call_all(
     seats: Sequence[Seat[Any]], args: tuple[Any, ...], run: NodeRun, *, timed: bool = False
 ) -> list[Any]:
-    """Call a method of several contracts. `timed`: in an async run, in place; what they return may be awaitable."""
+    """Call a method of several contracts. `timed`: in an async run, in place, as far as none answers with something to
+    wait for."""
     answers: list[Any] = []
     audits = run.plan.audits
     token = var_child_runnable_config.set(run.aside)
@@ -283,6 +301,9 @@ def _call_all(
             try:
                 if timed:
                     answer = seat.pace.timed(seat.method, *args)
+                    if type(answer) not in _ANSWERS and isawaitable(answer):
+                        answers.append(answer)
+                        break  # to be waited for before the next one is called
                 else:
                     answer = seat.method(*args)
                     if type(answer) not in _ANSWERS:
@@ -307,12 +328,14 @@ def _call_routers(seats: Sequence[Seat[Any]], args: tuple[Any, Any], run: NodeRu
             given = args if seat.takes_output else args[:1]
             try:
                 answer = seat.pace.timed(seat.method, *given) if timed else seat.method(*given)
-                if not timed and type(answer) not in _ANSWERS:
+                if type(answer) not in _ANSWERS and not timed:
                     answer = _no_coroutine(answer, seat, run)
             except BaseException as exc:
                 answers.append(Raised(exc))
             else:
                 answers.append(answer)
+                if type(answer) not in _ANSWERS and isawaitable(answer):
+                    break  # to be waited for before the next one is called
     finally:
         var_child_runnable_config.reset(token)
     return answers
@@ -363,8 +386,7 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
         for seat in op.seats:
             answer = await _try_acall(Call(seat, op.args), run)
             answers.append(answer)
-            pauses = type(answer) is Raised and isinstance(answer.error, GraphBubbleUp)
-            if pauses and seat.contract.enforced:
+            if _pauses(answer) and seat.contract.enforced:
                 break
         return answers
     if type(op) is LookBack:

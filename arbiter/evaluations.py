@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import secrets
 import threading
-import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ class Lane:
         self.evaluator = evaluator
         self.name = evaluator.name
         self.is_async = evaluator.is_async
-        self.mark = uuid.uuid4().hex  # as that of a seat
+        self.mark = secrets.token_hex()  # as that of a seat
         self.lock = threading.Lock()
         self.runner = Runner()
         # A deadline can be kept on another thread only, which costs more than most evaluators and doubles the
@@ -262,8 +262,8 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def _settle(self, outcome: TurnOutcome) -> None:
         assert self.together is not None
         for lane in self.together.lanes:
-            at = self._lanes.index(lane)
-            self._outcomes[at] = self._outcomes[at] or _settled(lane.name, outcome)
+            if not self.done(lane):
+                self._outcomes[self._lanes.index(lane)] = _settled(lane.name, outcome)
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
@@ -339,8 +339,10 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     def error_of(self, name: str) -> str | None:
         """Why that evaluator gave no result, if it gave none. Waits for it."""
-        lane = self.lane(name)
-        found = None if lane is None else self.resolve(lane)
+        if (lane := self.lane(name)) is None:
+            return None
+        self.resolve(lane)
+        found = self.outcome(lane)  # None to an evaluator that waits for itself
         return found.message if isinstance(found, _Failure) else None
 
     @property
@@ -359,7 +361,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
         }
 
     def __repr__(self) -> str:
-        states = (f"{lane.name}={self.outcome(lane) or 'pending'!r}" for lane in self._lanes)
+        states = (
+            f"{lane.name}={self.outcome(lane) if self.done(lane) else 'pending'!r}" for lane in self._lanes
+        )
         return f"<evaluations {', '.join(states)}>"
 
 
@@ -458,6 +462,8 @@ class Background:
         self._none_open = threading.Condition(self._lock)
         self._open = 0
         self._wake = threading.Event()
+        self._patience = _EXIT_QUICK
+        """Seconds that the end of the process waits."""
         self._worker: threading.Thread | None = None
 
     def enqueue(self, evaluations: Evaluations) -> None:
@@ -466,8 +472,9 @@ class Background:
             self._open += 1
             self._queue.append(evaluations)
             if evaluations.together is not None:
-                _drain_at_exit(self)
+                self._patience = _EXIT_SECONDS
             if self._worker is None:
+                _drain_at_exit(self)
                 self._worker = threading.Thread(target=self._work, name="arbiter-evaluations", daemon=True)
                 self._worker.start()
 
@@ -477,6 +484,15 @@ class Background:
             self._wake.set()
             return self._none_open.wait_for(lambda: self._open == 0, timeout)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether some of what it ran keeps what it finds, so that it must not be lost."""
+        return self._patience == _EXIT_SECONDS
+
+    def end(self) -> bool:
+        """The process ends: wait a while for what is queued; False if that was too short."""
+        return self.drain(self._patience)
+
     def _work(self) -> None:
         idle = 0
         while idle < _LOOKS:
@@ -485,7 +501,10 @@ class Background:
             idle += 1
             while self._queue:
                 idle = 0
-                self._process(self._queue.popleft())
+                try:
+                    self._process(self._queue.popleft())
+                except Exception:  # no thread could be started, say: whoever reads a result runs it then
+                    _log.exception("evaluations could not be begun in the background")
             if idle == _LOOKS:
                 with self._lock:
                     if self._queue:
@@ -518,9 +537,14 @@ class Background:
                 return
             lane.queue = queue = SimpleQueue[Evaluations]()
             queue.put(evaluations)
-        threading.Thread(
-            target=self._run_lane, args=(lane, queue), name=f"arbiter-{lane.name}", daemon=True
-        ).start()
+        try:
+            threading.Thread(
+                target=self._run_lane, args=(lane, queue), name=f"arbiter-{lane.name}", daemon=True
+            ).start()
+        except RuntimeError:  # the next one tries again
+            lane.queue = None
+            self._closed()
+            raise
 
     def _run_lane(self, lane: Lane, queue: SimpleQueue[Evaluations]) -> None:
         while True:
@@ -551,6 +575,8 @@ class Background:
 _at_exit: Callable[[Callable[[], None]], Any] = getattr(threading, "_register_atexit", atexit.register)
 _pending: weakref.WeakSet[Background] = weakref.WeakSet()
 _EXIT_SECONDS = 30.0
+_EXIT_QUICK = 1.0
+"""For evaluations that keep nothing: what is quick is done by then, and who waits for a slow one calls `drain`."""
 
 
 def _drain_at_exit(background: Background) -> None:
@@ -562,7 +588,7 @@ def _drain_at_exit(background: Background) -> None:
 
 def _drain_all() -> None:
     for background in list(_pending):
-        if not background.drain(_EXIT_SECONDS):
+        if not background.end() and background.remembers:
             _log.warning(
                 "evaluations were still running after %g s; they end with the process", _EXIT_SECONDS
             )

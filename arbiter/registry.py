@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import secrets
 import threading
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -38,7 +38,7 @@ class Seat(Generic[C]):
     takes_output: bool
     amethod: Callable[..., Any] | None
     """The twin of the method for async runs, such as `areview`, if it has one."""
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    mark: str = field(default_factory=secrets.token_hex)  # not uuid4, whose numbers people's tests count
     """Tells this registration from every other, also of a contract with that name in another process."""
 
     @staticmethod

@@ -23,7 +23,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from langchain_core.callbacks import (
     AsyncCallbackManager,
@@ -354,6 +354,7 @@ class GovernedSequence(RunnableSeq):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         if (own := self._unheard(config, CallbackManager, SyncLazyManager)) is None:
             return super().invoke(input, config, **kwargs)
+        manager = own["callbacks"]
         context = copy_context()
         context.run(var_child_runnable_config.set, own)
         output = context.run(self.node.invoke, input, own, **kwargs)
@@ -361,12 +362,13 @@ class GovernedSequence(RunnableSeq):
             if type(step) is GatedWrite:
                 output = step.write(output, own)
             elif type(step) is not Passthrough:
-                output = step.invoke(output, _step_config(config, SyncLazyManager, number, own))
+                output = step.invoke(output, _step_config(own, manager.sibling(number)))
         return output
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         if (own := self._unheard(config, AsyncCallbackManager, AsyncLazyManager)) is None:
             return await super().ainvoke(input, config, **kwargs)
+        manager = own["callbacks"]
         context = copy_context()
         context.run(var_child_runnable_config.set, own)
         output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
@@ -374,7 +376,7 @@ class GovernedSequence(RunnableSeq):
             if type(step) is GatedWrite:
                 output = step.write(output, own)
             elif type(step) is not Passthrough:
-                output = await step.ainvoke(output, _step_config(config, AsyncLazyManager, number, own))
+                output = await step.ainvoke(output, _step_config(own, manager.sibling(number)))
         return output
 
     def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[LazyManager]) -> Any:
@@ -386,25 +388,35 @@ class GovernedSequence(RunnableSeq):
             return None
         if not self.is_plain or config.get("run_id") is not None:
             return None
-        return _step_config(config, lazy, 1)
+        return _step_config(config, lazy.of(config, 1, None))
 
 
-def _step_config(config: Any, kind: type[LazyManager], number: int, first: Any = None) -> RunnableConfig:
-    """The config of a step, with a child of the run that LangGraph would open for its sequence. `first` is the
-    config of the sequence's first step."""
+def _step_config(config: Any, manager: BaseCallbackManager) -> RunnableConfig:
+    """The config of a step, as LangGraph makes it of that of the step before."""
     own: RunnableConfig = config.copy()
     own.pop("run_name", None)
     own.pop("run_id", None)
-    manager: Any = kind.__new__(kind)
-    manager.made_of = (config, number, first)
     own["callbacks"] = manager
     return own
 
 
 class LazyManager(BaseCallbackManager):
-    """A callback manager that is what LangGraph would make it from the first look at it on."""
+    """A callback manager that is what LangGraph would make it from the first look at it on: a child of the run that it
+    would open for the sequence of a task with this config."""
 
-    made_of: tuple[Any, int, Any]
+    kind: ClassVar[type[BaseCallbackManager]]
+    made_of: tuple[Any, int, LazyManager | None]
+    """The task's config, the number of the step, and the manager of the sequence's first step."""
+
+    @classmethod
+    def of(cls, config: Any, number: int, first: LazyManager | None) -> LazyManager:
+        manager = cls.__new__(cls)
+        manager.made_of = (config, number, first)
+        return manager
+
+    def sibling(self, number: int) -> LazyManager:
+        """That of a later step."""
+        return self.of(self.made_of[0], number, self)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _MANAGED:
@@ -415,11 +427,9 @@ class LazyManager(BaseCallbackManager):
                 vars(self).update({**made, **vars(self)})  # what somebody has set before stays
         return vars(self)[name]
 
-    def _made(self, config: Any, number: int, first: Any) -> BaseCallbackManager:
+    def _made(self, config: Any, number: int, first: LazyManager | None) -> BaseCallbackManager:
         outer: BaseCallbackManager = config["callbacks"]
-        made = BaseCallbackManager(
-            [], parent_run_id=uuid7() if first is None else first["callbacks"].parent_run_id
-        )
+        made = BaseCallbackManager([], parent_run_id=uuid7() if first is None else first.parent_run_id)
         made.add_tags(outer.inheritable_tags)
         made.add_tags([tag for tag in config.get("tags") or () if tag not in made.tags])
         made.add_metadata(outer.inheritable_metadata)
@@ -427,13 +437,22 @@ class LazyManager(BaseCallbackManager):
         made.add_tags([f"seq:step:{number}"], inherit=False)
         return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is an ordinary manager."""
+        state = {name: getattr(self, name) for name in _MANAGED}
+        return self.kind.__new__, (self.kind,), state
+
 
 class SyncLazyManager(LazyManager, CallbackManager):
     """In a sync run."""
 
+    kind = CallbackManager
+
 
 class AsyncLazyManager(LazyManager, AsyncCallbackManager):
     """In an async run."""
+
+    kind = AsyncCallbackManager
 
 
 _MANAGED = frozenset(vars(BaseCallbackManager([])))

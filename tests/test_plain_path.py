@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,3 +251,68 @@ def test_what_nobody_reads_is_evaluated_without_a_drain() -> None:
     while not done and time.monotonic() < end:
         time.sleep(0.01)
     assert done == [1]
+
+
+@MODES
+def test_what_a_rule_counts_wrongly_counts_nothing(mode: str) -> None:
+    class Wrong(Counting):
+        def observe(self, history: Any) -> Any:
+            return {"good": 1, "bad": None}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Wrong("wrong", []))
+    seen: list[float] = []
+
+    def looks(history: Any) -> bool:
+        seen.append(history.tally("wrong", "good").amount)
+        return True
+
+    arbiter_os.add_policy_checker(Check("looks", looks))
+    run(arbiter_os.govern(chain(Spy("a"), Spy("b"))), {"log": []}, mode=mode)
+    assert seen == [0, 0]
+
+
+def test_a_checker_that_answers_late_is_waited_for_before_the_next_is_asked() -> None:
+    calls: list[str] = []
+
+    async def later() -> Verdict:
+        await asyncio.sleep(0)
+        calls.append("answered")
+        return Verdict.allow()
+
+    def first(history: Any) -> Any:
+        calls.append("first")
+        return later()
+
+    def second(history: Any) -> bool:
+        calls.append("second")
+        return True
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("first", first))
+    arbiter_os.add_policy_checker(Check("second", second))
+    asyncio.run(arbiter_os.govern(_loop(6)).ainvoke({"log": []}))
+    assert calls == ["first", "answered", "second"] * 6
+
+
+def test_quick_evaluations_are_done_when_the_process_ends(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from arbiter import ArbiterOS, EvaluationResult, NodeEvaluator\n"
+        "from langgraph.graph import START, StateGraph\n"
+        "class Prints(NodeEvaluator):\n"
+        "    def evaluate(self, history):\n"
+        "        print('evaluated', flush=True)\n"
+        "        return EvaluationResult(1.0, True)\n"
+        "builder = StateGraph(dict)\n"
+        "builder.add_node('a', lambda state: {})\n"
+        "builder.add_edge(START, 'a')\n"
+        "arbiter_os = ArbiterOS()\n"
+        "arbiter_os.add_evaluator(Prints('prints'))\n"
+        "app = arbiter_os.govern(builder.compile())\n"
+        "for _ in range(5):\n"
+        "    app.invoke({})\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["evaluated"] * 5

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any, cast
 from uuid import UUID
@@ -206,3 +207,43 @@ def test_a_body_may_return_a_runnable(is_async: bool) -> None:
     for graph in (bare, app):
         output = asyncio.run(graph.ainvoke({"n": 1})) if is_async else graph.invoke({"n": 1})
         assert output == {"n": 2}
+
+
+def test_a_copy_of_the_callback_manager_is_an_ordinary_one() -> None:
+    copies: list[Any] = []
+
+    def body(state: Number, config: RunnableConfig) -> dict[str, Any]:
+        manager = manager_of(config)
+        for made in (copy.copy(manager), copy.deepcopy(manager), pickle.loads(pickle.dumps(manager))):
+            assert made.parent_run_id == manager.parent_run_id
+            copies.append((type(made), sorted(vars(made)), made.tags))
+        return {}
+
+    builder: Any = StateGraph(Number)
+    builder.add_node("a", body)
+    builder.add_edge(START, "a")
+    for graph in (builder.compile(), ArbiterOS().govern(builder.compile())):
+        graph.invoke({})
+    assert copies[:3] == copies[3:]
+
+
+def test_a_conditional_edge_finds_the_config_that_the_body_has_left() -> None:
+    """LangGraph makes the config of each step of that of the step before."""
+    found: list[Any] = []
+
+    def body(state: Number, config: RunnableConfig) -> dict[str, Any]:
+        config["callbacks"] = None
+        config["tags"] = ["left"]
+        return {}
+
+    def path(state: Number, config: RunnableConfig) -> str:
+        found.append((config.get("tags"), sorted(manager_of(config).tags)))
+        return END
+
+    builder: Any = StateGraph(Number)
+    builder.add_node("a", body)
+    builder.add_edge(START, "a")
+    builder.add_conditional_edges("a", path, [END])
+    for graph in (builder.compile(), ArbiterOS().govern(builder.compile())):
+        graph.invoke({})
+    assert found[0] == found[1]

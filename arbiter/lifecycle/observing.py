@@ -37,9 +37,10 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
             if reads is not None:
                 show_results(run, checker, view)
             if found := checker.observe(view):
-                counted = tallies[prefix + checker.name] = {}
+                counted: dict[str, float] = {}
                 for key, amount in found.items():
                     counted[str(key)] = _amount(amount)
+                tallies[prefix + checker.name] = counted
         except Exception as exc:
             record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
         finally:
