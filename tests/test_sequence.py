@@ -209,14 +209,19 @@ def test_a_body_may_return_a_runnable(is_async: bool) -> None:
         assert output == {"n": 2}
 
 
+def attributes_of(value: object) -> list[str]:
+    return sorted(vars(value))
+
+
 def test_a_copy_of_the_callback_manager_is_an_ordinary_one() -> None:
     copies: list[Any] = []
 
     def body(state: Number, config: RunnableConfig) -> dict[str, Any]:
         manager = manager_of(config)
+        made: Any
         for made in (copy.copy(manager), copy.deepcopy(manager), pickle.loads(pickle.dumps(manager))):
             assert made.parent_run_id == manager.parent_run_id
-            copies.append((type(made), sorted(vars(made)), made.tags))
+            copies.append((type(made), attributes_of(made), made.tags))
         return {}
 
     builder: Any = StateGraph(Number)
