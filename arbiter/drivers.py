@@ -88,7 +88,7 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
         view = run.view
         if run.reads is not None:
             view.give_results(run.reads)
-        targets = _call_routers(seats, (view, freeze(output)), run, timed)
+        targets = _call_all(seats, (view, freeze(output)), run, timed=timed, errors=BaseException)
         for target in targets:
             if target is not None:
                 del target  # as below: it may be an error, which would be held by a frame that it has passed
@@ -286,10 +286,15 @@ def _perform(op: Op, run: NodeRun) -> Any:
 
 
 def _call_all(
-    seats: Sequence[Seat[Any]], args: tuple[Any, ...], run: NodeRun, *, timed: bool = False
+    seats: Sequence[Seat[Any]],
+    args: tuple[Any, ...],
+    run: NodeRun,
+    *,
+    timed: bool = False,
+    errors: type[BaseException] = Exception,
 ) -> list[Any]:
     """Call a method of several contracts. `timed`: in an async run, in place, as far as none answers with something to
-    wait for."""
+    wait for. `errors` are answers too; of `BaseException` none keeps the others from being asked."""
     answers: list[Any] = []
     audits = run.plan.audits
     token = var_child_runnable_config.set(run.aside)
@@ -298,44 +303,23 @@ def _call_all(
             if seat.deadline is not None or (audits and not seat.contract.enforced):
                 answers.append(_try_call(Call(seat, args), run))
                 continue
+            given = args if seat.takes_output else args[:1]
             try:
                 if timed:
-                    answer = seat.pace.timed(seat.method, *args)
+                    answer = seat.pace.timed(seat.method, *given)
                     if type(answer) not in _ANSWERS and isawaitable(answer):
                         answers.append(answer)
                         break  # to be waited for before the next one is called
                 else:
-                    answer = seat.method(*args)
+                    answer = seat.method(*given)
                     if type(answer) not in _ANSWERS:
                         answer = _no_coroutine(answer, seat, run)
-            except Exception as exc:
+            except errors as exc:
                 answers.append(Raised(exc))
-                if isinstance(exc, GraphBubbleUp):
+                if errors is Exception and isinstance(exc, GraphBubbleUp):
                     break  # the checker pauses the graph itself
                 continue
             answers.append(answer)
-    finally:
-        var_child_runnable_config.reset(token)
-    return answers
-
-
-def _call_routers(seats: Sequence[Seat[Any]], args: tuple[Any, Any], run: NodeRun, timed: bool) -> list[Any]:
-    """As `_call_all`, for the routers of a plain node run, of which none can keep the others from being asked."""
-    answers: list[Any] = []
-    token = var_child_runnable_config.set(run.aside)
-    try:
-        for seat in seats:
-            given = args if seat.takes_output else args[:1]
-            try:
-                answer = seat.pace.timed(seat.method, *given) if timed else seat.method(*given)
-                if type(answer) not in _ANSWERS and not timed:
-                    answer = _no_coroutine(answer, seat, run)
-            except BaseException as exc:
-                answers.append(Raised(exc))
-            else:
-                answers.append(answer)
-                if type(answer) not in _ANSWERS and isawaitable(answer):
-                    break  # to be waited for before the next one is called
     finally:
         var_child_runnable_config.reset(token)
     return answers

@@ -232,10 +232,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def _resolve(self, lane: Lane, at: int) -> Outcome:
         found = self._outcomes[at]
         if found is None:
-            if self.together is not None and lane in self.together.lanes:
-                found = self._run_together(lane)
-            else:
-                found = lane.run(self, self._outcomes, at)
+            found = self._run_together(lane) if self.in_cycle(lane) else lane.run(self, self._outcomes, at)
             if self.complete:
                 self._view = None  # let go of the past that the view holds
         return found

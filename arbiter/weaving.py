@@ -183,7 +183,7 @@ class GatedWrite(ChannelWrite):
 
     def write(self, input: Any, config: RunnableConfig) -> Any:
         """Write what the node has returned, and what its wrapper has stashed; pass it on."""
-        conf: dict[str, Any] = cast(Any, config)[CONF]
+        conf = _conf(config)
         fact, record = conf.pop(_STASH, _NO_STASH) if self.first else _NO_STASH
         written: list[Any] = [] if fact is None else [(LEDGER, fact)]
         try:
@@ -567,16 +567,15 @@ class GovernedNode(Runnable[Any, Any]):
         self.is_subgraph = is_subgraph
         self.is_sequence = type(body) is LcelSteps
         self.is_function = _is_function(body)
-        self.planned = Plan()
-        self.version = -1
-        """Of the registry, when `planned` was made."""
+        self._plan = Plan()
+        self._planned = -1
 
     def plan(self) -> Plan:
         version = self.core.registry.version
-        if self.version != version:
-            self.planned = self.core.registry.plan(self.node, self.instruction, self.targets)
-            self.version = version
-        return self.planned
+        if self._planned != version:
+            self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
+            self._planned = version
+        return self._plan
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         visit = Visit(self, input, config or {}, kwargs)
@@ -638,7 +637,7 @@ class Visit(NodeRun):
         core = node.core
         if stack := running.get():
             _refuse_evaluator(stack, node)
-        conf: dict[str, Any] = config.get(CONF, {})
+        conf = _conf(config)
         metadata: Mapping[str, Any] = config.get("metadata") or {}
         ledger = _ledger_in(conf)
         loop: Any = ledger.loop
@@ -667,8 +666,9 @@ class Visit(NodeRun):
             run.log, run, task, node.node, node.instruction, step, namespace, settings.clock(), path
         )
         record.input = snapshot(input, settings.snapshot)
-        plan = node.planned if node.version == core.registry.version else node.plan()
-        super().__init__(record, plan, input, settings, run, past, parent, config, node.targets, node.schemas)
+        super().__init__(
+            record, node.plan(), input, settings, run, past, parent, config, node.targets, node.schemas
+        )
         self.node = node
         self.is_graph = node.is_subgraph
         self.ledger = ledger

@@ -29,9 +29,7 @@ from arbiter import (
     Verdict,
 )
 from arbiter.weaving import Visit
-from tests.support import Check, Judge, Route, Spy, State, allow, chain, run
-
-MODES = pytest.mark.parametrize("mode", ["sync", "async"])
+from tests.support import MODES, Check, Judge, Route, Spy, State, allow, chain, run
 
 
 class Counting(PolicyChecker):

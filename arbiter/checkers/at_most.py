@@ -34,8 +34,7 @@ class AtMost(TemporalRule):
         self.times = whole(self.owner, "times", times, 0)
 
     def check_before(self, history: History) -> Verdict:
-        tally = history.tally(self.name, "runs")
-        ran = tally.in_run if self.per == "run" else tally.amount
+        ran = self.tallied(history, "runs")
         if ran < self.times:
             return ALLOW
         return Verdict.deny(f"ran {how_often(int(ran))}{self.span}; at most {self.times} allowed")
