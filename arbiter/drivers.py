@@ -27,9 +27,9 @@ from arbiter.lifecycle import (
     Raised,
     Resolve,
     Steps,
-    all_allow,
     conclude,
     enqueue,
+    is_yes,
     judge,
     lifecycle,
     note_output,
@@ -39,7 +39,7 @@ from arbiter.lifecycle import (
 )
 from arbiter.registry import Seat
 from arbiter.states import freeze
-from arbiter.verdicts import Correction, Verdict
+from arbiter.verdicts import ALLOW, Correction, Verdict
 
 # Where a node run is plain, as most are, the generator is taken up only where somebody objects: a checker that does not
 # allow the node, a router that answers, a body that raises.
@@ -65,17 +65,31 @@ def drive(run: NodeRun) -> Any:
 def _objections(run: NodeRun, *, timed: bool = False) -> Any:
     """Ask the checkers of a plain node run; their answers, or `Raised`, unless all allow."""
     run.begun = run.settings.timer()
-    seats = run.plan.checkers
-    if not seats:
+    plan = run.plan
+    if not plan.checkers:
         return None
+    view = run.view
+    at, answers = 0, None
+    token = var_child_runnable_config.set(run.aside)
     try:
-        answers = _call_all(seats, (run.view,), run, timed=timed)
+        for at, check in enumerate(plan.timed_checks if timed else plan.checks):
+            answer = check(view)
+            if answer is not True and answer is not ALLOW and not is_yes(answer):
+                answers = [True] * at + [answer]
+                break
+    except Exception as exc:
+        answers = [True] * at + [Raised(exc)]
     except BaseException as exc:
         return Raised(exc)
-    if not all_allow(answers):
-        return answers
-    run.record.checks = run.plan.all_allowed
-    return None
+    finally:
+        var_child_runnable_config.reset(token)
+    if answers is None:
+        run.record.checks = plan.all_allowed
+        return None
+    try:
+        return _call_all(plan.checkers, (view,), run, answers, timed=timed)
+    except BaseException as exc:
+        return Raised(exc)
 
 
 def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any] | None:
@@ -84,18 +98,28 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
     plan = run.plan
     if plan.lanes:
         judge(run)
-    if seats := plan.routers:
-        view = run.view
+    if plan.routers:
+        view, given = run.view, freeze(output)
         if run.reads is not None:
             view.give_results(run.reads)
-        targets = _call_all(seats, (view, freeze(output)), run, timed=timed, errors=BaseException)
-        for target in targets:
-            if target is not None:
-                del target  # as below: it may be an error, which would be held by a frame that it has passed
-                return targets
+        at, targets = 0, None
+        token = var_child_runnable_config.set(run.aside)
+        try:
+            for at, (route, takes_output) in enumerate(plan.timed_routes if timed else plan.routes):
+                target = route(view, given) if takes_output else route(view)
+                if target is not None:
+                    targets = [None] * at + [target]
+                    break
+        except BaseException as exc:
+            targets = [None] * at + [Raised(exc)]
+        finally:
+            var_child_runnable_config.reset(token)
+        if targets is not None:
+            return _call_all(plan.routers, (view, given), run, targets, timed=timed, errors=BaseException)
         view.give_results(None)
         run.record.routes = plan.no_routes
-    enqueue(run)
+    if run.reads is not None:
+        enqueue(run)
     if plan.observers:
         tell(run, plan.observers, run.view)
     return None
@@ -289,40 +313,56 @@ def _call_all(
     seats: Sequence[Seat[Any]],
     args: tuple[Any, ...],
     run: NodeRun,
+    answers: list[Any] | None = None,
     *,
     timed: bool = False,
     errors: type[BaseException] = Exception,
 ) -> list[Any]:
-    """Call a method of several contracts. `timed`: in an async run, in place, as far as none answers with something to
-    wait for. `errors` are answers too; of `BaseException` none keeps the others from being asked."""
-    answers: list[Any] = []
-    audits = run.plan.audits
+    """Call a method of several contracts, after those that have answered. `timed`: in an async run, in place, as far as
+    none answers with something to wait for. `errors` are answers too; of `BaseException` none keeps the others from
+    being asked."""
+    if answers is None:
+        answers = []
+    elif not _is_settled(answers, seats, run, timed=timed, errors=errors):
+        return answers
     token = var_child_runnable_config.set(run.aside)
     try:
-        for seat in seats:
-            if seat.deadline is not None or (audits and not seat.contract.enforced):
+        for seat in seats[len(answers) :]:
+            if seat.deadline is not None or not seat.contract.enforced:
                 answers.append(_try_call(Call(seat, args), run))
                 continue
             given = args if seat.takes_output else args[:1]
             try:
-                if timed:
-                    answer = seat.pace.timed(seat.method, *given)
-                    if type(answer) not in _ANSWERS and isawaitable(answer):
-                        answers.append(answer)
-                        break  # to be waited for before the next one is called
-                else:
-                    answer = seat.method(*given)
-                    if type(answer) not in _ANSWERS:
-                        answer = _no_coroutine(answer, seat, run)
+                answers.append(seat.pace.timed(seat.method, *given) if timed else seat.method(*given))
             except errors as exc:
                 answers.append(Raised(exc))
-                if errors is Exception and isinstance(exc, GraphBubbleUp):
-                    break  # the checker pauses the graph itself
-                continue
-            answers.append(answer)
+            if not _is_settled(answers, seats, run, timed=timed, errors=errors):
+                break
     finally:
         var_child_runnable_config.reset(token)
     return answers
+
+
+def _is_settled(
+    answers: list[Any],
+    seats: Sequence[Seat[Any]],
+    run: NodeRun,
+    *,
+    timed: bool,
+    errors: type[BaseException],
+) -> bool:
+    """Whether the next contract may be called after the last answer: it is no pause, and nothing to wait for."""
+    answer = answers[-1]
+    if type(answer) in _ANSWERS:
+        return True
+    if isawaitable(answer):
+        if timed:
+            return False
+        try:
+            _no_coroutine(answer, seats[len(answers) - 1], run)
+        except SyncDriverError as exc:
+            answers[-1] = Raised(exc)
+    return errors is BaseException or not _pauses(answer)
 
 
 def _try_call(op: Call, run: NodeRun) -> Any:

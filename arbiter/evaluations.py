@@ -81,16 +81,13 @@ class Lane:
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
         token = running.set((*stack, own))
         # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
-        ambient = None
-        if var_child_runnable_config.get() is not None:
-            ambient = var_child_runnable_config.set(None)
+        ambient = var_child_runnable_config.set(None)
         try:
             if (found := outcomes[at]) is None:  # whoever came first has put it there
                 found = outcomes[at] = self._outcome(evaluations.view, deadline)
             return found
         finally:
-            if ambient is not None:
-                var_child_runnable_config.reset(ambient)
+            var_child_runnable_config.reset(ambient)
             running.reset(token)
             self.lock.release()
 
@@ -232,7 +229,10 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def _resolve(self, lane: Lane, at: int) -> Outcome:
         found = self._outcomes[at]
         if found is None:
-            found = self._run_together(lane) if self.in_cycle(lane) else lane.run(self, self._outcomes, at)
+            if self.together is not None and self.in_cycle(lane):
+                found = self._run_together(lane)
+            else:
+                found = lane.run(self, self._outcomes, at)
             if self.complete:
                 self._view = None  # let go of the past that the view holds
         return found
@@ -458,6 +458,7 @@ class Background:
         self._lock = threading.Lock()
         self._none_open = threading.Condition(self._lock)
         self._open = 0
+        """How many of those that are no longer queued are not done."""
         self._wake = threading.Event()
         self._patience = _EXIT_QUICK
         """Seconds that the end of the process waits."""
@@ -465,11 +466,14 @@ class Background:
 
     def enqueue(self, evaluations: Evaluations) -> None:
         """Queue an item's evaluations."""
+        self._queue.append(evaluations)
+        if evaluations.together is not None:
+            self._patience = _EXIT_SECONDS
+        if self._worker is None:  # looked at after it was queued: a worker that goes looks once more
+            self._start()
+
+    def _start(self) -> None:
         with self._lock:
-            self._open += 1
-            self._queue.append(evaluations)
-            if evaluations.together is not None:
-                self._patience = _EXIT_SECONDS
             if self._worker is None:
                 _drain_at_exit(self)
                 self._worker = threading.Thread(target=self._work, name="arbiter-evaluations", daemon=True)
@@ -479,7 +483,7 @@ class Background:
         """Wait until all queued evaluations are done; False if `timeout` (seconds) was too short."""
         with self._none_open:
             self._wake.set()
-            return self._none_open.wait_for(lambda: self._open == 0, timeout)
+            return self._none_open.wait_for(lambda: not self._queue and self._open == 0, timeout)
 
     @property
     def remembers(self) -> bool:
@@ -496,18 +500,24 @@ class Background:
             self._wake.wait(_LOOK)  # not time.sleep, which people's tests replace
             self._wake.clear()
             idle += 1
-            while self._queue:
+            while (evaluations := self._next()) is not None:
                 idle = 0
                 try:
-                    self._process(self._queue.popleft())
+                    self._process(evaluations)
                 except Exception:  # no thread could be started, say: whoever reads a result runs it then
                     _log.exception("evaluations could not be begun in the background")
             if idle == _LOOKS:
                 with self._lock:
+                    self._worker = None
                     if self._queue:
-                        idle = 0
-                    else:
-                        self._worker = None
+                        idle, self._worker = 0, threading.current_thread()
+
+    def _next(self) -> Evaluations | None:
+        with self._lock:
+            if not self._queue:
+                return None
+            self._open += 1
+            return self._queue.popleft()
 
     def _process(self, evaluations: Evaluations) -> None:
         together = evaluations.together
@@ -562,7 +572,7 @@ class Background:
     def _closed(self) -> None:
         with self._none_open:
             self._open -= 1
-            if self._open == 0:
+            if self._open == 0 and not self._queue:
                 self._none_open.notify_all()
 
 

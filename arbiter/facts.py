@@ -40,12 +40,6 @@ _EMPTY: Mapping[str, Any] = {}
 
 def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
     """The ledger value after `writes`, in their order. `value` is left as it is."""
-    if len(writes) == 1 and value and _is_usual(writes[0]):
-        return Past(value, keep=keep).after(writes).value
-    return _folded(value, writes, keep)
-
-
-def _folded(value: Value, writes: Sequence[Fact], keep: int) -> Value:
     new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
@@ -57,47 +51,6 @@ def _folded(value: Value, writes: Sequence[Fact], keep: int) -> Value:
         if write:
             new.add(write)
     return new.value(keep)
-
-
-def _is_usual(fact: Fact) -> bool:
-    """Whether it is what nearly every superstep writes: the fact of a node run that was done, and went on."""
-    return not ("by" in fact or "status" in fact or "inner" in fact or "why" in fact or "start" in fact)
-
-
-def _with_usual(value: Value, written: Sequence[Fact], grown: _Grown, keep: int) -> Value:
-    """What `_Fold` makes of usual facts of supersteps one after another, which have changed the tallies `grown`."""
-    number, step = value["seq"], value.get("steps", 0)
-    nodes: dict[str, int] = {**value.get("nodes", _EMPTY)}
-    last: dict[str, Any] = {**value.get("last", _EMPTY)}
-    facts: list[Fact] = [*value["facts"], *written]
-    del facts[: -keep or None]
-    new: Value = {**value, "nodes": nodes, "last": last, "facts": facts}
-    for fact in written:
-        number, step = number + 1, step + 1
-        node = fact["node"]
-        nodes[node] = nodes.get(node, 0) + 1
-        last[node] = [number, fact, number]
-    new["seq"], new["steps"] = number, step
-    if grown:
-        tallies: dict[str, Any] = {**value.get("tallies", _EMPTY)}
-        new["tallies"] = tallies
-        for policy, changed in grown.items():
-            kept: dict[str, Any] = {**tallies.get(policy, _EMPTY)}
-            tallies[policy] = kept
-            for key, tally in changed.items():
-                kept.pop(key, None)  # the order of the keys is that in which they changed
-                kept[key] = list(tally)
-    numbered = [(fact["in"], at) for at, fact in enumerate(written, value["seq"] + 1) if "in" in fact]
-    if numbered:
-        counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
-        first: dict[str, int] = {**value.get("first", _EMPTY)}
-        latest: dict[str, int] = {**value.get("latest", _EMPTY)}
-        for instruction, at in numbered:
-            counts[instruction] = counts.get(instruction, 0) + 1
-            first.setdefault(instruction, at)
-            latest[instruction] = at
-        new |= {"instructions": counts, "first": first, "latest": latest}
-    return new
 
 
 def _tallied(
@@ -121,27 +74,7 @@ def _tallied(
     return kept
 
 
-_NO_TALLY_YET = [0, 0, 0, -1, 0]
-
-
-def _grown(
-    value: Value, before: _Grown, tallies: Mapping[str, Mapping[str, float]], number: int
-) -> _Grown | None:
-    """The tallies that waiting facts have changed, when one more does, the last of so many. None if that has to be
-    folded: some keys may have to go."""
-    run, seq, steps = value["run"], value["seq"] + number, value.get("steps", 0) + number
-    known = value.get("tallies", _EMPTY)
-    grown = dict(before)
-    for policy, amounts in tallies.items():
-        old = known.get(policy, _EMPTY)
-        if len(amounts) > _MOST_GROWN or len(old) > KEEP_TALLIES - _MOST_WAITING * _MOST_GROWN:
-            return None
-        new = grown[policy] = {**grown.get(policy, _EMPTY)}
-        for key, amount in amounts.items():
-            # Taken out and put back at the end: the order of the keys is that in which they changed.
-            total, _, in_run, of_run, _ = new.pop(key, None) or old.get(key, _NOT_COUNTED)
-            new[key] = (total + amount, seq, (in_run if of_run == run else 0) + amount, run, steps)
-    return grown
+_NO_TALLY_YET = (0, 0, 0, -1, 0)
 
 
 class _Fold:
@@ -205,7 +138,8 @@ class _Fold:
             redirects = self._part("redirects")
             redirects[router] = redirects.get(router, 0) + 1
         for policy, amounts in fact.get("tallies", _EMPTY).items():
-            self._tally(policy, ((key, amount, number, self._end) for key, amount in amounts.items()))
+            if amounts:
+                self._tally(policy, ((key, amount, number, self._end) for key, amount in amounts.items()))
         last = self._part("last")
         done = last[node][2] if node in last else 0
         last[node] = [number, fact, done if "status" in fact else number]
@@ -257,16 +191,128 @@ class Tally(NamedTuple):
 
 
 NO_TALLY = Tally(0, 0, 0)
-_MOST_WAITING = 8
-_MOST_GROWN = 8
-_Grown = Mapping[str, Mapping[str, tuple[float, int, float, int, int]]]
+_MOST_GROWN = 32
+_UNUSUAL = frozenset({"by", "status", "inner", "why", "start"})
+"""What the fact of a node run that was done, and went on, as nearly all do, does not have."""
+_Amounts = tuple[float, int, float, int, int]
+"""A tally as the ledger value has it."""
+
+
+class _Growth:
+    """Usual facts that were committed after a value. Pasts that follow one another share it: it is only ever added to,
+    at its end, and each of them looks at as much of it as was there for it."""
+
+    __slots__ = ("facts", "instructions", "nodes", "tallies")
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.nodes: list[str] = []
+        self.instructions: list[str] = []
+        """Of each fact; "" if it has none."""
+        self.tallies: dict[str, dict[str, list[_Amounts]]] = {}
+        """What became of each tally, oldest first."""
+
+    def add(self, value: Value, step: int, facts: Sequence[Fact]) -> bool:
+        """Add the facts of one superstep, the last of so many; whether that was possible. If not, it has to be folded:
+        one is not usual, or some keys of its tallies may have to go."""
+        for fact in facts:
+            if not _UNUSUAL.isdisjoint(fact):
+                return False
+            self.facts.append(fact)
+            self.nodes.append(fact["node"])
+            self.instructions.append(fact.get("in", ""))
+            if "tallies" in fact and not self._count(value, step, fact["tallies"]):
+                return False
+        return True
+
+    def _count(self, value: Value, step: int, tallies: Mapping[str, Mapping[str, float]]) -> bool:
+        run, seq = value["run"], value["seq"] + len(self.facts)
+        step += value.get("steps", 0)
+        for policy, amounts in tallies.items():
+            grown = self.tallies.get(policy)
+            if grown is None:
+                if not amounts:
+                    continue
+                grown = self.tallies[policy] = {}
+            for key, amount in amounts.items():
+                changes = grown.get(key)
+                if changes is None:
+                    known: Mapping[str, Any] = value.get("tallies", _EMPTY).get(policy, _EMPTY)
+                    if len(known) + len(grown) >= KEEP_TALLIES:
+                        return False
+                    total, _, in_run, of_run, _ = known.get(key, _NO_TALLY_YET)
+                    in_run = in_run if of_run == run else 0
+                    grown[key] = [(total + amount, seq, in_run + amount, run, step)]
+                else:
+                    total, _, in_run, _, _ = changes[-1]
+                    changes.append((total + amount, seq, in_run + amount, run, step))
+        return True
+
+    def tally(self, policy: str, key: str, seq: int) -> _Amounts | None:
+        """A tally as it was after so many node runs, if it had changed by then."""
+        if policy not in self.tallies or (changes := self.tallies[policy].get(key)) is None:
+            return None
+        return next((found for found in changes[::-1] if found[1] <= seq), None)
+
+    def folded(self, value: Value, at: int, steps: int, keep: int) -> Value:
+        """What `_Fold` makes of the value and the first so many facts, of so many supersteps."""
+        number = seq = value["seq"]
+        added = self.facts[:at]
+        nodes: dict[str, int] = {**value.get("nodes", _EMPTY)}
+        last: dict[str, Any] = {**value.get("last", _EMPTY)}
+        facts: list[Fact] = [*value["facts"], *added]
+        del facts[: -keep or None]
+        new: Value = {**value, "nodes": nodes, "last": last, "facts": facts}
+        numbered: list[tuple[str, int]] = []
+        for fact in added:
+            number += 1
+            node = fact["node"]
+            nodes[node] = nodes.get(node, 0) + 1
+            last[node] = [number, fact, number]
+            if "in" in fact:
+                numbered.append((fact["in"], number))
+        new["seq"], new["steps"] = seq + at, value.get("steps", 0) + steps
+        if self.tallies:
+            self._fold_tallies(new, added)
+        if numbered:
+            counts: dict[str, int] = {**value.get("instructions", _EMPTY)}
+            first: dict[str, int] = {**value.get("first", _EMPTY)}
+            latest: dict[str, int] = {**value.get("latest", _EMPTY)}
+            for instruction, number in numbered:
+                counts[instruction] = counts.get(instruction, 0) + 1
+                first.setdefault(instruction, number)
+                latest[instruction] = number
+            new |= {"instructions": counts, "first": first, "latest": latest}
+        return new
+
+    def _fold_tallies(self, new: Value, added: Sequence[Fact]) -> None:
+        changed: dict[str, dict[str, Any]] = {}
+        for fact in added:
+            for policy, amounts in fact.get("tallies", _EMPTY).items():
+                if amounts:
+                    keys = changed.setdefault(policy, {})
+                    for key in amounts:
+                        keys.pop(key, None)  # the order of the keys is that in which they changed last
+                        keys[key] = None
+        if not changed:
+            return
+        new["tallies"] = tallies = {**new.get("tallies", _EMPTY)}
+        for policy, keys in changed.items():
+            tallies[policy] = kept = {**tallies.get(policy, _EMPTY)}
+            for key in keys:
+                kept.pop(key, None)
+                kept[key] = list(self.tally(policy, key, new["seq"]) or _NO_TALLY_YET)
+
+
+_NO_GROWTH = _Growth()
+"""Nothing is ever added to this one."""
 
 
 class Past:
     """The committed past of one node run: the ledger value of its graph, after those of the parent graphs.
 
-    Usual facts wait until somebody reads the value; many never do, and to fold a few together costs less. What is asked
-    for most often is told without folding.
+    Usual facts are folded into the value when somebody reads it, or when they are many; most pasts are never read as a
+    whole. What is asked for most often is told without folding.
     """
 
     __slots__ = ("_keep", "_state", "before")
@@ -276,38 +322,38 @@ class Past:
         value: Value,
         before: Past | None = None,
         keep: int = KEEP,
-        waiting: tuple[Fact, ...] = (),
-        grown: _Grown = _EMPTY,
+        growth: _Growth = _NO_GROWTH,
+        at: int = 0,
+        steps: int = 0,
     ) -> None:
-        self._state = (value, waiting, grown)
-        """A value; the facts that it does not have yet, one a superstep; and the tallies that they have changed. One
-        attribute, since threads share it."""
+        self._state = (value, growth, at, steps)
+        """A value, what came after it, and how many facts and supersteps of that are part of this past. One attribute,
+        since threads share it."""
         self._keep = keep
         self.before = before
 
     @property
     def value(self) -> Value:
-        value, waiting, grown = self._state
-        if waiting:
-            value = _with_usual(value, waiting, grown, self._keep)
-            self._state = value, (), _EMPTY
+        value, growth, at, steps = self._state
+        if at:
+            value = growth.folded(value, at, steps, self._keep)
+            self._state = value, growth, 0, 0
         return value
 
     def after(self, writes: Sequence[Fact]) -> Past:
         """The past of the next superstep, when `writes` are committed."""
-        value, waiting, grown = self._state
-        if len(writes) == 1 and value and len(waiting) < _MOST_WAITING and _is_usual(fact := writes[0]):
-            if "tallies" not in fact:
-                return Past(value, self.before, self._keep, (*waiting, fact), grown)
-            new = _grown(value, grown, fact["tallies"], len(waiting) + 1)
-            if new is not None:
-                return Past(value, self.before, self._keep, (*waiting, fact), new)
-        return Past(_folded(self.value, writes, self._keep), self.before, self._keep)
+        value, growth, at, steps = self._state
+        if value and (more := len(writes)) <= _MOST_GROWN:
+            if not at or at + more > _MOST_GROWN or len(growth.facts) != at:
+                value, growth, at, steps = self.value, _Growth(), 0, 0
+            if growth.add(value, steps + 1, writes):
+                return Past(value, self.before, self._keep, growth, at + more, steps + 1)
+        return Past(fold(self.value, writes, self._keep), self.before, self._keep)
 
     def inside(self, before: Past | None) -> Past:
         """The same, of a subgraph that a node with the past `before` has called."""
-        value, waiting, grown = self._state
-        return Past(value, before, self._keep, waiting, grown)
+        value, growth, at, steps = self._state
+        return Past(value, before, self._keep, growth, at, steps)
 
     def facts(self) -> Iterator[Fact]:
         """The facts at hand, oldest first; at most N of each graph."""
@@ -317,27 +363,27 @@ class Past:
 
     def total(self, kind: str, key: str) -> int:
         """How often `key` was counted in "nodes", "instructions", "denied"; exact, in constant time."""
-        value, waiting, _ = self._state
+        value, growth, at, _ = self._state
         own: int = value.get(kind, _EMPTY).get(key, 0)
-        if (field := _COUNTED.get(kind)) is not None:
-            for fact in waiting:
-                if fact.get(field) == key:
-                    own += 1
-        return own + self.before.total(kind, key) if self.before is not None else own
+        if kind == "instructions":
+            own += growth.instructions[:at].count(key)
+        elif kind == "nodes":
+            own += growth.nodes[:at].count(key)
+        return own if self.before is None else own + self.before.total(kind, key)
 
     @property
     def seq(self) -> int:
         """How many node runs were ever committed."""
-        value, waiting, _ = self._state
-        own: int = value.get("seq", 0) + len(waiting)
-        return own + self.before.seq if self.before is not None else own
+        value, _, at, _ = self._state
+        own: int = value.get("seq", 0) + at
+        return own if self.before is None else own + self.before.seq
 
     @property
     def steps(self) -> int:
         """How many supersteps those took. What a subgraph did counts, side by side with its superstep."""
-        value, waiting, _ = self._state
-        own: int = value.get("steps", 0) + len(waiting)
-        return own + self.before.steps if self.before is not None else own
+        value, _, _, steps = self._state
+        own: int = value.get("steps", 0) + steps
+        return own if self.before is None else own + self.before.steps
 
     @property
     def run_from(self) -> int:
@@ -350,7 +396,7 @@ class Past:
     def tally(self, policy: str, key: str) -> Tally:
         """What was counted under `key`. In constant time."""
         amount, at, in_run, run, _ = self._tally(policy, key)
-        if run != self._state[0].get("run", 0):
+        if in_run and run != self._state[0].get("run", 0):
             in_run = 0
         if self.before is None:
             return Tally(amount, at, in_run)
@@ -359,8 +405,14 @@ class Past:
 
     def tally_keys(self, policy: str) -> set[str]:
         """The keys under which something is counted."""
-        value, _, grown = self._state
-        keys = {*value.get("tallies", _EMPTY).get(policy, _EMPTY), *grown.get(policy, ())}
+        value, growth, at, _ = self._state
+        keys = {*value.get("tallies", _EMPTY).get(policy, _EMPTY)}
+        if at and policy in growth.tallies:
+            grown = list(growth.tallies[policy])
+            if len(growth.facts) != at:  # looked at after the copy: it may grow meanwhile
+                seq = value["seq"] + at
+                grown = [key for key in grown if growth.tally(policy, key, seq) is not None]
+            keys.update(grown)
         return keys if self.before is None else keys | self.before.tally_keys(policy)
 
     def own_tally(self, policy: str, key: str) -> float:
@@ -374,12 +426,16 @@ class Past:
             return step or None
         return self.before.steps + step if step else self.before.tallied_in(policy, key)
 
-    def _tally(self, policy: str, key: str) -> tuple[float, int, float, int, int]:
-        value, _, grown = self._state
-        if policy in grown and (found := grown[policy].get(key)) is not None:
-            return found
-        known: Any = value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NOT_COUNTED)
-        return known  # type: ignore[no-any-return]
+    def _tally(self, policy: str, key: str) -> _Amounts:
+        value, growth, at, _ = self._state
+        if policy in growth.tallies and (changes := growth.tallies[policy].get(key)) is not None:
+            seq: int = value["seq"] + at
+            if (newest := changes[-1])[1] <= seq:
+                return newest
+            if (found := growth.tally(policy, key, seq)) is not None:
+                return found
+        known: _Amounts = value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY_YET)
+        return known
 
     def redirects(self, router: str) -> int:
         """How often this router has redirected, or had a human asked, in this run of the graph."""
@@ -388,9 +444,9 @@ class Past:
 
     def last(self, *, instruction: str | None = None, node: str | None = None) -> Fact | None:
         """The newest fact of that instruction and node, also when the facts at hand no longer hold it."""
-        value, waiting, _ = self._state
+        value, growth, at, _ = self._state
         newer: set[str] = set()
-        for fact in reversed(waiting):
+        for fact in reversed(growth.facts[:at]):
             if fact["node"] not in newer:
                 if node in (None, fact["node"]) and instruction in (None, fact.get("in")):
                     return fact
@@ -414,31 +470,30 @@ class Past:
         completed run of that instruction."""
         if self.before is not None and (found := self.before.first_at(instruction)) is not None:
             return found
-        value, waiting, _ = self._state
+        value, growth, at, _ = self._state
         number: int | None = value.get("first", _EMPTY).get(instruction)
-        if number is None:
-            numbered = enumerate(waiting, value.get("seq", 0) + 1)
-            number = next((at for at, fact in numbered if fact.get("in") == instruction), None)
+        if number is None and instruction in (grown := growth.instructions[:at]):
+            number = value["seq"] + grown.index(instruction) + 1
         return number if number is None or self.before is None else self.before.seq + number
 
     def last_at(self, instruction: str) -> int | None:
         """As `first_at`, of the last completed run of that instruction."""
-        value, waiting, _ = self._state
-        number: int | None = value.get("latest", _EMPTY).get(instruction)
-        for at, fact in enumerate(waiting, 1):
-            if fact.get("in") == instruction:
-                number = value["seq"] + at
+        value, growth, at, _ = self._state
+        if instruction in (grown := growth.instructions[:at]):
+            number: int | None = value["seq"] + _last_of(grown, instruction)
+        else:
+            number = value.get("latest", _EMPTY).get(instruction)
         if number is None:
             return None if self.before is None else self.before.last_at(instruction)
         return number + (0 if self.before is None else self.before.seq)
 
     def done_at(self, node: str) -> int | None:
         """As `last_at`, of the last completed run of that node."""
-        value, waiting, _ = self._state
-        number: int = value.get("last", _EMPTY).get(node, _NEVER)[2]
-        for at, fact in enumerate(waiting, 1):
-            if fact["node"] == node:
-                number = value["seq"] + at
+        value, growth, at, _ = self._state
+        if node in (grown := growth.nodes[:at]):
+            number: int = value["seq"] + _last_of(grown, node)
+        else:
+            number = value.get("last", _EMPTY).get(node, _NEVER)[2]
         if not number:
             return None if self.before is None else self.before.done_at(node)
         return number + (0 if self.before is None else self.before.seq)
@@ -449,14 +504,17 @@ class Past:
 
     def newest(self) -> Iterator[Fact]:
         """As `this_run`, newest first."""
-        value, waiting, _ = self._state
-        count = min(value.get("seq", 0) + len(waiting) - value.get("run_from", 0), self._keep)
-        yield from islice(chain(reversed(waiting), reversed(value.get("facts", ()))), count)
+        value, growth, at, _ = self._state
+        count = min(value.get("seq", 0) + at - value.get("run_from", 0), self._keep)
+        yield from islice(chain(reversed(growth.facts[:at]), reversed(value.get("facts", ()))), count)
         if self.before is not None:
             yield from self.before.newest()
 
 
-_COUNTED = {"nodes": "node", "instructions": "in"}
-_NOT_COUNTED = (0, 0, 0, 0, 0)
+def _last_of(names: list[str], name: str) -> int:
+    """The place of the last of them, counted from 1."""
+    return len(names) - names[::-1].index(name)
+
+
 _NEVER = (0, None, 0)
 NO_PAST = Past({})

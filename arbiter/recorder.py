@@ -21,12 +21,13 @@ from arbiter.history import Record, RunHistory, Totals, record_from
 from arbiter.instructions import Instruction
 
 KEEP_THREADS = 1000
+_MOST_UNCOUNTED = 64
 
 
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = ("called", "epoch", "id", "log", "records", "totals")
+    __slots__ = ("called", "epoch", "id", "log", "records", "totals", "uncounted")
 
     def __init__(self, log: ThreadLog, epoch: int) -> None:
         self.called: Value = {}
@@ -36,10 +37,13 @@ class Run:
         self.epoch = epoch
         self.records: deque[Record] = deque()
         self.totals: Totals = {}
+        self.uncounted: list[tuple[Record, bool]] = []
+        """What is not in the totals yet, and whether the thread's have it already."""
 
     def history(self) -> RunHistory:
         with self.log.lock:
-            return RunHistory(list(self.records), self.totals)
+            self.log.count(self)
+            return RunHistory(list(self.records), dict(self.totals))
 
 
 class ThreadLog:
@@ -58,19 +62,27 @@ class ThreadLog:
 
     def add(self, run: Run, record: Record, known: bool = False) -> None:
         """Take in a record; `known`: the thread has counted it already. Whoever calls holds the lock."""
-        key = (record.instruction, record.node)
         run.records.append(record)
-        run.totals[key] = run.totals.get(key, 0) + 1
-        if not known:
-            self.totals[key] = self.totals.get(key, 0) + 1
+        run.uncounted.append((record, known))
+        if len(run.uncounted) == _MOST_UNCOUNTED:
+            self.count(run)
         self.by_id[record.id] = record
         self.size += 1
         if self.keep is not None and self.size > self.keep:
             self._forget_oldest()
 
+    def count(self, run: Run) -> None:
+        """Bring the totals up to date. Whoever calls holds the lock."""
+        for record, known in run.uncounted:
+            key = (record.instruction, record.node)
+            run.totals[key] = run.totals.get(key, 0) + 1
+            if not known:
+                self.totals[key] = self.totals.get(key, 0) + 1
+        run.uncounted.clear()
+
     def _forget_oldest(self) -> None:
         while not self.runs[0].records:
-            self.runs.popleft()
+            self.count(self.runs.popleft())
         oldest = self.runs[0].records.popleft()
         if self.by_id.get(oldest.id) is oldest:
             del self.by_id[oldest.id]
@@ -102,6 +114,8 @@ class ThreadLog:
     def history(self) -> RunHistory:
         """All runs of the thread; of a fork, what it shares with its origin is shown once."""
         with self.lock:
+            for run in self.runs:
+                self.count(run)
             unique = {id(record): record for run in self.runs for record in run.records}
             return RunHistory(list(unique.values()), dict(self.totals))
 

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -40,6 +41,11 @@ class Seat(Generic[C]):
     """The twin of the method for async runs, such as `areview`, if it has one."""
     mark: str = field(default_factory=secrets.token_hex)  # not uuid4, whose numbers people's tests count
     """Tells this registration from every other, also of a contract with that name in another process."""
+
+    @property
+    def timed(self) -> Callable[..., Any]:
+        """The method, so that it is remembered how long it took."""
+        return partial(self.pace.timed, self.method)
 
     @staticmethod
     def of(contract: T, method: str = "") -> Seat[T]:
@@ -79,7 +85,13 @@ class Plan:
     """Evaluators whose results nobody may act by."""
     audits: bool = False
     """Whether there are contracts whose decisions do not hold."""
+    checks: tuple[Callable[..., Any], ...] = ()
+    timed_checks: tuple[Callable[..., Any], ...] = ()
+    """The methods of the checkers: as they are, and so that it is remembered how long they took."""
     routers: tuple[Seat[PolicyRouter], ...] = ()
+    routes: tuple[tuple[Callable[..., Any], bool], ...] = ()
+    timed_routes: tuple[tuple[Callable[..., Any], bool], ...] = ()
+    """As for checkers, and whether they take the output too."""
     error_routers: tuple[Seat[PolicyRouter], ...] = ()
     observers: tuple[PolicyChecker, ...] = ()
     """Checkers that want to know how the node run ended."""
@@ -295,6 +307,8 @@ class Registry:
                 shadow = None
             return Plan(
                 checkers=checkers,
+                checks=tuple(seat.method for seat in checkers),
+                timed_checks=tuple(seat.timed for seat in checkers),
                 advisors=advisors,
                 gate=gates[0] if gates else None,
                 lanes=lanes,
@@ -317,6 +331,8 @@ class Registry:
                 unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
                 audits=not all(seat.contract.enforced for seat in called),
                 routers=plain,
+                routes=tuple((seat.method, seat.takes_output) for seat in plain),
+                timed_routes=tuple((seat.timed, seat.takes_output) for seat in plain),
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
                 no_routes=MappingProxyType({seat.name: None for seat in plain}),

@@ -64,6 +64,7 @@ from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
 from langgraph.constants import END, START
 from langgraph.errors import GraphInterrupt, ParentCommand
+from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
@@ -76,7 +77,7 @@ from arbiter.drivers import Final, adrive, adrive_stream, drive
 from arbiter.errors import EvaluationError, SyncDriverError
 from arbiter.evaluations import Stack, running
 from arbiter.facts import NESTED_RUN, RUN, Fact, Past, Value
-from arbiter.history import Record, task_order
+from arbiter.history import task_order
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import NO_ANSWER, Answered, Ask, NodeRun, Saved, Schemas, opened
 from arbiter.recorder import Loop, Recovered, Run, begin
@@ -100,7 +101,7 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
     execution (`loop`).
     """
 
-    __slots__ = ("core", "loop", "original", "past")
+    __slots__ = ("core", "done", "loop", "original", "past")
 
     def __init__(self, core: Core, original: Pregel[Any, Any, Any, Any], key: str = LEDGER) -> None:
         super().__init__(dict, key)
@@ -108,6 +109,9 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
         self.original = original
         self.past = Past({}, keep=core.settings.facts)
         self.loop: Loop | None = None
+        self.done: dict[str, tuple[Fact, Any]] = {}
+        """Fact and path of the tasks of this superstep that are done, by id, where no checkpointer saves writes: a
+        write costs LangGraph as much as a node run costs us."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LedgerChannel) and other.core is self.core
@@ -144,10 +148,19 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
         return True
 
     def update(self, values: Sequence[Fact]) -> bool:
-        if not values:
+        # Also called, with nothing, at the end of a superstep in which nobody has written.
+        if done := self.done:
+            self.done = {}
+            values = [*values, *(_in_order(done) if len(done) > 1 else done.popitem()[1][:1])]
+        elif not values:
             return False
         self.past = self.past.after(values)
         return True
+
+
+def _in_order(done: Mapping[str, tuple[Fact, Any]]) -> list[Fact]:
+    """The facts as LangGraph would apply them, were they written."""
+    return [fact for fact, _ in sorted(done.values(), key=lambda each: task_order(each[1]))]
 
 
 # What passes through the writers ------------------------------------------------------------------
@@ -163,9 +176,9 @@ class Redirect:
         self.target = target
 
 
-_NO_STASH: tuple[Fact | None, Record | None] = (None, None)
-"""What is on its way from the wrapper to the first writer: a fact, to be committed with the node's update, and
-the record of the node run."""
+_NO_STASH: tuple[Any, Any, Any] = (None, None, None)
+"""What is on its way from the wrapper to the first writer: a fact, to be committed with the node's update, the record
+of the node run, and where the fact goes if it need not be saved."""
 
 
 # Writers ------------------------------------------------------------------------------------------
@@ -179,28 +192,36 @@ class GatedWrite(ChannelWrite):
         super().__init__(write.writes, tags=write.tags)
         self.first = first
         self.last = last
-        self.parts = _parts_written(write.writes)
+        self.parts = parts = _parts_written(write.writes)
+        self.parts_of_dict = (
+            None if parts is None else [part for part in parts if part[0] is not _control_branch]
+        )
+        """A dict is no command."""
 
     def write(self, input: Any, config: RunnableConfig) -> Any:
         """Write what the node has returned, and what its wrapper has stashed; pass it on."""
         conf = _conf(config)
-        fact, record = conf.pop(_STASH, _NO_STASH) if self.first else _NO_STASH
-        written: list[Any] = [] if fact is None else [(LEDGER, fact)]
+        fact, record, ledger = conf.pop(_STASH, _NO_STASH) if self.first else _NO_STASH
+        written: list[Any] = [] if fact is None or ledger is not None else [(LEDGER, fact)]
+        passed_on = input
         try:
             if type(input) is Redirect:
-                if self.first:
-                    _gather(_do_write, self._redirected(input), written)
-                    conf[CONFIG_KEY_SEND](written)
-                return input.output if self.last else input
-            if self.parts is None:
+                if self.last:
+                    passed_on = input.output
+                if not self.first:
+                    return passed_on
+                _gather(_do_write, self._redirected(input), written)
+            elif (parts := self.parts if type(input) is not _DICT else self.parts_of_dict) is None:
                 _gather(super()._write, input, written)
             else:
-                for mapper, pair in self.parts:
+                for mapper, pair in parts:
                     if mapper is None:
                         written.append(pair)
                     elif found := mapper(input):
                         written.extend(found)
             conf[CONFIG_KEY_SEND](written)
+            if ledger is not None:
+                ledger.done[record.id] = fact, record.path
         except ParentCommand:
             raise
         except Exception as exc:
@@ -208,7 +229,7 @@ class GatedWrite(ChannelWrite):
                 record.status = "failed"
                 record.error = f"{type(exc).__name__}: {exc}"
             raise
-        return input
+        return passed_on
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
         return self.write(input, config)
@@ -254,9 +275,6 @@ def _parts_written(entries: Sequence[Any]) -> list[tuple[Any, Any]] | None:
     return parts
 
 
-_PARTIAL: Any = partial
-
-
 def _ledger_in(conf: dict[str, Any]) -> LedgerChannel:
     """The hidden channel of the execution that a task belongs to.
 
@@ -264,12 +282,11 @@ def _ledger_in(conf: dict[str, Any]) -> LedgerChannel:
     which takes as long as a fifth of a step of ours, so we look at what it holds, if it is as we know it.
     """
     read: Any = conf[CONFIG_KEY_READ]
-    if type(read) is _PARTIAL and len(read.args) > 1 and type(read.args[1]) is dict:
-        found: LedgerChannel | None = read.args[1].get(LEDGER)
-        if found is not None:
-            return found
-    channel: LedgerChannel = read(LEDGER)
-    return channel
+    try:
+        found: LedgerChannel = read.args[1][LEDGER]
+    except (AttributeError, IndexError, KeyError, TypeError):
+        found = read(LEDGER)
+    return found
 
 
 def _conf(config: Any) -> dict[str, Any]:
@@ -551,6 +568,7 @@ class GovernedNode(Runnable[Any, Any]):
         retry: Sequence[RetryPolicy],
         commits: bool,
         is_subgraph: bool,
+        is_cached: bool,
     ) -> None:
         self.name = node
         self.node = node
@@ -565,6 +583,8 @@ class GovernedNode(Runnable[Any, Any]):
         self.commits = commits
         """Whether a gated writer follows that commits the fact."""
         self.is_subgraph = is_subgraph
+        self.is_cached = is_cached
+        """Whether what a node of its graph writes may be kept, to be written again instead of running it."""
         self.is_sequence = type(body) is LcelSteps
         self.is_function = _is_function(body)
         self._plan = Plan()
@@ -674,6 +694,8 @@ class Visit(NodeRun):
         self.ledger = ledger
         if loop.first is None:
             loop.first = step
+        if ledger.done:
+            ledger.done.pop(task, None)  # of an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):
             self.may_be_held = self._may_be_held()
 
@@ -883,15 +905,18 @@ class Visit(NodeRun):
 
     def finish(self, output: Any) -> Any:
         """Hand output and fact to the writers."""
-        fact = None
-        if self.node.core.registry.version:  # something was registered
+        conf, node = self._conf, self.node
+        fact = ledger = None
+        if node.core.registry.version:  # something was registered
             fact = self.fact()
             if self.parent is not None:
                 self._report(fact)
-        if self.node.commits:
-            self._conf[_STASH] = (fact, self.record)
+            if not node.is_cached and conf.get(CONFIG_KEY_CHECKPOINTER) is None:
+                ledger = self.ledger
+        if node.commits:
+            conf[_STASH] = fact, self.record, ledger
         elif fact is not None:
-            self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
+            conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
         return output if self.redirect is None else Redirect(output, self.redirect)
 
     def handed_over(self, exc: ParentCommand) -> None:
@@ -1394,9 +1419,15 @@ def _woven(
         retry=node.retry_policy or graph.retry_policy or (),
         commits=bool(gated) and isinstance(gated[0], GatedWrite),
         is_subgraph=subgraph_of(node) is not None,
+        is_cached=_is_cached(graph),
     )
     sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
     return GovernedSequence.of(sequence, wrapper) if type(sequence) is RunnableSeq else sequence
+
+
+def _is_cached(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    policies: list[Any] = [graph.cache_policy, *(node.cache_policy for node in graph.nodes.values())]
+    return any(policy is not None for policy in policies)
 
 
 def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:

@@ -261,7 +261,7 @@ def test_facts_that_wait_are_told_as_if_they_were_folded(
             committed = [
                 {"id": f"{number}.{at}", "step": number, "at": 0.0, **w} for at, w in enumerate(writes)
             ]
-            value = facts._folded(value, writes if writes == [RUN] else committed, keep)  # pyright: ignore[reportPrivateUsage]
+            value = fold(value, writes if writes == [RUN] else committed, keep)
             waiting = waiting.after(writes if writes == [RUN] else committed)
             outer = Past(fold({}, [RUN, {"id": "", "node": "a", "step": 0, "at": 0.0, "in": "X"}]))
             for before in (None, outer):

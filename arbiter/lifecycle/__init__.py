@@ -5,7 +5,7 @@ flow       the whole of it, in order; the stages are in the modules named after 
 """
 
 from arbiter.lifecycle.asking import read_answer
-from arbiter.lifecycle.checking import all_allow
+from arbiter.lifecycle.checking import is_yes
 from arbiter.lifecycle.flow import conclude, enqueue, judge, lifecycle, observed, routed
 from arbiter.lifecycle.observing import tell
 from arbiter.lifecycle.outcomes import note_output
@@ -46,9 +46,9 @@ __all__ = [
     "Schemas",
     "Settings",
     "Steps",
-    "all_allow",
     "conclude",
     "enqueue",
+    "is_yes",
     "judge",
     "lifecycle",
     "note_output",

@@ -22,17 +22,9 @@ from arbiter.states import as_state, digest, freeze
 from arbiter.verdicts import ALLOW, Verdict, as_verdict
 
 
-def all_allow(answers: Sequence[Any]) -> bool:
-    """Whether the checkers have answered, in the usual forms, that the node may run."""
-    for answer in answers:
-        if answer is not True and answer is not ALLOW and not _is_yes(answer):
-            break
-    else:
-        return True
-    return False
-
-
-def _is_yes(answer: object) -> bool:
+def is_yes(answer: object) -> bool:
+    """Whether it is `(True, reason)`: one of the usual forms, beside True and `ALLOW`, of saying that the node may
+    run."""
     match answer:
         case (True, str()):
             return True

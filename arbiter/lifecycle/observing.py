@@ -37,17 +37,14 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
             if reads is not None:
                 show_results(run, checker, view)
             if found := checker.observe(view):
-                counted: dict[str, float] = {}
-                for key, amount in found.items():
-                    counted[str(key)] = _amount(amount)
-                tallies[prefix + checker.name] = counted
+                tallies[prefix + checker.name] = _counted(found)
         except Exception as exc:
             record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
         finally:
             if reads is not None:
                 view.give_results(None)
     if tallies:
-        record.tallies = {**record.tallies, **tallies}
+        record.tallies = {**record.tallies, **tallies} if record.tallies else tallies
 
 
 def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
@@ -57,7 +54,17 @@ def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
         view.give_results(reads if policy.enforced else reads.apart())
 
 
-def _amount(amount: object) -> float:
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:
+def _counted(found: Mapping[str, float]) -> dict[str, float]:
+    counted: dict[str, float] = {}
+    for key, amount in found.items():
+        if type(amount) is not int and type(amount) is not float:
+            _check_number(amount)
+        if amount != amount:
+            raise TypeError("expected a number, got nan")
+        counted[str(key)] = amount
+    return counted
+
+
+def _check_number(amount: object) -> None:
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
         raise TypeError(f"expected a number, got {amount!r}")
-    return amount
