@@ -24,8 +24,6 @@ from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import Any, cast
 
-from langchain_core.runnables.config import var_child_runnable_config
-
 from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
@@ -79,19 +77,16 @@ class Lane:
             timeout=-1 if deadline is None else deadline
         ):
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
-        token = running.set((*stack, own))
-        # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
-        ambient = var_child_runnable_config.set(None)
         try:
             if (found := outcomes[at]) is None:  # whoever came first has put it there
-                found = outcomes[at] = self._outcome(evaluations.view, deadline)
+                # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
+                found = outcomes[at] = Context().run(self._outcome, (*stack, own), evaluations.view, deadline)
             return found
         finally:
-            var_child_runnable_config.reset(ambient)
-            running.reset(token)
             self.lock.release()
 
-    def _outcome(self, view: History, deadline: float | None) -> Outcome:
+    def _outcome(self, stack: Stack, view: History, deadline: float | None) -> Outcome:
+        running.set(stack)
         try:
             if self.pace.inline:
                 answer: Any = self.pace.timed(self.evaluator.evaluate, view)
