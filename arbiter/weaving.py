@@ -63,7 +63,7 @@ from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
 from langgraph.constants import END, START
-from langgraph.errors import GraphInterrupt, ParentCommand
+from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
@@ -222,12 +222,8 @@ class GatedWrite(ChannelWrite):
             conf[CONFIG_KEY_SEND](written)
             if ledger is not None:
                 ledger.done[record.id] = fact, record.path
-        except ParentCommand:
-            raise
         except Exception as exc:
-            if record is not None:
-                record.status = "failed"
-                record.error = f"{type(exc).__name__}: {exc}"
+            _not_written(conf, exc)
             raise
         return passed_on
 
@@ -244,6 +240,15 @@ class GatedWrite(ChannelWrite):
         if redirect.target != END:
             writes.append(ChannelWriteEntry(_BRANCH_TO.format(redirect.target), None))
         return writes
+
+
+def _not_written(conf: dict[str, Any], error: Exception) -> None:
+    """A node has run, and what it returned, or the way that its edges lead, cannot be written."""
+    loop = _ledger_in(conf).loop
+    if loop is None or loop.run is None or isinstance(error, GraphBubbleUp):
+        return
+    if (record := loop.run.log.by_id.get(conf[CONFIG_KEY_TASK_ID])) is not None:
+        record.status, record.error = "failed", f"{type(error).__name__}: {error}"
 
 
 # A fact goes together with the node's writes, all or none, and before them. All or none, because a fact alone would
@@ -314,12 +319,20 @@ class GatedBranch(Runnable[Any, Any]):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         if type(input) is Redirect:
             return input.output if self.last else input
-        return self.branch.invoke(input, config, **kwargs)
+        try:
+            return self.branch.invoke(input, config, **kwargs)
+        except Exception as exc:
+            _not_written(_conf(config), exc)
+            raise
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         if type(input) is Redirect:
             return input.output if self.last else input
-        return await self.branch.ainvoke(input, config, **kwargs)
+        try:
+            return await self.branch.ainvoke(input, config, **kwargs)
+        except Exception as exc:
+            _not_written(_conf(config), exc)
+            raise
 
 
 class StartWrite(ChannelWrite):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from arbiter import (
     NodeEvaluator,
     PolicyViolationError,
     ThresholdEvaluator,
+    evaluations,
 )
 from arbiter.instructions import GENERATE, VERIFY
 from tests.support import MODES, Check, Judge, Route, Spy, bad, chain, good, run, thread
@@ -402,3 +404,58 @@ def test_quick_evaluator_is_called_in_place_after_a_while() -> None:
     arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(60)))).invoke({"log": []}, {"recursion_limit": 99})
     assert threads[0] == "arbiter-call"
     assert threads[-1] == threading.current_thread().name
+
+
+def test_nothing_is_left_behind_by_a_worker_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker ends when it has had nothing to do for a while, at any moment in which somebody queues."""
+    monkeypatch.setattr(evaluations, "_LOOK", 0.0005)
+    monkeypatch.setattr(evaluations, "_LOOKS", 1)
+    evaluated: list[str] = []
+
+    def note(history: History) -> EvaluationResult:
+        evaluated.append(history.entries[-1][-1].id)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("note", note))
+    app = arbiter_os.govern(chain(Spy("a")))
+
+    def some(pause: float) -> None:
+        for _ in range(40):
+            app.invoke({"log": []})
+            time.sleep(pause)
+
+    threads = [threading.Thread(target=some, args=(n / 4000,)) for n in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert arbiter_os.drain(10)
+    assert len(set(evaluated)) == len(evaluated) == 160
+
+
+@MODES
+def test_an_evaluator_runs_in_a_context_of_its_own(mode: str) -> None:
+    """Whoever reads its result: it finds nothing of the graph's run there, and leaves nothing."""
+    own: ContextVar[str] = ContextVar("own", default="unset")
+    found: list[str] = []
+
+    def look(history: History) -> EvaluationResult:
+        found.append(own.get())
+        own.set("of the evaluator")
+        return good(history)
+
+    def node(state: Any) -> Any:
+        found.append(f"node: {own.get()}")
+        return {"log": ["a"]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("look", look))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "look", "node"))
+    app = arbiter_os.govern(chain(node))
+    token = own.set("of the caller")
+    run(app, {"log": []}, mode=mode)
+    run(app, {"log": []}, mode=mode)
+    assert own.get() == "of the caller"
+    own.reset(token)
+    assert found == ["node: of the caller", "unset"] * 2

@@ -249,23 +249,50 @@ one_or_more = st.one_of(st.just([RUN]), st.lists(plain, min_size=1, max_size=2))
 
 
 @settings(max_examples=200, deadline=None)
-@given(program=st.lists(one_or_more, max_size=25), keep=st.integers(1, 12), most=st.sampled_from([2, 256]))
+@given(
+    program=st.lists(one_or_more, max_size=25),
+    keep=st.integers(1, 12),
+    most=st.sampled_from([2, 256]),
+    grown=st.sampled_from([3, 32]),
+    looked=st.lists(st.booleans(), min_size=26, max_size=26),
+    back=st.integers(0, 25),
+)
 def test_facts_that_wait_are_told_as_if_they_were_folded(
-    program: list[list[dict[str, Any]]], keep: int, most: int
+    program: list[list[dict[str, Any]]], keep: int, most: int, grown: int, looked: list[bool], back: int
 ) -> None:
-    """Whoever reads between two supersteps, and whatever he reads, finds what a fold at each of them would give."""
+    """Whoever reads, whatever he reads, and when, finds what a fold at each superstep would
+    give; also where two runs go on from one past."""
     value: Value = {}
     waiting = Past(value, keep=keep)
-    with patch.object(facts, "KEEP_TALLIES", most), patch.object(facts, "_MOST_TALLIES", 4 * most):
-        for number, writes in enumerate([[RUN], *program]):
-            committed = [
-                {"id": f"{number}.{at}", "step": number, "at": 0.0, **w} for at, w in enumerate(writes)
-            ]
-            value = fold(value, writes if writes == [RUN] else committed, keep)
-            waiting = waiting.after(writes if writes == [RUN] else committed)
-            outer = Past(fold({}, [RUN, {"id": "", "node": "a", "step": 0, "at": 0.0, "in": "X"}]))
-            for before in (None, outer):
-                assert told(waiting.inside(before)) == told(Past(value, before, keep))
+    outer = Past(fold({}, [RUN, {"id": "", "node": "a", "step": 0, "at": 0.0, "in": "X"}]))
+    known: list[tuple[Past, Value]] = []
+    with (
+        patch.object(facts, "KEEP_TALLIES", most),
+        patch.object(facts, "_MOST_TALLIES", 4 * most),
+        patch.object(facts, "_MOST_GROWN", grown),
+    ):
+        steps = [[RUN], *(committed(number, writes) for number, writes in enumerate(program, 1))]
+        for writes, read in zip(steps, looked, strict=False):
+            value = fold(value, writes, keep)
+            waiting = waiting.after(writes)
+            known.append((waiting, value))
+            if read:
+                for before in (None, outer):
+                    assert told(waiting.inside(before)) == told(Past(value, before, keep))
+        waiting, value = known[back % len(known)]
+        for writes in steps[1:4]:
+            value = fold(value, writes, keep)
+            waiting = waiting.after(writes)
+            known.append((waiting, value))
+        for past, value in known:
+            assert told(past) == told(Past(value, None, keep))
+
+
+def committed(number: int, writes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The writes of one superstep as facts."""
+    if writes == [RUN]:
+        return writes
+    return [{"id": f"{number}.{at}", "step": number, "at": 0.0, **w} for at, w in enumerate(writes)]
 
 
 def told(past: Past) -> list[Any]:

@@ -162,6 +162,28 @@ def test_memory_is_bounded_and_totals_stay_exact() -> None:
     assert arbiter_os.history.entries[-1][-1].output_state == {"amount": 100}
 
 
+@pytest.mark.parametrize("keep", [1, 7, 1000])
+def test_totals_are_exact_over_many_runs_and_forks_of_a_thread(keep: int) -> None:
+    """Whenever somebody asks, and however little is kept."""
+    arbiter_os = ArbiterOS(keep=keep)
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    app = arbiter_os.govern(loop(30, InMemorySaver()), {"work": GENERATE})
+    config: Any = {"recursion_limit": 99, **thread("1")}
+    for number in range(1, 5):
+        app.invoke({"amount": 0}, config)
+        assert arbiter_os.history.count(node="work") == 30
+        if number != 2:  # nobody asks in between
+            assert arbiter_os.history_of(thread_id="1").count(GENERATE) == 30 * number
+    earlier = [s for s in app.get_state_history(thread("1")) if s.next][9]
+    app.invoke(None, app.update_state(earlier.config, {"amount": 25}) | {"recursion_limit": 99})
+    more = arbiter_os.history_of(thread_id="1").count(GENERATE)
+    if keep == 1000:  # else nobody knows any more what the fork shares
+        assert more == 120 + 5
+    app.invoke({"amount": 28}, config)
+    assert arbiter_os.history_of(thread_id="1").count() == more + 2
+    assert arbiter_os.history.count() == 2
+
+
 def test_checkpoint_does_not_grow_with_the_run_and_totals_are_exact() -> None:
     seen: list[int] = []
 

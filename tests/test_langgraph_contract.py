@@ -15,9 +15,11 @@ from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._runnable import RunnableSeq
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
+from langgraph.channels.last_value import LastValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.constants import START
 from langgraph.graph import StateGraph
+from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
@@ -58,6 +60,8 @@ def test_first_writer_is_the_update_then_the_control_then_the_edges() -> None:
     assert isinstance(control, ChannelWriteTupleEntry)
     assert control.mapper(Command(goto="b")) == [("branch:to:b", None)]
     assert edge == ChannelWriteEntry("branch:to:b", None)
+    assert control.mapper is cast(Any, _control_branch)
+    assert not _control_branch({"log": ["x"]})  # a dict is no command
 
 
 def test_channel_write_looks_at_nothing_of_a_config_but_send() -> None:
@@ -200,3 +204,38 @@ def test_small_helpers() -> None:
     assert not _should_retry_on(RetryPolicy(retry_on=ValueError), KeyError("x"))
     coerce: Any = cast(Any, _runnable).coerce_to_runnable
     assert coerce(Spy("y"), name="x", trace=False).name == "x"
+
+
+def test_a_channel_that_nobody_wrote_to_is_told_of_each_superstep() -> None:
+    """`update` is called with nothing at the end of it: then the facts that are no writes are taken."""
+    told: list[int] = []
+
+    class Told(LastValue[Any]):
+        def update(self, values: Any) -> bool:
+            told.append(len(values))
+            return super().update(values)
+
+        def is_available(self) -> bool:
+            return True
+
+        def from_checkpoint(self, checkpoint: Any) -> Any:
+            new = Told(self.typ, self.key)
+            new.value = None
+            return new
+
+    graph = compiled(Spy("a"), Spy("b"))
+    graph.channels["told"] = Told(int, "told")
+    graph.invoke({"log": []})
+    assert told == [0, 0, 0]  # the input's, a, b
+
+
+def test_the_reader_of_a_task_holds_the_channels() -> None:
+    seen: list[Any] = []
+
+    def node(state: State, config: RunnableConfig) -> State:
+        read: Any = config.get("configurable", {})[_constants.CONFIG_KEY_READ]
+        seen.append(read.args[1])
+        return {}
+
+    compiled(node).invoke({"log": ["x"]})
+    assert seen[0]["log"].get() == ["x"]
