@@ -180,12 +180,13 @@ def test_siblings_are_in_the_order_of_their_tasks(mode: str) -> None:
     def work(state: Any) -> Any:
         return {"log": [f"w{state['n']}"]}
 
+    def sends(_: Any) -> list[Send]:
+        return [Send("work", {"n": n, "log": []}) for n in range(12)]
+
     builder: Any = StateGraph(Log)
     builder.add_node("work", work)
     builder.add_node("end", Spy("end"))
-    builder.add_conditional_edges(
-        START, lambda _: [Send("work", {"n": n, "log": []}) for n in range(12)], ["work"]
-    )
+    builder.add_conditional_edges(START, sends, ["work"])
     builder.add_edge("work", "end")
     seen, items = last_seen(builder.compile(), mode)
     again, _ = last_seen(builder.compile(checkpointer=InMemorySaver()), mode)
