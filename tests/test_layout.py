@@ -50,15 +50,17 @@ def noun(module: str) -> str:
 
 
 PRIVATE = {
-    "weaving": {
+    "weaving.asking": {"langgraph._internal._constants"},
+    "weaving.channel": {"langgraph._internal._constants", "langgraph._internal._typing"},
+    "weaving.graph": {"langgraph._internal._runnable", "langgraph.pregel._read", "langgraph.pregel._write"},
+    "weaving.node": {
         "langgraph._internal._config",
         "langgraph._internal._constants",
         "langgraph._internal._runnable",
-        "langgraph._internal._typing",
-        "langgraph.pregel._read",
         "langgraph.pregel._retry",
-        "langgraph.pregel._write",
     },
+    "weaving.sequence": {"langgraph._internal._runnable"},
+    "weaving.writers": {"langgraph._internal._constants", "langgraph.pregel._write"},
     "govern": {"langgraph.pregel._read"},
     "arbiter_os": {"langgraph._internal._runnable"},
 }

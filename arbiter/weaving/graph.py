@@ -1,0 +1,205 @@
+"""A governed copy of a compiled graph."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
+from langgraph._internal._runnable import RunnableSeq
+from langgraph.constants import END, START
+from langgraph.pregel import Pregel
+from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
+from langgraph.pregel._write import ChannelWrite
+
+from arbiter.core import Core
+from arbiter.instructions import Instruction
+from arbiter.lifecycle import Schemas
+from arbiter.registry import Seat
+from arbiter.weaving.channel import LEDGER, LedgerChannel
+from arbiter.weaving.lcel import LcelSteps
+from arbiter.weaving.node import GovernedNode
+from arbiter.weaving.sequence import GovernedSequence, Passthrough
+from arbiter.weaving.writers import BRANCH_TO, GatedBranch, GatedWrite, StartWrite
+
+
+class NodeRule:
+    """What govern() found out about one node: its instruction and schemas."""
+
+    __slots__ = ("instruction", "schemas")
+
+    def __init__(self, instruction: Instruction | None, schemas: Schemas | None) -> None:
+        self.instruction = instruction
+        self.schemas = schemas
+
+
+Rules = Callable[[tuple[str, ...], str, PregelNode, Pregel[Any, Any, Any, Any]], NodeRule]
+"""(path of parent nodes, node name, node, graph) → its rule."""
+
+
+def ledger_of(graph: object) -> LedgerChannel | None:
+    """The hidden channel of a governed graph."""
+    channels: Mapping[str, Any] = getattr(graph, "channels", {}) if isinstance(graph, _GRAPH) else {}
+    channel = channels.get(LEDGER)
+    return channel if isinstance(channel, LedgerChannel) else None
+
+
+def governed_nodes(graph: Pregel[Any, Any, Any, Any]) -> dict[str, PregelNode]:
+    """The nodes that have a body."""
+    return {name: node for name, node in graph.nodes.items() if node.bound is not DEFAULT_BOUND}
+
+
+def targets_of(graph: Pregel[Any, Any, Any, Any]) -> frozenset[str]:
+    """Where a redirect can lead: nodes that edges can lead to, and END."""
+    names = {name for name in graph.nodes if BRANCH_TO.format(name) in graph.channels}
+    return frozenset({*names, END}) if names else frozenset()
+
+
+def subgraph_of(node: PregelNode) -> Pregel[Any, Any, Any, Any] | None:
+    """The graph that is the node's body, or a step of it."""
+    return _graph_in(node.bound)
+
+
+def _graph_in(body: Any) -> Pregel[Any, Any, Any, Any] | None:
+    for part in _parts(body):
+        if isinstance(part, _GRAPH):
+            return cast(Pregel[Any, Any, Any, Any], part)
+    return None
+
+
+_SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
+_BINDING: Any = RunnableBindingBase
+
+
+_GRAPH: Any = Pregel
+
+
+def _parts(bound: Any) -> list[Any]:
+    if isinstance(bound, _SEQUENCES):
+        return [inner for step in bound.steps for inner in _parts(step)]
+    if isinstance(bound, _BINDING):
+        return _parts(bound.bound)
+    return [bound]
+
+
+def weave(
+    graph: Pregel[Any, Any, Any, Any],
+    core: Core,
+    rules: Rules,
+    path: tuple[str, ...] = (),
+) -> Pregel[Any, Any, Any, Any]:
+    """A governed copy of `graph`. The original stays as it is."""
+    targets = targets_of(graph)
+    nodes: dict[str, PregelNode] = {}
+    for name, node in graph.nodes.items():
+        woven = copy.copy(node)
+        woven.__dict__.pop("node", None)
+        if node.bound is DEFAULT_BOUND:
+            writers = _writers(node)
+            if name == START and writers and type(writers[0]) is ChannelWrite:
+                starts = [StartWrite(writers[0], core), *writers[1:]]  # with a branch, where START has one
+                woven.__dict__["node"] = node.copy({"writers": starts}).node
+        else:
+            rule = rules(path, name, node, graph)
+            body = _woven_body(node.bound, core, rules, (*path, name))
+            woven.__dict__["node"] = _woven(graph, name, node, rule, core, body, targets)
+            if node.subgraphs and (inner := _graph_in(body)) is not None:
+                # `update_state` inside the subgraph saves its channels: with the hidden one, or it is lost.
+                woven.subgraphs = [inner]
+            if node.cache_policy is not None:
+                woven.cache_policy = _own_cache(node.cache_policy, core, name, rule, targets)
+        nodes[name] = woven
+    governed = copy.copy(graph)
+    governed.nodes = nodes
+    governed.channels = {**graph.channels, LEDGER: LedgerChannel(core, graph)}
+    # Without a list of its own a graph streams all channels; the hidden one is not among them.
+    governed.stream_channels = graph.stream_channels_asis
+    return governed
+
+
+def _woven(
+    graph: Pregel[Any, Any, Any, Any],
+    name: str,
+    node: PregelNode,
+    rule: NodeRule,
+    core: Core,
+    body: Any,
+    targets: frozenset[str],
+) -> Runnable[Any, Any] | None:
+    writers = _writers(node)
+    gated: list[Runnable[Any, Any]] = []
+    for index, writer in enumerate(writers):
+        last = index == len(writers) - 1
+        if isinstance(writer, ChannelWrite):
+            gated.append(GatedWrite(writer, first=index == 0, last=last))
+        else:
+            gated.append(GatedBranch(writer, last=last))
+    steps: list[Runnable[Any, Any]] = []
+    if isinstance(body, _SEQUENCES):
+        steps = [Passthrough() for _ in body.steps[1:]]
+        body = LcelSteps(list(body.steps))
+    wrapper = GovernedNode(
+        core,
+        node=name,
+        body=body,
+        instruction=rule.instruction,
+        schemas=rule.schemas,
+        targets=targets,
+        retry=node.retry_policy or graph.retry_policy or (),
+        commits=bool(gated) and isinstance(gated[0], GatedWrite),
+        is_subgraph=subgraph_of(node) is not None,
+        is_cached=_is_cached(graph),
+    )
+    sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
+    return GovernedSequence.of(sequence, wrapper) if type(sequence) is RunnableSeq else sequence
+
+
+def _is_cached(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    policies: list[Any] = [graph.cache_policy, *(node.cache_policy for node in graph.nodes.values())]
+    return any(policy is not None for policy in policies)
+
+
+def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:
+    return cast(Sequence[Runnable[Any, Any]], cast(Any, node).flat_writers)
+
+
+def _woven_body(bound: Any, core: Core, rules: Rules, path: tuple[str, ...]) -> Any:
+    """The body with the graphs in it governed."""
+    if isinstance(bound, _GRAPH):
+        return bound if ledger_of(bound) is not None else weave(bound, core, rules, path)
+    if not any(isinstance(part, _GRAPH) for part in _parts(bound)):
+        return bound
+    if isinstance(bound, _SEQUENCES):
+        steps = [_woven_body(step, core, rules, path) for step in bound.steps]
+        return type(bound)(*steps, name=bound.name)
+    return bound.model_copy(update={"bound": _woven_body(bound.bound, core, rules, path)})
+
+
+def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: frozenset[str]) -> Any:
+    """A node cache that passes nothing on unchecked: neither what an ungoverned graph put there or a graph with
+    other rules, nor anything that a checker would look at again.
+
+    Rules are the same if they are the very ones that were registered: by a name or a class nobody can tell what they
+    allow. So a cache that outlives the process serves nothing of an earlier one where rules apply.
+    """
+    key_of = policy.key_func
+
+    def key(*args: Any, **kwargs: Any) -> str | bytes:
+        found = key_of(*args, **kwargs)
+        plan = core.registry.plan(name, rule.instruction, targets)
+        gate = () if plan.gate is None else (plan.gate,)
+        seats: list[Seat[Any]] = [*plan.checkers, *plan.output_checkers, *plan.advisors, *gate, *plan.routers]
+        marks = {seat.mark for seat in (*seats, *plan.error_routers) if seat.contract.enforced}
+        marks.update(lane.mark for lane in plan.lanes if lane.evaluator.enforced)
+        if any(seat.contract.reads_history for seat in plan.checkers if seat.contract.enforced):
+            marks.add(uuid.uuid4().hex)
+        rules = hashlib.sha256(",".join(sorted(marks)).encode()).hexdigest() if marks else ""
+        mark = f"arbiter:{rules}:"
+        return mark + found if isinstance(found, str) else mark.encode() + found
+
+    return replace(policy, key_func=key)

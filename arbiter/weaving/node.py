@@ -1,0 +1,595 @@
+"""A node's body inside the lifecycle, and one attempt of one of its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any, cast
+
+from langchain_core.callbacks import (
+    BaseCallbackHandler,
+    BaseCallbackManager,
+)
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
+from langgraph._internal._config import recast_checkpoint_ns
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_RESUMING,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_STREAM,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    NS_SEP,
+    PULL,
+    RESUME,
+)
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.errors import ParentCommand
+from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
+from langgraph.pregel.protocol import StreamProtocol
+from langgraph.types import Command, RetryPolicy
+
+from arbiter.core import Core
+from arbiter.drivers import Final, adrive, adrive_stream, drive
+from arbiter.errors import EvaluationError, SyncDriverError
+from arbiter.evaluations import Stack, running
+from arbiter.facts import Fact, Past
+from arbiter.history import task_order
+from arbiter.instructions import Instruction
+from arbiter.lifecycle import Ask, NodeRun, Saved, Schemas, opened
+from arbiter.recorder import Loop, Recovered, Run, begin
+from arbiter.registry import Plan
+from arbiter.states import snapshot
+from arbiter.weaving.asking import (
+    PAUSES,
+    aask_human,
+    ask_human,
+    asked_before,
+    note_id,
+    places_of,
+    questions_of,
+)
+from arbiter.weaving.channel import LEDGER, conf_of, ledger_in
+from arbiter.weaving.lcel import LcelSteps, ambient_before
+from arbiter.weaving.writers import STASH, Redirect
+
+Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
+_NOTE = "__arbiter_note"
+
+
+class GovernedNode(Runnable[Any, Any]):
+    """A node's body inside the lifecycle."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        node: str,
+        body: Body,
+        instruction: Instruction | None,
+        schemas: Schemas | None,
+        targets: frozenset[str],
+        retry: Sequence[RetryPolicy],
+        commits: bool,
+        is_subgraph: bool,
+        is_cached: bool,
+    ) -> None:
+        self.name = node
+        self.node = node
+        self.path = (PULL, node)
+        """The path of its tasks, where they were not sent."""
+        self.core = core
+        self.body = body
+        self.instruction = instruction
+        self.schemas = schemas
+        self.targets = targets
+        self.retry = retry
+        self.commits = commits
+        """Whether a gated writer follows that commits the fact."""
+        self.is_subgraph = is_subgraph
+        self.is_cached = is_cached
+        """Whether what a node of its graph writes may be kept, to be written again instead of running it."""
+        self.is_sequence = type(body) is LcelSteps
+        self.is_function = _is_function(body)
+        self._plan = Plan()
+        self._planned = -1
+
+    def plan(self) -> Plan:
+        version = self.core.registry.version
+        if self._planned != version:
+            self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
+            self._planned = version
+        return self._plan
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        visit = Visit(self, input, config or {}, kwargs)
+        if (contract := visit.plan.only_async) is not None:
+            raise SyncDriverError(node=self.node, source=f"{contract.kind} {contract.name!r}")
+        try:
+            output = drive(visit)
+        except ParentCommand as exc:
+            visit.handed_over(exc)
+            raise
+        return visit.finish(output)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        visit = Visit(self, input, config or {}, kwargs)
+        try:
+            output = await adrive(visit)
+        except ParentCommand as exc:
+            visit.handed_over(exc)
+            raise
+        return visit.finish(output)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        visit = Visit(self, input, config or {}, kwargs)
+        streamed = False
+        try:
+            async for chunk in adrive_stream(visit):
+                if type(chunk) is not Final:
+                    streamed = True
+                    yield chunk
+                    continue
+                output = visit.finish(chunk.output)
+                # What comes last replaces what was streamed, should it not be its sum.
+                if not streamed or type(output) is Redirect or visit.lent or visit.replaced:
+                    yield output
+        except ParentCommand as exc:
+            visit.handed_over(exc)
+            raise
+
+
+def _is_function(body: Any) -> bool:
+    """Whether LangGraph would do no more than call a function with the node's input."""
+    if type(body) is not _CALLABLE or body.trace or body.func_accepts or body.kwargs:
+        return False
+    return body.recurse and not body.explode_args
+
+
+def _is_runnable(output: object) -> bool:
+    return isinstance(output, Runnable)
+
+
+class Visit(NodeRun):
+    """One attempt of one task at a governed node."""
+
+    def __init__(
+        self, node: GovernedNode, input: Any, config: RunnableConfig, kwargs: Mapping[str, Any]
+    ) -> None:
+        core = node.core
+        if stack := running.get():
+            _refuse_evaluator(stack, node)
+        conf = conf_of(config)
+        metadata: Mapping[str, Any] = config.get("metadata") or {}
+        ledger = ledger_in(conf)
+        loop: Any = ledger.loop
+        task: str = conf[CONFIG_KEY_TASK_ID]
+        step: int = metadata["langgraph_step"]
+        path = metadata.get("langgraph_path", ())
+        if path == node.path:
+            path = node.path  # one object for all its runs
+        self._conf = conf
+        self._kwargs = kwargs
+        settings = core.settings
+        parent = opened.get()
+        if parent is not None and parent.settings is settings:
+            past = ledger.past.inside(parent.past)
+            run = loop.run or loop.join(parent.run, past)
+        else:
+            parent = None
+            past = ledger.past
+            run = loop.run or _bound(loop, conf, past, step, task, path)
+        namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
+        if NS_SEP in namespace:
+            namespace = namespace.rpartition(NS_SEP)[0]
+        else:
+            namespace = ""
+        record = begin(
+            run.log, run, task, node.node, node.instruction, step, namespace, settings.clock(), path
+        )
+        record.input = snapshot(input, settings.snapshot)
+        super().__init__(
+            record, node.plan(), input, settings, run, past, parent, config, node.targets, node.schemas
+        )
+        self.node = node
+        self.is_graph = node.is_subgraph
+        self.ledger = ledger
+        if loop.first is None:
+            loop.first = step
+        if ledger.done:
+            ledger.done.pop(task, None)  # of an attempt whose later writers failed
+        if conf.get(CONFIG_KEY_RESUMING):
+            self.may_be_held = self._may_be_held()
+
+    # The lifecycle asks
+
+    @property
+    def is_saved(self) -> bool:
+        return self._saver() is not None
+
+    def is_final(self, error: BaseException) -> bool:
+        runtime = self._conf.get(CONFIG_KEY_RUNTIME)
+        info = getattr(runtime, "execution_info", None)
+        attempt = 1 if info is None else info.node_attempt
+        for policy in self.node.retry:
+            if _should_retry_on(policy, cast(Exception, error)):
+                return attempt >= policy.max_attempts
+        return True
+
+    def is_own(self, command: Command[Any]) -> bool:
+        # The comparison with which LangGraph decides whose a ParentCommand is.
+        namespace: str = self._conf[CONFIG_KEY_CHECKPOINT_NS]
+        return command.graph in (namespace, recast_checkpoint_ns(namespace), self.node.node)
+
+    # What was saved
+
+    def saved(self) -> Saved:
+        if (saver := self._resumed()) is None:
+            return Saved()
+        return self._read_saved([saver.get_tuple(place) for place in places_of(self._conf)])
+
+    async def asaved(self) -> Saved:
+        if (saver := self._resumed()) is None:
+            return Saved()
+        return self._read_saved([await saver.aget_tuple(place) for place in places_of(self._conf)])
+
+    @property
+    def recovered(self) -> Recovered | None:
+        loop = self.ledger.loop
+        return None if loop is None else loop.recovered
+
+    def recover(self, recovered: Recovered) -> None:
+        if self.ledger.loop is not None:
+            self.ledger.loop.recovered = recovered
+
+    def _may_be_held(self) -> bool:
+        begun = self.ledger.loop is not None and self.ledger.loop.first == self.record.step
+        return begun and not self.node.core.registry.empty and self._saver() is not None
+
+    def _resumed(self) -> Any:
+        return self._saver() if self._conf.get(CONFIG_KEY_RESUMING) else None
+
+    def _read_saved(self, found: Sequence[Any]) -> Saved:
+        writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
+        facts = [value for _, channel, value in writes if channel == LEDGER]
+        own = self.record.id
+        notes = [v for _, channel, v in writes if channel == _NOTE and v["task"] == own]
+        if any(of_task == own and channel == LEDGER for of_task, channel, _ in writes):
+            notes = []  # it was done: this is a replay
+        return Saved(facts, questions_of(writes, self.record.id), notes)
+
+    def output_of(self, task: str) -> tuple[Any] | None:
+        if (saver := self._saver()) is None:
+            return None
+        for saved in saver.list(self._thread(), limit=_LOOK_BACK):
+            if (found := self._written(saved, task)) is not None:
+                return found
+        return None
+
+    async def aoutput_of(self, task: str) -> tuple[Any] | None:
+        if (saver := self._saver()) is None:
+            return None
+        async for saved in saver.alist(self._thread(), limit=_LOOK_BACK):
+            if (found := self._written(saved, task)) is not None:
+                return found
+        return None
+
+    def _thread(self) -> RunnableConfig:
+        place = {CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID))}
+        return {"configurable": {**place, CONFIG_KEY_CHECKPOINT_NS: self.record.namespace}}
+
+    def _written(self, saved: Any, task: str) -> tuple[Any] | None:
+        """The update that a task wrote, as a node would return it."""
+        channels = cast(Mapping[str, Any], self.ledger.original.channels)
+        writes = [
+            (channel, value) for of_task, channel, value in saved.pending_writes or () if of_task == task
+        ]
+        if not any(channel == LEDGER for channel, _ in writes):
+            return None  # not this task, or not its end
+        update = [
+            (channel, value)
+            for channel, value in writes
+            if channel in channels and not channel.startswith(_EDGES) and channel != LEDGER
+        ]
+        if len({channel for channel, _ in update}) < len(update):
+            return (Command(update=update),)  # several commands that write to one key
+        written = dict(update)
+        return (written.get("__root__", written),)
+
+    def skip_questions(self, count: int) -> None:
+        counter = self._conf[CONFIG_KEY_SCRATCHPAD].interrupt_counter
+        for _ in range(count):
+            counter()
+
+    @property
+    def answered(self) -> int:
+        return asked_before(self.config)
+
+    def keep(self, note: Mapping[str, Any]) -> None:
+        if (saver := self._saver()) is None:
+            return
+        place = places_of(self._conf)[0]
+        for pause in self._until_saved():
+            if saver.get_tuple(place) is not None:
+                break
+            time.sleep(pause)
+        saver.put_writes(place, [(_NOTE, dict(note))], note_id(note))
+
+    async def akeep(self, note: Mapping[str, Any]) -> None:
+        if (saver := self._saver()) is None:
+            return
+        place = places_of(self._conf)[0]
+        for pause in self._until_saved():
+            if await saver.aget_tuple(place) is not None:
+                break
+            await asyncio.sleep(pause)
+        await saver.aput_writes(place, [(_NOTE, dict(note))], note_id(note))
+
+    def _until_saved(self) -> Sequence[float]:
+        """How long to wait for the checkpoint of this superstep, which LangGraph may save in the background: a note
+        on one that a crash has kept from being saved would be lost. With "exit" it is not saved before the end."""
+        return () if self._conf.get(CONFIG_KEY_DURABILITY) == "exit" else PAUSES
+
+    # The driver asks
+
+    def body(self, input: Any, held: bool) -> Any:
+        node, config = self.node, self.config
+        output: Any
+        token = opened.set(self)
+        try:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
+                with self._ambient(held) as config:
+                    output = node.body.invoke(input, config, **self._kwargs)
+            elif node.is_function and node.body.func is not None and not self._kwargs:
+                output = node.body.func(input)
+                if type(output) is not _DICT and _is_runnable(output):
+                    output = output.invoke(input, config)
+            else:
+                output = node.body.invoke(input, config, **self._kwargs)
+        finally:
+            opened.reset(token)
+        if node.is_subgraph and (saver := self._unseen()) is not None:
+            self._adopt(saver.get_tuple(self._own_config()))
+        return output
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        node, config = self.node, self.config
+        output: Any
+        token = opened.set(self)
+        try:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
+                with self._ambient(held) as config:
+                    output = await node.body.ainvoke(input, config, **self._kwargs)
+            elif node.is_function and node.body.afunc is not None and not self._kwargs:
+                output = await node.body.afunc(input)
+                if type(output) is not _DICT and _is_runnable(output):
+                    output = await output.ainvoke(input, config)
+            else:
+                output = await node.body.ainvoke(input, config, **self._kwargs)
+        finally:
+            opened.reset(token)
+        if node.is_subgraph and (saver := self._unseen()) is not None:
+            self._adopt(await saver.aget_tuple(self._own_config()))
+        return output
+
+    async def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+        token = opened.set(self)
+        try:
+            with self._ambient(held) as config:
+                async for chunk in self.node.body.astream(input, config, **self._kwargs):
+                    yield chunk
+        finally:
+            try:
+                opened.reset(token)
+            except ValueError:  # an async generator may be closed in another context
+                opened.set(None)
+
+    def ask(self, op: Ask) -> Any:
+        return ask_human(op, self.config)
+
+    async def aask(self, op: Ask) -> Any:
+        return await aask_human(op, self.config)
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        conf: dict[str, Any] = {**self._conf}
+        # With questions of its own: it must not get answers that were given to the body.
+        conf[CONFIG_KEY_SCRATCHPAD] = replace(
+            conf[CONFIG_KEY_SCRATCHPAD],
+            resume=[],
+            get_null_resume=_no_answer,
+            interrupt_counter=count().__next__,
+        )
+        if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
+            conf[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=_unheard)
+        return {**config, "configurable": conf}
+
+    # Afterwards
+
+    def finish(self, output: Any) -> Any:
+        """Hand output and fact to the writers."""
+        conf, node = self._conf, self.node
+        fact = ledger = None
+        if node.core.registry.version:  # something was registered
+            fact = self.fact()
+            if self.parent is not None:
+                self._report(fact)
+            if not node.is_cached and conf.get(CONFIG_KEY_CHECKPOINTER) is None:
+                ledger = self.ledger
+        if node.commits:
+            conf[STASH] = fact, self.record, ledger
+        elif fact is not None:
+            conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
+        return output if self.redirect is None else Redirect(output, self.redirect)
+
+    def handed_over(self, exc: ParentCommand) -> None:
+        """A command came up from a subgraph and LangGraph will run the original writers with it."""
+        if self.node.core.registry.empty:
+            return
+        fact = self.fact()
+        command: Any = cast(Any, exc).args[0]
+        if self.is_own(command):
+            self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
+        self._report(fact)
+
+    def _report(self, fact: Fact) -> None:
+        if self.parent is not None:
+            order = task_order(self.record.path) + self.record.id
+            self.parent.report(self.record.namespace, self.record.step, self.ledger.past.value, order, fact)
+
+    # Inside
+
+    def _body_config(self) -> RunnableConfig | None:
+        return with_handlers(self.config, self.handlers) if self.handlers else self.config
+
+    @contextmanager
+    def _ambient(self, held: bool) -> Generator[RunnableConfig]:
+        config = cast(RunnableConfig, self._body_config())
+        if held:
+            config = self._holding(config)
+        before = ambient_before.set(None if self.parent is None else self.parent.config)
+        token = var_child_runnable_config.set(config)
+        try:
+            yield config
+        finally:
+            try:
+                var_child_runnable_config.reset(token)
+                ambient_before.reset(before)
+            except ValueError:  # an async generator may be closed in another context
+                pass
+
+    def _holding(self, config: RunnableConfig) -> RunnableConfig:
+        """The config for a draft: what it streams, and writes to the state by itself, waits until it is taken."""
+        self.streamed = held = []
+
+        def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
+            return lambda chunk: held.append(partial(emit, chunk))
+
+        def from_inside(emit: Callable[[Any], None]) -> Callable[[Any], None]:
+            # A graph in the body has the feedback on earlier drafts in its state, and streams that.
+            return lambda chunk: held.append(partial(emit, chunk)) if chunk[1] == "custom" else None
+
+        def writes_later(send: Callable[[Any], None]) -> Callable[[Any], None]:
+            def write(writes: Sequence[tuple[str, Any]]) -> None:
+                # What a human has answered outlives the draft that asked.
+                now = [one for one in writes if one[0] == RESUME]
+                own = [one for one in writes if one[0] != RESUME]
+                if now:
+                    send(now)
+                if own:
+                    held.append(partial(send, own))
+
+            return write
+
+        conf = self._conf
+        # For the same reason a graph in the body saves nothing; it begins anew when the run is resumed.
+        patch: dict[str, Any] = {
+            CONFIG_KEY_CHECKPOINTER: None,
+            CONFIG_KEY_SEND: writes_later(conf[CONFIG_KEY_SEND]),
+        }
+        if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
+            writer = later(runtime.stream_writer)
+            patch[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=writer)
+        if (stream := conf.get(CONFIG_KEY_STREAM)) is not None:
+            inside = from_inside if self.record.drafts else later
+            patch[CONFIG_KEY_STREAM] = StreamProtocol(inside(stream), stream.modes)
+        tags = [*(config.get("tags") or ()), "nostream"]
+        held_config: RunnableConfig = {**config, "tags": tags, "configurable": {**conf, **patch}}
+        callbacks = config.get("callbacks")
+        if isinstance(callbacks, BaseCallbackManager):
+            # What streams events as they happen (messages, astream_events) would show a rejected draft.
+            callbacks = callbacks.copy()
+            for handler in [h for h in callbacks.handlers if isinstance(h, _StreamingCallbackHandler)]:
+                callbacks.remove_handler(handler)
+            held_config["callbacks"] = callbacks
+        return held_config
+
+    def _unseen(self) -> Any:
+        """The checkpointer, if the subgraph may have finished before this process saw any of it."""
+        if self.node.core.registry.empty or not self._conf.get(CONFIG_KEY_RESUMING):
+            return None
+        return None if self._inner else self._saver()
+
+    def _adopt(self, saved: Any) -> None:
+        value = None if saved is None else saved.checkpoint["channel_values"].get(LEDGER)
+        if value:
+            self.adopt(self._conf[CONFIG_KEY_CHECKPOINT_NS], value)
+
+    def _saver(self) -> Any:
+        saver = self._conf.get(CONFIG_KEY_CHECKPOINTER)
+        return saver if hasattr(saver, "get_tuple") else None
+
+    def _own_config(self) -> RunnableConfig:
+        conf = self._conf
+        return {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
+                CONFIG_KEY_CHECKPOINT_NS: conf[CONFIG_KEY_CHECKPOINT_NS],
+            }
+        }
+
+
+def with_handlers(config: RunnableConfig | None, handlers: Sequence[BaseCallbackHandler]) -> RunnableConfig:
+    """`config` with handlers that also see what is called inside."""
+    callbacks = (config or {}).get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        for handler in handlers:
+            callbacks.add_handler(handler, inherit=True)
+    else:
+        callbacks = [*(callbacks or ()), *handlers]
+    return {**(config or {}), "callbacks": callbacks}
+
+
+def _no_answer(consume: bool = False) -> None:
+    return None
+
+
+def _unheard(chunk: Any) -> None:
+    pass
+
+
+_LOOK_BACK = 200
+_EDGES = ("branch:", "join:", "__pregel", "__start__")
+
+
+def _bound(loop: Loop, conf: Mapping[str, Any], past: Past, step: int, task: str, path: Any) -> Run:
+    thread_id = conf.get(CONFIG_KEY_THREAD_ID)
+    return loop.bind(
+        None if thread_id is None else str(thread_id),
+        past,
+        saved=bool(conf.get(CONFIG_KEY_CHECKPOINTER)),
+        resumed=bool(conf.get(CONFIG_KEY_RESUMING)),
+        step=step,
+        task=task,
+        path=path,
+    )
+
+
+def _refuse_evaluator(stack: Stack, node: GovernedNode) -> None:
+    """An evaluator may run other graphs, and not those that it is there to judge."""
+    for lane, _ in stack:
+        if any(lane is own for own in node.core.registry.evaluators):
+            raise EvaluationError(
+                f"evaluator {lane.name!r} ran node {node.node!r}, which its own ArbiterOS governs; "
+                "an evaluator judges a run and starts none.",
+                evaluator=lane.name,
+                node=node.node,
+            )
+
+
+_CALLABLE: Any = RunnableCallable
+_DICT: Any = dict

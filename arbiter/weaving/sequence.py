@@ -1,0 +1,164 @@
+"""A governed node and its writers, one after another, as LangGraph runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import copy_context
+from typing import Any, ClassVar, cast
+
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    BaseCallbackManager,
+    CallbackManager,
+)
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.utils.uuid import uuid7
+from langgraph._internal._runnable import RunnableSeq
+
+from arbiter.weaving.node import GovernedNode
+from arbiter.weaving.writers import GatedWrite
+
+
+class GovernedSequence(RunnableSeq):
+    """The wrapper of a node and its writers, one after another, as LangGraph runs them.
+
+    LangGraph opens a run for callback handlers around them, and hands each step a child of it. Where there is no
+    handler nobody is told of that run, so it is left out, and the child is made when somebody looks at it.
+    """
+
+    is_plain: bool
+    """Whether nothing changes what a tracer would be shown."""
+    node: GovernedNode
+    rest: list[tuple[int, Any]]
+    """The steps after it, numbered from 2."""
+
+    @classmethod
+    def of(cls, sequence: RunnableSeq, node: GovernedNode) -> GovernedSequence:
+        """The same steps as the sequence that LangGraph has made, of which `node` is the first."""
+        new = cls.__new__(cls)
+        vars(new).update(vars(sequence))
+        new.node, new.rest = node, list(enumerate(cast(list[Any], sequence.steps)[1:], 2))
+        policy = getattr(sequence, "trace_policy", None)
+        transforms = [getattr(sequence, "trace_inputs", None)]
+        transforms += [getattr(policy, name, None) for name in ("process_inputs", "process_outputs")]
+        new.is_plain = transforms == [None, None, None]
+        return new
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if (own := self._unheard(config, CallbackManager, SyncLazyManager)) is None:
+            return super().invoke(input, config, **kwargs)
+        manager = own["callbacks"]
+        context = copy_context()
+        context.run(var_child_runnable_config.set, own)
+        output = context.run(self.node.invoke, input, own, **kwargs)
+        for number, step in self.rest:
+            if type(step) is GatedWrite:
+                output = step.write(output, own)
+            elif type(step) is not Passthrough:
+                output = step.invoke(output, _step_config(own, manager.sibling(number)))
+        return output
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if (own := self._unheard(config, AsyncCallbackManager, AsyncLazyManager)) is None:
+            return await super().ainvoke(input, config, **kwargs)
+        manager = own["callbacks"]
+        context = copy_context()
+        context.run(var_child_runnable_config.set, own)
+        output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
+        for number, step in self.rest:
+            if type(step) is GatedWrite:
+                output = step.write(output, own)
+            elif type(step) is not Passthrough:
+                output = await step.ainvoke(output, _step_config(own, manager.sibling(number)))
+        return output
+
+    def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[LazyManager]) -> Any:
+        """The config of the first step, if nothing listens to the callbacks of this task."""
+        if config is None:
+            return None
+        manager: Any = config.get("callbacks")
+        if type(manager) is not kind or manager.handlers or manager.inheritable_handlers:
+            return None
+        if not self.is_plain or config.get("run_id") is not None:
+            return None
+        return _step_config(config, lazy.of(config, 1, None))
+
+
+def _step_config(config: Any, manager: BaseCallbackManager) -> RunnableConfig:
+    """The config of a step, as LangGraph makes it of that of the step before."""
+    own: RunnableConfig = config.copy()
+    own.pop("run_name", None)
+    own.pop("run_id", None)
+    own["callbacks"] = manager
+    return own
+
+
+class LazyManager(BaseCallbackManager):
+    """A callback manager that is what LangGraph would make it from the first look at it on: a child of the run that it
+    would open for the sequence of a task with this config."""
+
+    kind: ClassVar[type[BaseCallbackManager]]
+    made_of: tuple[Any, int, LazyManager | None]
+    """The task's config, the number of the step, and the manager of the sequence's first step."""
+
+    @classmethod
+    def of(cls, config: Any, number: int, first: LazyManager | None) -> LazyManager:
+        manager = cls.__new__(cls)
+        manager.made_of = (config, number, first)
+        return manager
+
+    def sibling(self, number: int) -> LazyManager:
+        """That of a later step."""
+        return self.of(self.made_of[0], number, self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MANAGED:
+            raise AttributeError(name)
+        with _managers:
+            if name not in vars(self):
+                made = vars(self._made(*self.made_of))
+                vars(self).update({**made, **vars(self)})  # what somebody has set before stays
+        return vars(self)[name]
+
+    def _made(self, config: Any, number: int, first: LazyManager | None) -> BaseCallbackManager:
+        outer: BaseCallbackManager = config["callbacks"]
+        made = BaseCallbackManager([], parent_run_id=uuid7() if first is None else first.parent_run_id)
+        made.add_tags(outer.inheritable_tags)
+        made.add_tags([tag for tag in config.get("tags") or () if tag not in made.tags])
+        made.add_metadata(outer.inheritable_metadata)
+        made.add_metadata(config.get("metadata") or {})
+        made.add_tags([f"seq:step:{number}"], inherit=False)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is an ordinary manager."""
+        state = {name: getattr(self, name) for name in _MANAGED}
+        return self.kind.__new__, (self.kind,), state
+
+
+class SyncLazyManager(LazyManager, CallbackManager):
+    """In a sync run."""
+
+    kind = CallbackManager
+
+
+class AsyncLazyManager(LazyManager, AsyncCallbackManager):
+    """In an async run."""
+
+    kind = AsyncCallbackManager
+
+
+_MANAGED = frozenset(vars(BaseCallbackManager([])))
+_managers = threading.RLock()
+
+
+class Passthrough(Runnable[Any, Any]):
+    """Stands where a later step of a sequence stood, so that the steps after it keep their numbers in traces."""
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return input
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return input
