@@ -78,7 +78,7 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
         # Also called, with nothing, at the end of a superstep in which nobody has written.
         if done := self.done:
             self.done = {}
-            values = [*values, *(_in_order(done) if len(done) > 1 else done.popitem()[1][:1])]
+            values = [*values, *_in_order(done)]
         elif not values:
             return False
         self.past = self.past.after(values)
@@ -87,6 +87,8 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
 
 def _in_order(done: Mapping[str, tuple[Fact, Any]]) -> list[Fact]:
     """The facts as LangGraph would apply them, were they written."""
+    if len(done) == 1:
+        return [fact for fact, _ in done.values()]
     return [fact for fact, _ in sorted(done.values(), key=lambda each: task_order(each[1]))]
 
 

@@ -27,6 +27,10 @@ from arbiter.weaving.node import GovernedNode
 from arbiter.weaving.sequence import GovernedSequence, Passthrough
 from arbiter.weaving.writers import BRANCH_TO, GatedBranch, GatedWrite, StartWrite
 
+_SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
+_BINDING: Any = RunnableBindingBase
+_GRAPH: Any = Pregel
+
 
 class NodeRule:
     """What govern() found out about one node: its instruction and schemas."""
@@ -70,13 +74,6 @@ def _graph_in(body: Any) -> Pregel[Any, Any, Any, Any] | None:
         if isinstance(part, _GRAPH):
             return cast(Pregel[Any, Any, Any, Any], part)
     return None
-
-
-_SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
-_BINDING: Any = RunnableBindingBase
-
-
-_GRAPH: Any = Pregel
 
 
 def _parts(bound: Any) -> list[Any]:

@@ -67,6 +67,10 @@ from arbiter.weaving.writers import STASH, Redirect
 
 Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
 _NOTE = "__arbiter_note"
+_LOOK_BACK = 200
+_EDGES = ("branch:", "join:", "__pregel", "__start__")
+_CALLABLE: Any = RunnableCallable
+_DICT: Any = dict
 
 
 class GovernedNode(Runnable[Any, Any]):
@@ -562,10 +566,6 @@ def _unheard(chunk: Any) -> None:
     pass
 
 
-_LOOK_BACK = 200
-_EDGES = ("branch:", "join:", "__pregel", "__start__")
-
-
 def _bound(loop: Loop, conf: Mapping[str, Any], past: Past, step: int, task: str, path: Any) -> Run:
     thread_id = conf.get(CONFIG_KEY_THREAD_ID)
     return loop.bind(
@@ -589,7 +589,3 @@ def _refuse_evaluator(stack: Stack, node: GovernedNode) -> None:
                 evaluator=lane.name,
                 node=node.node,
             )
-
-
-_CALLABLE: Any = RunnableCallable
-_DICT: Any = dict

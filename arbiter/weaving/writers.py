@@ -25,6 +25,9 @@ from arbiter.lifecycle import opened
 from arbiter.weaving.channel import LEDGER, conf_of, ledger_in
 
 STASH = "__arbiter_fact"
+"""Where the wrapper puts what the first writer takes: a fact, to be committed with the node's update, the record of the
+node run, and the channel to which the fact is handed if it need not be saved."""
+_NO_STASH: tuple[Any, Any, Any] = (None, None, None)
 BRANCH_TO = "branch:to:{}"
 _DICT: Any = dict
 
@@ -37,11 +40,6 @@ class Redirect:
     def __init__(self, output: Any, target: str) -> None:
         self.output = output
         self.target = target
-
-
-_NO_STASH: tuple[Any, Any, Any] = (None, None, None)
-"""What is on its way from the wrapper to the first writer: a fact, to be committed with the node's update, the record
-of the node run, and where the fact goes if it need not be saved."""
 
 
 class GatedWrite(ChannelWrite):
