@@ -76,13 +76,22 @@ def start(call: Callable[[], Any], *, context: Context | None = None, name: str 
             result = inside.run(call)
         except BaseException as exc:  # reported to the waiter, whatever it is
             del call, inside  # the waiter may be done before this thread is; what it ran is to be freed then
-            future.set_exception(exc)
+            future.set_exception(_told(exc))
         else:
             del call, inside
             future.set_result(result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def _told(error: BaseException) -> BaseException:
+    """An event loop never hears of a `StopIteration`: asyncio refuses to hand it on."""
+    if not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError("it raised StopIteration")
+    told.__cause__ = error
+    return told
 
 
 class Runner:

@@ -16,13 +16,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import Any, cast
+
+from langchain_core.runnables.config import var_child_runnable_config
 
 from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
@@ -79,14 +81,16 @@ class Lane:
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
         try:
             if (found := outcomes[at]) is None:  # whoever came first has put it there
-                # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
-                found = outcomes[at] = Context().run(self._outcome, (*stack, own), evaluations.view, deadline)
+                context = copy_context()
+                found = outcomes[at] = context.run(self._outcome, (*stack, own), evaluations.view, deadline)
             return found
         finally:
             self.lock.release()
 
     def _outcome(self, stack: Stack, view: History, deadline: float | None) -> Outcome:
         running.set(stack)
+        # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
+        var_child_runnable_config.set(None)
         try:
             if self.pace.inline:
                 answer: Any = self.pace.timed(self.evaluator.evaluate, view)
@@ -302,7 +306,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
             if (lane, id(self)) not in running.get():
                 await asyncio.wrap_future(self.start_together())
         elif not self.done(lane) and not lane.pace.inline:
-            await asyncio.wrap_future(start(lambda: self.resolve(lane), context=Context()))
+            context = Context()
+            context.run(running.set, running.get())  # one that waits for itself is told so
+            await asyncio.wrap_future(start(lambda: self.resolve(lane), context=context))
         return self.get(name)
 
     def find(self, name: str) -> EvaluationResult | None:

@@ -62,6 +62,8 @@ class ThreadLog:
 
     def add(self, run: Run, record: Record, known: bool = False) -> None:
         """Take in a record; `known`: the thread has counted it already. Whoever calls holds the lock."""
+        if not run.records and run not in self.runs:  # others of the thread have pushed out all that it had
+            self.runs.insert(max(len(self.runs) - 1, 0), run)
         run.records.append(record)
         run.uncounted.append((record, known))
         if len(run.uncounted) == _MOST_UNCOUNTED:

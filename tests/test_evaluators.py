@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphInterrupt
 
@@ -436,12 +437,12 @@ def test_nothing_is_left_behind_by_a_worker_that_goes(monkeypatch: pytest.Monkey
 
 @MODES
 def test_an_evaluator_runs_in_a_context_of_its_own(mode: str) -> None:
-    """Whoever reads its result: it finds nothing of the graph's run there, and leaves nothing."""
+    """Whoever reads its result: it leaves nothing there, and the graph's config does not reach it."""
     own: ContextVar[str] = ContextVar("own", default="unset")
     found: list[str] = []
 
     def look(history: History) -> EvaluationResult:
-        found.append(own.get())
+        found.append(str(var_child_runnable_config.get()))
         own.set("of the evaluator")
         return good(history)
 
@@ -458,4 +459,4 @@ def test_an_evaluator_runs_in_a_context_of_its_own(mode: str) -> None:
     run(app, {"log": []}, mode=mode)
     assert own.get() == "of the caller"
     own.reset(token)
-    assert found == ["node: of the caller", "unset"] * 2
+    assert found == ["node: of the caller", "None"] * 2

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from datetime import UTC
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
 from rich.console import Console
 
@@ -182,6 +183,41 @@ def test_totals_are_exact_over_many_runs_and_forks_of_a_thread(keep: int) -> Non
     app.invoke({"amount": 28}, config)
     assert arbiter_os.history_of(thread_id="1").count() == more + 2
     assert arbiter_os.history.count() == 2
+
+
+@pytest.mark.parametrize("keep", [1, 5, 100])
+def test_a_run_that_others_of_its_thread_have_pushed_out_goes_on(keep: int) -> None:
+    """Two runs of one thread at the same time, without a checkpointer."""
+    arbiter_os = ArbiterOS(keep=keep)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(state: State) -> Any:
+        if state.get("amount") == 3:
+            begun.set()
+            assert go_on.wait(10)
+        return {"amount": state.get("amount", 0) + 1}
+
+    def again(state: Any) -> str:
+        return END if state["amount"] in (90, 190) else "work"
+
+    builder: Any = StateGraph(State)
+    builder.add_node("work", work)
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", again, ["work", END])
+    app = arbiter_os.govern(builder.compile())
+    config: Any = {"recursion_limit": 200, **thread("1")}
+
+    def run_first() -> None:
+        app.invoke({"amount": 0}, config)
+
+    first = threading.Thread(target=run_first)
+    first.start()
+    assert begun.wait(10)
+    assert app.invoke({"amount": 100}, config)["amount"] == 190
+    go_on.set()
+    first.join()
+    assert arbiter_os.history_of(thread_id="1").count() == 180
+    assert len(list(arbiter_os.history_of(thread_id="1").items())) == keep
 
 
 def test_checkpoint_does_not_grow_with_the_run_and_totals_are_exact() -> None:

@@ -444,3 +444,18 @@ def test_nothing_keeps_an_arbiter_and_its_records_alive() -> None:
         once()
     gc.collect()
     assert [ref() for ref in refs] == [None] * len(refs)
+
+
+@MODES
+@pytest.mark.parametrize("deadline", [None, 2.0])
+def test_checker_that_raises_stop_iteration_denies(mode: str, deadline: float | None) -> None:
+    """An event loop would wait for it for ever: asyncio hands on no `StopIteration`."""
+
+    def check(history: History) -> bool:
+        nothing: list[bool] = []
+        return next(iter(nothing))
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("empty", check, deadline=deadline))
+    with pytest.raises(PolicyViolationError, match="StopIteration"):
+        run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode=mode)

@@ -3,6 +3,7 @@ after it see of the past is the same."""
 
 from __future__ import annotations
 
+import asyncio
 import operator
 import re
 from collections.abc import Sequence
@@ -227,3 +228,59 @@ def test_a_redirect_is_in_the_past_of_its_target() -> None:
         assert [seen[0] for seen in witness.seen] == ["a", "end"]
         (fact,) = witness.seen[-1][4][0]
         assert ("to", "'end'") in fact
+
+
+@pytest.mark.parametrize("slow", ["body", "edge"])
+@pytest.mark.parametrize("saved", [False, True])
+def test_an_attempt_that_took_too_long_leaves_no_fact(slow: str, saved: bool) -> None:
+    """LangGraph drops what it wrote, also what it writes when the time is up."""
+
+    async def work(_: Any) -> Any:
+        if slow == "body":
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.1)  # tidies up, and returns
+        return {"log": ["work"]}
+
+    async def edge(_: Any) -> str:
+        if slow == "edge":
+            await asyncio.sleep(5)
+        return "end"
+
+    async def later(_: Any) -> Any:
+        await asyncio.sleep(0.15)
+        return {"log": ["later"]}
+
+    def handler(_: Any) -> Any:
+        return Command(update={"log": ["handled"]}, goto="later")
+
+    builder: Any = StateGraph(Log)
+    builder.add_node("work", work, timeout=0.05, error_handler=handler)
+    builder.add_node("later", later)
+    builder.add_node("end", Spy("end"))
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", edge, ["end"])
+    builder.add_edge("later", "end")
+    seen, _ = last_seen(builder.compile(checkpointer=InMemorySaver() if saved else None), "async")
+    assert "work" not in seen[4][2]["nodes"]
+    assert seen[4][2]["nodes"]["later"] == 1
+
+
+def test_who_hands_over_to_the_parent_is_in_order_with_its_siblings() -> None:
+    def up(_: Any) -> Any:
+        return Command(graph=Command.PARENT, goto="end", update={"log": ["up"]})
+
+    inner: Any = StateGraph(Log)
+    inner.add_node("up", up)
+    inner.add_edge(START, "up")
+    outer: Any = StateGraph(Log)
+    outer.add_node("a", Spy("a"))
+    outer.add_node("b", inner.compile())
+    outer.add_node("end", Spy("end"))
+    outer.add_edge(START, "a")
+    outer.add_edge(START, "b")
+    seen, _ = last_seen(outer.compile(), "sync")
+    again, _ = last_seen(outer.compile(checkpointer=InMemorySaver()), "sync")
+    assert seen == again
+    assert next(iter(seen[4][2]["nodes"])) == "a"

@@ -150,14 +150,16 @@ def _woven(
         retry=node.retry_policy or graph.retry_policy or (),
         commits=bool(gated) and isinstance(gated[0], GatedWrite),
         is_subgraph=subgraph_of(node) is not None,
-        is_cached=_is_cached(graph),
+        keeps_writes=_keeps_writes(graph),
     )
     sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
     return GovernedSequence.of(sequence, wrapper) if type(sequence) is RunnableSeq else sequence
 
 
-def _is_cached(graph: Pregel[Any, Any, Any, Any]) -> bool:
-    policies: list[Any] = [graph.cache_policy, *(node.cache_policy for node in graph.nodes.values())]
+def _keeps_writes(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    nodes: list[Any] = list(graph.nodes.values())
+    policies: list[Any] = [graph.cache_policy]
+    policies += [getattr(node, name, None) for node in nodes for name in ("cache_policy", "timeout")]
     return any(policy is not None for policy in policies)
 
 

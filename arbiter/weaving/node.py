@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from types import BuiltinMethodType
 from typing import Any, cast
 
 from langchain_core.callbacks import (
@@ -61,7 +62,7 @@ from arbiter.weaving.asking import (
     places_of,
     questions_of,
 )
-from arbiter.weaving.channel import LEDGER, conf_of, ledger_in
+from arbiter.weaving.channel import LEDGER, LedgerChannel, conf_of, ledger_in
 from arbiter.weaving.lcel import LcelSteps, ambient_before
 from arbiter.weaving.writers import STASH, Redirect
 
@@ -71,6 +72,8 @@ _LOOK_BACK = 200
 _EDGES = ("branch:", "join:", "__pregel", "__start__")
 _CALLABLE: Any = RunnableCallable
 _DICT: Any = dict
+_BUILT_IN: Any = BuiltinMethodType
+"""LangGraph's own `send` is the `extend` of a task's writes."""
 
 
 class GovernedNode(Runnable[Any, Any]):
@@ -88,7 +91,7 @@ class GovernedNode(Runnable[Any, Any]):
         retry: Sequence[RetryPolicy],
         commits: bool,
         is_subgraph: bool,
-        is_cached: bool,
+        keeps_writes: bool,
     ) -> None:
         self.name = node
         self.node = node
@@ -103,8 +106,8 @@ class GovernedNode(Runnable[Any, Any]):
         self.commits = commits
         """Whether a gated writer follows that commits the fact."""
         self.is_subgraph = is_subgraph
-        self.is_cached = is_cached
-        """Whether what a node of its graph writes may be kept, to be written again instead of running it."""
+        self.keeps_writes = keeps_writes
+        """Whether what the nodes of its graph write may be written again, or dropped: then a fact is a write too."""
         self.is_sequence = type(body) is LcelSteps
         self.is_function = _is_function(body)
         self._plan = Plan()
@@ -425,18 +428,16 @@ class Visit(NodeRun):
 
     def finish(self, output: Any) -> Any:
         """Hand output and fact to the writers."""
-        conf, node = self._conf, self.node
         fact = ledger = None
-        if node.core.registry.version:  # something was registered
+        if self.node.core.registry.version:  # something was registered
             fact = self.fact()
+            ledger = self._taker()
             if self.parent is not None:
                 self._report(fact)
-            if not node.is_cached and conf.get(CONFIG_KEY_CHECKPOINTER) is None:
-                ledger = self.ledger
-        if node.commits:
-            conf[STASH] = fact, self.record, ledger
+        if self.node.commits:
+            self._conf[STASH] = fact, self.record, ledger
         elif fact is not None:
-            conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
+            self._commit(fact, ledger)
         return output if self.redirect is None else Redirect(output, self.redirect)
 
     def handed_over(self, exc: ParentCommand) -> None:
@@ -446,8 +447,22 @@ class Visit(NodeRun):
         fact = self.fact()
         command: Any = cast(Any, exc).args[0]
         if self.is_own(command):
-            self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
+            self._commit(fact, self._taker())
         self._report(fact)
+
+    def _taker(self) -> LedgerChannel | None:
+        """The channel to which the fact is handed, where it need not be a write. A task with a timeout writes through a
+        guard, and what it has written is dropped when the time is up."""
+        conf = self._conf
+        if self.node.keeps_writes or conf.get(CONFIG_KEY_CHECKPOINTER) is not None:
+            return None
+        return self.ledger if type(conf[CONFIG_KEY_SEND]) is _BUILT_IN else None
+
+    def _commit(self, fact: Fact, ledger: LedgerChannel | None) -> None:
+        if ledger is None:
+            self._conf[CONFIG_KEY_SEND]([(LEDGER, fact)])
+        else:
+            ledger.done[self.record.id] = fact, self.record.path
 
     def _report(self, fact: Fact) -> None:
         if self.parent is not None:
