@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import pytest
@@ -107,6 +109,28 @@ def bad(_: History) -> EvaluationResult:
 
 def allow(_: History) -> Verdict:
     return Verdict.allow()
+
+
+@contextmanager
+def quick(seconds: float) -> Generator[None]:
+    """What is inside takes less CPU than that, or as many times more as this machine is slower than an ordinary one."""
+    slower = _slowness()
+    begun = time.process_time()
+    yield
+    took = time.process_time() - begun
+    assert took < seconds * max(1.0, slower, _slowness())
+
+
+def _slowness() -> float:
+    begun, words = time.process_time(), dict[str, int]()
+    for number in range(200_000):
+        word = f"w{number % 997}"
+        words[word] = words.get(word, 0) + len(word.split("1"))
+    return (time.process_time() - begun) / _ORDINARY
+
+
+_ORDINARY = 0.07
+"""Seconds."""
 
 
 def statuses(arbiter_os: ArbiterOS) -> list[tuple[str, str]]:

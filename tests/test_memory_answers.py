@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from arbiter.memory.answers import (
 )
 from arbiter.models import MAX_ANSWER
 from tests.scripted import RefusesTools, Scripted, ScriptedTools, tool_call
-from tests.support import MODES
+from tests.support import MODES, quick
 
 QUESTION = [HumanMessage("What did they say?")]
 KINDS = pytest.mark.parametrize("kind", [Scripted, ScriptedTools])
@@ -190,21 +191,16 @@ def test_any_value_is_found_whatever_stands_around_it(
 def test_hostile_text_does_not_take_long(unit: str) -> None:
     """Twice the text takes about twice the time, and no text is nested too deep to be read."""
     text = unit * (MAX_ANSWER // len(unit))
-    began = time.process_time()
-    try:
+    with quick(2), suppress(ValueError):
         extract_json(text)
-    except ValueError:
-        pass
-    assert time.process_time() - began < 2.0
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "[3]", '{"items":3}', '{"thought":1}'])
 def test_hostile_answer_does_not_take_long(text: str) -> None:
     text = text * (MAX_ANSWER // len(text)) if text != "[3]" else f"[{'3,' * 49_000}3]"
     for schema in (Items, Parts, Tolerant):
-        began = time.process_time()
-        asked(Scripted(answers=[text]), schema, item_field="items" if schema is Items else None)
-        assert time.process_time() - began < 2.0
+        with quick(2):
+            asked(Scripted(answers=[text]), schema, item_field="items" if schema is Items else None)
 
 
 # Answers

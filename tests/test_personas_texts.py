@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from itertools import combinations
 from random import Random
 
@@ -24,6 +23,7 @@ from arbiter.personas import (
     vocabulary_similarity,
 )
 from arbiter.personas import texts as module
+from tests.support import quick
 
 BEACH = "I think we should go to the beach"
 PARK = "I think we should go to the park"
@@ -128,9 +128,8 @@ def small_vocabulary() -> list[str]:
 )
 def test_ten_thousand_repetitive_messages_take_less_than_three_seconds(said: list[str]) -> None:
     """Of sentences that come again and again, nearly all pairs share something, and each something else."""
-    begun = time.process_time()
-    text_statistics(said)
-    assert time.process_time() - begun < 3
+    with quick(3):
+        text_statistics(said)
 
 
 def test_ten_thousand_formulaic_messages_take_less_than_three_seconds() -> None:
@@ -139,7 +138,6 @@ def test_ten_thousand_formulaic_messages_take_less_than_three_seconds() -> None:
     said = [
         f"{openings[at % 3]} {' '.join(f'w{at * k % 997}' for k in range(1, 12))}" for at in range(10_000)
     ]
-    begun = time.process_time()
-    text_statistics(said)
-    vocabulary_similarity({str(number): said[number::4] for number in range(4)})
-    assert time.process_time() - begun < 3
+    with quick(3):
+        text_statistics(said)
+        vocabulary_similarity({str(number): said[number::4] for number in range(4)})
