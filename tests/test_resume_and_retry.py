@@ -12,6 +12,7 @@ import pytest
 from langgraph.cache.memory import InMemoryCache
 from langgraph.errors import NodeError, NodeTimeoutError
 from langgraph.graph import END, START
+from langgraph.pregel import _retry
 from langgraph.types import CachePolicy, Command, RetryPolicy, Send, interrupt
 
 from arbiter import ArbiterOS, History
@@ -388,8 +389,10 @@ async def test_an_interrupt_and_a_retry_in_one_node(driver: str) -> None:
         await session.run({"log": []})
         await session.run(Command(resume="yes"))
 
+    # Older releases count a retry's questions on, so that it asks again.
+    ends = ("completed", 4) if hasattr(_retry, "_reset_interrupt_counter") else ("interrupted", 3)
     for session in await compare(script, driver):
-        assert items(session) == [("node", "completed", 4)]
+        assert items(session) == [("node", *ends)]
 
 
 # Edits of the state, time travel, forks -----------------------------------------------------------
