@@ -118,8 +118,7 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
             return _call_all(plan.routers, (view, given), run, targets, timed=timed, errors=BaseException)
         view.give_results(None)
         run.record.routes = plan.no_routes
-    if run.reads is not None:
-        enqueue(run)
+    enqueue(run)
     if plan.observers:
         tell(run, plan.observers, run.view)
     return None
@@ -166,36 +165,37 @@ async def adrive(run: NodeRun) -> Any:
     except BaseException as exc:
         return await _adrive(run, observed(run, conclude(run, Raised(exc))))
     if (targets := _redirections(run, output, timed=True)) is not None:
-        return await _adrive(
-            run, observed(run, routed(run, output, output, await _targets(run, output, targets)))
-        )
+        args = (run.view, freeze(output))
+        targets = await _all_of(run.plan.routers, args, run, targets, BaseException)
+        return await _adrive(run, observed(run, routed(run, output, output, targets)))
     return output
 
 
 async def _verdicts(run: NodeRun, answers: Any) -> Any:
-    """The answers of all checkers: the last of those that were called in place may be something to wait for, and others
-    come after it."""
+    """The answers of all checkers, or `Raised`, where some have been called in place."""
     if type(answers) is Raised:
         return answers
     try:
-        answers[-1] = await _awaited(run, answers[-1], Exception)
-        for seat in run.plan.checkers[len(answers) :]:
-            if _pauses(answers[-1]):
-                break
-            answers.append(await _try_acall(Call(seat, (run.view,)), run))
+        return await _all_of(run.plan.checkers, (run.view,), run, answers, Exception)
     except BaseException as exc:
         return Raised(exc)
-    return answers
 
 
-async def _targets(run: NodeRun, output: Any, answers: list[Any]) -> list[Any]:
-    """As `_verdicts`, of routers."""
-    answers[-1] = await _awaited(run, answers[-1], BaseException)
-    for seat in run.plan.routers[len(answers) :]:
-        args = (run.view, freeze(output)) if seat.takes_output else (run.view,)
+async def _all_of(
+    seats: Sequence[Seat[Any]],
+    args: tuple[Any, ...],
+    run: NodeRun,
+    answers: list[Any],
+    errors: type[BaseException],
+) -> list[Any]:
+    """As `_call_all`, that has stopped: the last answer may be something to wait for, and others come after it."""
+    answers[-1] = await _awaited(run, answers[-1], errors)
+    for seat in seats[len(answers) :]:
+        if errors is not BaseException and _pauses(answers[-1]):
+            break
         try:
-            answers.append(await _acall(Call(seat, args), run))
-        except BaseException as exc:
+            answers.append(await _acall(Call(seat, args if seat.takes_output else args[:1]), run))
+        except errors as exc:
             answers.append(Raised(exc))
     return answers
 

@@ -110,8 +110,7 @@ class Lane:
     def _called(self, view: History, deadline: float | None) -> Any:
         if deadline is None or self.is_async:
             return self.pace.timed(self.evaluator.evaluate, view)
-        context = Context()  # nothing of the graph's run reaches an evaluator
-        context.run(running.set, running.get())
+        context = _apart()
         call = partial(self.pace.timed, self.evaluator.evaluate, view)
         return self.runner.run(lambda: context.run(call), deadline)
 
@@ -121,6 +120,14 @@ class Lane:
             coroutine.close()
             raise RuntimeError(_FROM_THE_LOOP.format(self.name))
         return within(deadline, LOOP.submit(_in(running.get(), coroutine)))
+
+
+def _apart() -> Context:
+    """A context with nothing of the graph's run: only the evaluations that wait, so that one that waits for itself is
+    told so."""
+    context = Context()
+    context.run(running.set, running.get())
+    return context
 
 
 async def _in(stack: Stack, coroutine: Any) -> Any:
@@ -228,10 +235,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
     def _resolve(self, lane: Lane, at: int) -> Outcome:
         found = self._outcomes[at]
         if found is None:
-            if self.together is not None and self.in_cycle(lane):
-                found = self._run_together(lane)
-            else:
-                found = lane.run(self, self._outcomes, at)
+            found = self._run_together(lane) if self.in_cycle(lane) else lane.run(self, self._outcomes, at)
             if self.complete:
                 self._view = None  # let go of the past that the view holds
         return found
@@ -306,9 +310,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
             if (lane, id(self)) not in running.get():
                 await asyncio.wrap_future(self.start_together())
         elif not self.done(lane) and not lane.pace.inline:
-            context = Context()
-            context.run(running.set, running.get())  # one that waits for itself is told so
-            await asyncio.wrap_future(start(lambda: self.resolve(lane), context=context))
+            await asyncio.wrap_future(start(lambda: self.resolve(lane), context=_apart()))
         return self.get(name)
 
     def find(self, name: str) -> EvaluationResult | None:

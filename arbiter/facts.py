@@ -250,9 +250,11 @@ class _Growth:
 
     def tally(self, policy: str, key: str, seq: int) -> _Amounts | None:
         """A tally as it was after so many node runs, if it had changed by then."""
-        if policy not in self.tallies or (changes := self.tallies[policy].get(key)) is None:
-            return None
-        return next((found for found in changes[::-1] if found[1] <= seq), None)
+        if policy in self.tallies:
+            for found in reversed(self.tallies[policy].get(key, ())):
+                if found[1] <= seq:
+                    return found
+        return None
 
     def folded(self, value: Value, at: int, steps: int, keep: int) -> Value:
         """What `_Fold` makes of the value and the first so many facts, of so many supersteps."""
@@ -428,12 +430,8 @@ class Past:
 
     def _tally(self, policy: str, key: str) -> _Amounts:
         value, growth, at, _ = self._state
-        if policy in growth.tallies and (changes := growth.tallies[policy].get(key)) is not None:
-            seq: int = value["seq"] + at
-            if (newest := changes[-1])[1] <= seq:
-                return newest
-            if (found := growth.tally(policy, key, seq)) is not None:
-                return found
+        if at and (found := growth.tally(policy, key, value["seq"] + at)) is not None:
+            return found
         known: _Amounts = value.get("tallies", _EMPTY).get(policy, _EMPTY).get(key, _NO_TALLY_YET)
         return known
 

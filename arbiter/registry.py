@@ -83,8 +83,6 @@ class Plan:
     of a cycle that runs inline."""
     unseen: frozenset[str] = frozenset()
     """Evaluators whose results nobody may act by."""
-    audits: bool = False
-    """Whether there are contracts whose decisions do not hold."""
     checks: tuple[Callable[..., Any], ...] = ()
     timed_checks: tuple[Callable[..., Any], ...] = ()
     """The methods of the checkers: as they are, and so that it is remembered how long they took."""
@@ -329,7 +327,6 @@ class Registry:
                     and cycle.takes(lane.evaluator)
                 ),
                 unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
-                audits=not all(seat.contract.enforced for seat in called),
                 routers=plain,
                 routes=tuple((seat.method, seat.takes_output) for seat in plain),
                 timed_routes=tuple((seat.timed, seat.takes_output) for seat in plain),

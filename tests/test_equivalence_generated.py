@@ -57,6 +57,12 @@ nodes = st.builds(
     attempts=st.sampled_from([0, 2, 3]),
     defer=st.sampled_from([False, False, False, True]),
 )
+GENERATED = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 plans = st.builds(
     Plan,
     nodes=st.lists(nodes, min_size=1, max_size=5).map(tuple),
@@ -181,12 +187,7 @@ def _comparable(account: dict[str, Any], plan: Plan) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@GENERATED
 @given(plan=plans)
 def test_any_governed_graph_equals_the_ungoverned(driver: str, plan: Plan) -> None:
     """Whatever the nodes are, however they are joined, and wherever they fail."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import NodeError
@@ -22,7 +22,7 @@ from arbiter import ArbiterOS, History, PolicyChecker
 from arbiter.facts import Fact, Past
 from tests import graphs
 from tests.support import MODES, Judge, Route, Spy, bad, chain, run, thread
-from tests.test_equivalence_generated import Plan, build, plans
+from tests.test_equivalence_generated import GENERATED, Plan, build, plans
 
 QUICK = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=3)
 
@@ -75,12 +75,7 @@ def governing() -> tuple[ArbiterOS, Witness]:
     return arbiter_os, witness
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@GENERATED
 @given(plan=plans)
 def test_the_past_is_the_same_with_a_checkpointer_and_without(plan: Plan) -> None:
     accounts: list[Any] = []

@@ -54,17 +54,13 @@ def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
         view.give_results(reads if policy.enforced else reads.apart())
 
 
-def _counted(found: Mapping[str, float]) -> dict[str, float]:
+def _counted(found: Mapping[str, object]) -> dict[str, float]:
     counted: dict[str, float] = {}
     for key, amount in found.items():
-        if type(amount) is not int and type(amount) is not float:
-            _check_number(amount)
-        if amount != amount:
-            raise TypeError("expected a number, got nan")
+        if isinstance(amount, bool) or not isinstance(amount, _NUMBERS) or amount != amount:
+            raise TypeError(f"expected a number, got {amount!r}")
         counted[str(key)] = amount
     return counted
 
 
-def _check_number(amount: object) -> None:
-    if isinstance(amount, bool) or not isinstance(amount, int | float):
-        raise TypeError(f"expected a number, got {amount!r}")
+_NUMBERS = (int, float)
