@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import Context, copy_context
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _QUICK = 0.001
-_SLOW = 0.005
+SLOW = 0.005
 _PROBES = 3
 _STRIKES = 2
 _FORGIVEN = 100
@@ -31,33 +31,38 @@ class Pace:
     run if nothing else.
     """
 
-    __slots__ = ("_fixed", "_quick", "_strikes", "inline")
+    __slots__ = ("_fixed", "_quick", "_strikes", "inline", "settled")
 
     def __init__(self, blocking: bool | None) -> None:
         self.inline = blocking is False
         """Whether to call it in place."""
-        self._fixed = blocking is not None
+        self.settled = self._fixed = blocking is not None
+        """Whether a quick call says nothing new."""
         self._quick = 0
         self._strikes = 0
 
     def timed(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call `method`, and remember how long it took."""
-        begun = time.perf_counter()
+        begun = perf_counter()
         try:
             return method(*args)
         finally:
-            seconds = time.perf_counter() - begun
-            if self._quick >= _PROBES and seconds <= _SLOW:
-                self._quick += 1
-            elif not self._fixed:
-                self._reconsider(seconds)
+            seconds = perf_counter() - begun
+            if seconds > SLOW or not self.settled:
+                self.took(seconds)
 
-    def _reconsider(self, seconds: float) -> None:
+    def took(self, seconds: float) -> None:
+        """Remember that a call took so long; it may go without saying if that is no more than `SLOW`, and settled."""
+        if self._fixed:
+            return
         if self._quick < _PROBES:
             self._quick = self._quick + 1 if seconds < _QUICK else 0
+        elif seconds <= SLOW:
+            self._quick += 1
         else:
             self._strikes = self._strikes + 1 if self._quick < _FORGIVEN else 1
             self._quick = 0
+        self.settled = self._quick >= _FORGIVEN
         self.inline = self._quick >= _PROBES and self._strikes < _STRIKES
 
 

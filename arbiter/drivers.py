@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
+from operator import length_hint
 from typing import Any, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -28,7 +29,6 @@ from arbiter.lifecycle import (
     Resolve,
     Steps,
     conclude,
-    enqueue,
     is_yes,
     judge,
     lifecycle,
@@ -40,6 +40,8 @@ from arbiter.lifecycle import (
 from arbiter.registry import Seat
 from arbiter.states import freeze
 from arbiter.verdicts import ALLOW, Correction, Verdict
+
+set_ambient, reset_ambient = var_child_runnable_config.set, var_child_runnable_config.reset
 
 # Where a node run is plain, as most are, the generator is taken up only where somebody objects: a checker that does not
 # allow the node, a router that answers, a body that raises.
@@ -66,23 +68,23 @@ def _objections(run: NodeRun, *, timed: bool = False) -> Any:
     """Ask the checkers of a plain node run; their answers, or `Raised`, unless all allow."""
     run.begun = run.settings.timer()
     plan = run.plan
-    if not plan.checkers:
+    checks = plan.timed_checks if timed else plan.checks
+    if not checks:
         return None
-    view = run.view
-    at, answers = 0, None
-    token = var_child_runnable_config.set(run.aside)
+    view, left, answers = run.view, iter(checks), None
+    token = set_ambient(run.aside)
     try:
-        for at, check in enumerate(plan.timed_checks if timed else plan.checks):
+        for check in left:
             answer = check(view)
             if answer is not True and answer is not ALLOW and not is_yes(answer):
-                answers = [True] * at + [answer]
+                answers = _answered(checks, left, True, answer)
                 break
     except Exception as exc:
-        answers = [True] * at + [Raised(exc)]
+        answers = _answered(checks, left, True, Raised(exc))
     except BaseException as exc:
         return Raised(exc)
     finally:
-        var_child_runnable_config.reset(token)
+        reset_ambient(token)
     if answers is None:
         run.record.checks = plan.all_allowed
         return None
@@ -96,32 +98,40 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
     """The body of a plain node run is done: record, evaluate, ask the routers; their answers, if there are any."""
     note_output(run, output)
     plan = run.plan
-    if plan.lanes:
-        judge(run)
-    if plan.routers:
-        view, given = run.view, freeze(output)
-        if run.reads is not None:
-            view.give_results(run.reads)
-        at, targets = 0, None
-        token = var_child_runnable_config.set(run.aside)
+    if not plan.judges:
+        return None
+    view = run.view
+    reads = judge(run, view) if plan.lanes else None
+    routes = plan.timed_routes if timed else plan.routes
+    if routes:
+        given, left, targets = freeze(output), iter(routes), None
+        if reads is not None:
+            view.give_results(reads)
+        token = set_ambient(run.aside)
         try:
-            for at, (route, takes_output) in enumerate(plan.timed_routes if timed else plan.routes):
-                target = route(view, given) if takes_output else route(view)
+            for route in left:
+                target = route(view, given)
                 if target is not None:
-                    targets = [None] * at + [target]
+                    targets = _answered(routes, left, None, target)
                     break
         except BaseException as exc:
-            targets = [None] * at + [Raised(exc)]
+            targets = _answered(routes, left, None, Raised(exc))
         finally:
-            var_child_runnable_config.reset(token)
+            reset_ambient(token)
         if targets is not None:
             return _call_all(plan.routers, (view, given), run, targets, timed=timed, errors=BaseException)
         view.give_results(None)
         run.record.routes = plan.no_routes
-    enqueue(run)
+    if reads is not None:
+        run.settings.background.enqueue(reads)
     if plan.observers:
-        tell(run, plan.observers, run.view)
+        tell(run, plan.observers, view)
     return None
+
+
+def _answered(asked: Sequence[Any], left: Iterator[Any], usual: Any, last: Any) -> list[Any]:
+    """The answers so far: all as usual but the last."""
+    return [usual] * (len(asked) - length_hint(left) - 1) + [last]
 
 
 def _drive(run: NodeRun, steps: Steps) -> Any:
@@ -194,7 +204,7 @@ async def _all_of(
         if errors is not BaseException and _pauses(answers[-1]):
             break
         try:
-            answers.append(await _acall(Call(seat, args if seat.takes_output else args[:1]), run))
+            answers.append(await _acall(Call(seat, args), run))
         except errors as exc:
             answers.append(Raised(exc))
     return answers
@@ -203,13 +213,13 @@ async def _all_of(
 async def _awaited(run: NodeRun, answer: Any, errors: type[BaseException]) -> Any:
     if type(answer) in _ANSWERS or not isawaitable(answer):
         return answer
-    token = var_child_runnable_config.set(run.aside)
+    token = set_ambient(run.aside)
     try:
         return await answer
     except errors as exc:
         return Raised(exc)
     finally:
-        var_child_runnable_config.reset(token)
+        reset_ambient(token)
 
 
 def _pauses(answer: Any) -> bool:
@@ -325,21 +335,20 @@ def _call_all(
         answers = []
     elif not _is_settled(answers, seats, run, timed=timed, errors=errors):
         return answers
-    token = var_child_runnable_config.set(run.aside)
+    token = set_ambient(run.aside)
     try:
         for seat in seats[len(answers) :]:
             if seat.deadline is not None or not seat.contract.enforced:
                 answers.append(_try_call(Call(seat, args), run))
                 continue
-            given = args if seat.takes_output else args[:1]
             try:
-                answers.append(seat.pace.timed(seat.method, *given) if timed else seat.method(*given))
+                answers.append(seat.timed(*args) if timed else seat.method(*args))
             except errors as exc:
                 answers.append(Raised(exc))
             if not _is_settled(answers, seats, run, timed=timed, errors=errors):
                 break
     finally:
-        var_child_runnable_config.reset(token)
+        reset_ambient(token)
     return answers
 
 
@@ -382,14 +391,14 @@ def _no_coroutine(answer: Any, seat: Seat[Any], run: NodeRun) -> Any:
 
 def _call(op: Call, run: NodeRun) -> Any:
     seat = op.seat
-    token = var_child_runnable_config.set(run.aside if seat.contract.enforced else run.apart)
+    token = set_ambient(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.deadline is None:
             answer = seat.method(*op.args)
         else:
             answer = within(seat.deadline, start(partial(seat.method, *op.args)))
     finally:
-        var_child_runnable_config.reset(token)
+        reset_ambient(token)
     return answer if type(answer) in _ANSWERS else _no_coroutine(answer, seat, run)
 
 
@@ -431,7 +440,7 @@ async def _try_acall(op: Call, run: NodeRun) -> Any:
 
 async def _acall(op: Call, run: NodeRun) -> Any:
     seat = op.seat
-    token = var_child_runnable_config.set(run.aside if seat.contract.enforced else run.apart)
+    token = set_ambient(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.amethod is not None:
             return await awaited(seat.deadline, seat.amethod(*op.args))
@@ -447,4 +456,4 @@ async def _acall(op: Call, run: NodeRun) -> Any:
             return answer
         return await awaited(seat.deadline, answer)
     finally:
-        var_child_runnable_config.reset(token)
+        reset_ambient(token)

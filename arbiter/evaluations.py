@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
+from arbiter.calls import LOOP, SLOW, Pace, Runner, as_coroutine, start, within
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
@@ -74,32 +75,39 @@ class Lane:
         stack, own = running.get(), (self, id(evaluations))
         if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
-        deadline = self.evaluator.deadline
-        if not self.lock.acquire(False) and not self.lock.acquire(
-            timeout=-1 if deadline is None else deadline
-        ):
+        if not self.lock.acquire(False) and not self._acquired():
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
         try:
             if (found := outcomes[at]) is None:  # whoever came first has put it there
-                context = copy_context()
-                found = outcomes[at] = context.run(self._outcome, (*stack, own), evaluations.view, deadline)
+                found = outcomes[at] = copy_context().run(self._outcome, (*stack, own), evaluations.view)
             return found
         finally:
             self.lock.release()
 
-    def _outcome(self, stack: Stack, view: History, deadline: float | None) -> Outcome:
+    def _acquired(self) -> bool:
+        deadline = self.evaluator.deadline
+        return self.lock.acquire(timeout=-1 if deadline is None else deadline)
+
+    def _outcome(self, stack: Stack, view: Any) -> Outcome:
         running.set(stack)
         # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
         var_child_runnable_config.set(None)
         try:
-            if self.pace.inline:
-                answer: Any = self.pace.timed(self.evaluator.evaluate, view)
+            if (pace := self.pace).inline:
+                begun = perf_counter()
+                try:
+                    answer: Any = self.evaluator.evaluate(view)
+                finally:
+                    seconds = perf_counter() - begun
+                    if seconds > SLOW or not pace.settled:
+                        pace.took(seconds)
             else:
-                answer = self._called(view, deadline)
-            if type(answer) is not EvaluationResult and isawaitable(answer):
-                answer = self._waited(answer, deadline)
-            if isinstance(answer, _Failure):
-                return answer
+                answer = self._called(view)
+            if type(answer) is not EvaluationResult:
+                if isawaitable(answer):
+                    answer = self._waited(answer)
+                if isinstance(answer, _Failure):
+                    return answer
             fault = evaluation_fault(answer)
         except BaseException as exc:  # also SystemExit: an evaluator's failure is its own affair
             if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -107,19 +115,20 @@ class Lane:
             return _Failure(f"{type(exc).__name__}: {exc}")
         return answer if fault is None else _Failure(f"evaluator {self.name!r} {fault}")
 
-    def _called(self, view: History, deadline: float | None) -> Any:
+    def _called(self, view: History) -> Any:
+        deadline = self.evaluator.deadline
         if deadline is None or self.is_async:
             return self.pace.timed(self.evaluator.evaluate, view)
         context = _apart()
         call = partial(self.pace.timed, self.evaluator.evaluate, view)
         return self.runner.run(lambda: context.run(call), deadline)
 
-    def _waited(self, answer: Any, deadline: float | None) -> Any:
+    def _waited(self, answer: Any) -> Any:
         coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
         if LOOP.is_here:
             coroutine.close()
             raise RuntimeError(_FROM_THE_LOOP.format(self.name))
-        return within(deadline, LOOP.submit(_in(running.get(), coroutine)))
+        return within(self.evaluator.deadline, LOOP.submit(_in(running.get(), coroutine)))
 
 
 def _apart() -> Context:
@@ -206,38 +215,33 @@ class Evaluations(Mapping[str, EvaluationResult]):
     failed is absent, and `errors` says why.
     """
 
-    __slots__ = ("_lanes", "_outcomes", "_view", "together")
+    __slots__ = ("_outcomes", "lanes", "together", "view")
 
     def __init__(self, lanes: tuple[Lane, ...], view: History, together: Together | None = None) -> None:
-        self._lanes = lanes
-        self._view: History | None = view
+        self.lanes = lanes
+        self.view: History | None = view
+        """What the evaluators see, until all are done."""
         self.together = together
         self._outcomes: list[Outcome | None] = [None] * len(lanes)
 
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        return self._lanes
-
-    @property
-    def view(self) -> History:
-        """What the evaluators see."""
-        assert self._view is not None
-        return self._view
-
     def outcome(self, lane: Lane) -> Outcome | None:
         """What that evaluator found, if it is done."""
-        return self._outcomes[self._lanes.index(lane)]
+        return self._outcomes[self.lanes.index(lane)]
 
     def resolve(self, lane: Lane) -> Outcome:
         """The outcome of that evaluator, run here and now if nobody has begun."""
-        return self._resolve(lane, self._lanes.index(lane))
+        return self._resolved(lane, self.lanes.index(lane))
 
-    def _resolve(self, lane: Lane, at: int) -> Outcome:
-        found = self._outcomes[at]
-        if found is None:
-            found = self._run_together(lane) if self.in_cycle(lane) else lane.run(self, self._outcomes, at)
-            if self.complete:
-                self._view = None  # let go of the past that the view holds
+    def _resolved(self, lane: Lane, at: int) -> Outcome:
+        outcomes = self._outcomes
+        if (found := outcomes[at]) is not None:
+            return found
+        if self.together is not None and self.in_cycle(lane):
+            found = self._run_together(lane)
+        else:
+            found = lane.run(self, outcomes, at)
+        if outcomes[-1] is not None and self.complete:
+            self.view = None  # let go of the past that the view holds
         return found
 
     def in_cycle(self, lane: Lane) -> bool:
@@ -263,7 +267,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         assert self.together is not None
         for lane in self.together.lanes:
             if not self.done(lane):
-                self._outcomes[self._lanes.index(lane)] = _settled(lane.name, outcome)
+                self._outcomes[self.lanes.index(lane)] = _settled(lane.name, outcome)
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
@@ -271,7 +275,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         return () if self.together is None else self.together.trace
 
     def resolve_all(self) -> None:
-        for lane in self._lanes:
+        for lane in self.lanes:
             self.resolve(lane)
 
     @property
@@ -288,12 +292,12 @@ class Evaluations(Mapping[str, EvaluationResult]):
         the cycle that gave none."""
         for name, found in results.items():
             if (lane := self.lane(name)) is not None:
-                self._outcomes[self._lanes.index(lane)] = found
+                self._outcomes[self.lanes.index(lane)] = found
         if settled and self.together is not None:
             self._settle(TurnOutcome())
 
     def lane(self, name: object) -> Lane | None:
-        for lane in self._lanes:
+        for lane in self.lanes:
             if lane.name == name:
                 return lane
         return None
@@ -315,9 +319,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     def find(self, name: str) -> EvaluationResult | None:
         """The result of that evaluator, None if there is none. Waits for it."""
-        for at, lane in enumerate(self._lanes):
+        for at, lane in enumerate(self.lanes):
             if lane.name == name:
-                found = self._resolve(lane, at)
+                found = self._resolved(lane, at)
                 return found if isinstance(found, EvaluationResult) else None
         return None
 
@@ -332,7 +336,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     def __iter__(self) -> Iterator[str]:
         self.resolve_all()
-        return (lane.name for lane in self._lanes if isinstance(self.outcome(lane), EvaluationResult))
+        return (lane.name for lane in self.lanes if isinstance(self.outcome(lane), EvaluationResult))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -348,7 +352,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
     @property
     def errors(self) -> Mapping[str, str]:
         self.resolve_all()
-        failures = ((lane.name, self.outcome(lane)) for lane in self._lanes)
+        failures = ((lane.name, self.outcome(lane)) for lane in self.lanes)
         return MappingProxyType({k: v.message for k, v in failures if isinstance(v, _Failure)})
 
     @property
@@ -356,13 +360,13 @@ class Evaluations(Mapping[str, EvaluationResult]):
         """What there is so far; None for an evaluator that failed."""
         return {
             lane.name: found if isinstance(found, EvaluationResult) else None
-            for lane, found in zip(self._lanes, list(self._outcomes), strict=True)
+            for lane, found in zip(self.lanes, list(self._outcomes), strict=True)
             if found is not None and not isinstance(found, _NotRun)
         }
 
     def __repr__(self) -> str:
         states = (
-            f"{lane.name}={self.outcome(lane) if self.done(lane) else 'pending'!r}" for lane in self._lanes
+            f"{lane.name}={self.outcome(lane) if self.done(lane) else 'pending'!r}" for lane in self.lanes
         )
         return f"<evaluations {', '.join(states)}>"
 
@@ -467,8 +471,11 @@ class Background:
         """Seconds that the end of the process waits."""
         self._worker: threading.Thread | None = None
 
-    def enqueue(self, evaluations: Evaluations) -> None:
-        """Queue an item's evaluations."""
+    def enqueue(self, reads: ReadEvaluations) -> None:
+        """Queue an item's evaluations, as far as nobody has read them."""
+        evaluations = reads.evaluations
+        if len(reads.read) == len(evaluations.lanes):
+            return
         self._queue.append(evaluations)
         if evaluations.together is not None:
             self._patience = _EXIT_SECONDS

@@ -367,10 +367,11 @@ class Past:
         """How often `key` was counted in "nodes", "instructions", "denied"; exact, in constant time."""
         value, growth, at, _ = self._state
         own: int = value.get(kind, _EMPTY).get(key, 0)
-        if kind == "instructions":
-            own += growth.instructions[:at].count(key)
-        elif kind == "nodes":
-            own += growth.nodes[:at].count(key)
+        if at:
+            if kind == "instructions":
+                own += growth.instructions[:at].count(key)
+            elif kind == "nodes":
+                own += growth.nodes[:at].count(key)
         return own if self.before is None else own + self.before.total(kind, key)
 
     @property

@@ -58,6 +58,8 @@ class Record:
     error_types: tuple[str, ...] = ()
     redirected_to: str | None = None
     redirected_by: str | None = None
+    sharers = 0
+    """How many runs of the thread hold it too: forks."""
 
     def __init__(
         self,
@@ -97,7 +99,12 @@ class Record:
 
 
 _UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, _NOTHING)
-_FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {"attempt", "input", "drafts"}
+_FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {
+    "attempt",
+    "input",
+    "drafts",
+    "sharers",
+}
 
 
 class HistoryItem:
@@ -125,12 +132,6 @@ class HistoryItem:
         self._view = view
         if evaluations is not None:
             self._evaluations = evaluations
-
-    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
-        """Show these results from now on; None: those of the record, to whoever looks later."""
-        self._evaluations = evaluations
-        if evaluations is None:
-            self._input = self._output = _UNSEEN
 
     @property
     def id(self) -> str:
@@ -171,18 +172,22 @@ class HistoryItem:
         state = self._record.input
         if not self._view:
             return state
-        if self._input[0] is not state:
-            self._input = (state, FrozenDict(state))
-        return self._input[1]
+        of, shown = self._input
+        if of is not state:
+            shown = FrozenDict(state)
+            self._input = state, shown
+        return shown
 
     @property
     def output_state(self) -> Mapping[str, Any]:
         state = self._record.output
         if not self._view:
             return state
-        if self._output[0] is not state:
-            self._output = (state, FrozenDict(state))
-        return self._output[1]
+        of, shown = self._output
+        if of is not state:
+            shown = FrozenDict(state)
+            self._output = state, shown
+        return shown
 
     @property
     def timestamp(self) -> datetime:
@@ -398,8 +403,14 @@ def _matches(item: HistoryItem, instruction: Instruction | None, node: str | Non
     return (instruction is None or item.instruction == instruction) and (node is None or item.node == node)
 
 
-Totals = dict[tuple[Instruction | None, str], int]
-"""How many items there were, by instruction and node. Its size is that of the graph, not of the run."""
+Kind = tuple[Instruction | None, str]
+"""An instruction and a node."""
+Totals = Mapping[Kind, int]
+"""How many items there were of each kind. Its size is that of the graph, not of the run."""
+
+
+def kind_of(record: Record) -> Kind:
+    return record.instruction, record.node
 
 
 def total(totals: Totals, instruction: Instruction | None, node: str | None) -> int:
@@ -486,8 +497,11 @@ class CausalHistory(History):
         return self._cycle
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
-        """From now on the node's own item shows these results; None: those of its record."""
-        self._own.give_results(evaluations)
+        """From now on the node's own item shows these results; None: those of its record, to whoever looks later."""
+        own = self._own
+        own._evaluations = evaluations
+        if evaluations is None:
+            own._input = own._output = _UNSEEN
 
     @property
     def past(self) -> Past:
@@ -504,15 +518,18 @@ class CausalHistory(History):
         return None if fact is None else _item(fact, self._run)
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
-        wanted = None if instruction is None else find_instruction(instruction)
-        own = 1 if _matches(self._own, wanted, node) else 0
-        if wanted is None:
-            return own + (self._past.seq if node is None else self._past.total("nodes", node))
+        own = self._own._record  # pyright: ignore[reportPrivateUsage]
+        if instruction is None:
+            if node is None:
+                return self._past.seq + 1
+            return self._past.total("nodes", node) + (own.node == node)
+        wanted = instruction if isinstance(instruction, Instruction) else find_instruction(instruction)
         if node is None:
-            return own + self._past.total("instructions", wanted.qualified)
+            return self._past.total("instructions", wanted.qualified) + (own.instruction is wanted)
         # A node has one instruction, so its own total is the answer unless it is of another.
         fact = self._past.last(instruction=wanted.qualified, node=node)
-        return own + (self._past.total("nodes", node) if fact is not None else 0)
+        before = self._past.total("nodes", node) if fact is not None else 0
+        return before + (own.node == node and own.instruction is wanted)
 
     def tally(self, policy: str, key: str) -> Tally:
         return self._past.tally(self._tallies + policy, key)

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from itertools import count
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
 from arbiter.facts import Fact, Past, Value
-from arbiter.history import Record, RunHistory, Totals, record_from
+from arbiter.history import Kind, Record, RunHistory, kind_of, record_from
 from arbiter.instructions import Instruction
 
 KEEP_THREADS = 1000
-_MOST_UNCOUNTED = 64
+_MOST_UNCOUNTED = 256
 
 
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = ("called", "epoch", "id", "log", "records", "totals", "uncounted")
+    __slots__ = ("_counted", "called", "epoch", "forgotten", "id", "log", "records")
 
     def __init__(self, log: ThreadLog, epoch: int) -> None:
         self.called: Value = {}
@@ -36,59 +37,68 @@ class Run:
         self.log = log
         self.epoch = epoch
         self.records: deque[Record] = deque()
-        self.totals: Totals = {}
-        self.uncounted: list[tuple[Record, bool]] = []
-        """What is not in the totals yet, and whether the thread's have it already."""
+        self.forgotten: list[Kind] = []
+        """What is no longer kept, and not counted yet."""
+        self._counted: Counter[Kind] = Counter()
 
     def history(self) -> RunHistory:
         with self.log.lock:
-            self.log.count(self)
-            return RunHistory(list(self.records), dict(self.totals))
+            return RunHistory(list(self.records), self.counted() + Counter(map(kind_of, self.records)))
+
+    def counted(self) -> Counter[Kind]:
+        """How many there were of those that are no longer kept. Whoever calls holds the lock of the log."""
+        if self.forgotten:
+            self._counted.update(self.forgotten)
+            self.forgotten.clear()
+        return self._counted
 
 
 class ThreadLog:
-    """The runs of one thread. Holds at most `keep` records; totals stay exact."""
+    """The runs of one thread. Holds at most `keep` records, and counts those that it has forgotten."""
 
-    __slots__ = ("by_id", "keep", "lock", "runs", "size", "thread_id", "totals")
+    __slots__ = ("_counted", "by_id", "keep", "lock", "runs", "size", "thread_id")
 
     def __init__(self, thread_id: str | None, keep: int | None) -> None:
         self.thread_id = thread_id
-        self.keep = keep
+        self.keep: float = inf if keep is None else keep
         self.lock = threading.Lock()
         self.runs: deque[Run] = deque()
         self.by_id: dict[str, Record] = {}
         self.size = 0
-        self.totals: Totals = {}
+        self._counted: Counter[Kind] = Counter()
+        """What the runs that are no longer kept had, less what several of the others have counted."""
 
-    def add(self, run: Run, record: Record, known: bool = False) -> None:
-        """Take in a record; `known`: the thread has counted it already. Whoever calls holds the lock."""
-        if not run.records and run not in self.runs:  # others of the thread have pushed out all that it had
+    def add(self, run: Run, record: Record) -> None:
+        """Take in a record. Whoever calls holds the lock."""
+        records = run.records
+        if not records and run not in self.runs:  # others of the thread have pushed out all that it had
             self.runs.insert(max(len(self.runs) - 1, 0), run)
-        run.records.append(record)
-        run.uncounted.append((record, known))
-        if len(run.uncounted) == _MOST_UNCOUNTED:
-            self.count(run)
+            self._counted.subtract(run.counted())
+        records.append(record)
         self.by_id[record.id] = record
-        self.size += 1
-        if self.keep is not None and self.size > self.keep:
+        if self.size < self.keep:
+            self.size += 1
+        else:
             self._forget_oldest()
 
-    def count(self, run: Run) -> None:
-        """Bring the totals up to date. Whoever calls holds the lock."""
-        for record, known in run.uncounted:
-            key = (record.instruction, record.node)
-            run.totals[key] = run.totals.get(key, 0) + 1
-            if not known:
-                self.totals[key] = self.totals.get(key, 0) + 1
-        run.uncounted.clear()
+    def share(self, run: Run, record: Record) -> None:
+        """Take in a record that another run of the thread has too. Whoever calls holds the lock."""
+        record.sharers += 1
+        self.add(run, record)
 
     def _forget_oldest(self) -> None:
-        while not self.runs[0].records:
-            self.count(self.runs.popleft())
-        oldest = self.runs[0].records.popleft()
-        if self.by_id.get(oldest.id) is oldest:
-            del self.by_id[oldest.id]
-        self.size -= 1
+        while not (run := self.runs[0]).records:
+            self._counted.update(self.runs.popleft().counted())
+        record = run.records.popleft()
+        forgotten = run.forgotten
+        forgotten.append((record.instruction, record.node))
+        if len(forgotten) == _MOST_UNCOUNTED:
+            run.counted()
+        if record.sharers:
+            record.sharers -= 1
+            self._counted[kind_of(record)] -= 1
+        elif self.by_id.get(record.id) is record:
+            del self.by_id[record.id]
 
     def new_run(self, epoch: int, past: Past) -> Run:
         """A run that begins with what is committed of it."""
@@ -96,9 +106,10 @@ class ThreadLog:
             run = Run(self, epoch)
             self.runs.append(run)
             for fact in past.this_run():
-                known = self.by_id.get(fact["id"])
-                record = known if known is not None else record_from(fact)
-                self.add(run, record, known is not None)
+                if (known := self.by_id.get(fact["id"])) is None:
+                    self.add(run, record_from(fact))
+                else:
+                    self.share(run, known)
             return run
 
     def restore(self, run: Run, facts: Iterable[Fact]) -> None:
@@ -116,10 +127,11 @@ class ThreadLog:
     def history(self) -> RunHistory:
         """All runs of the thread; of a fork, what it shares with its origin is shown once."""
         with self.lock:
-            for run in self.runs:
-                self.count(run)
             unique = {id(record): record for run in self.runs for record in run.records}
-            return RunHistory(list(unique.values()), dict(self.totals))
+            totals = Counter(map(kind_of, unique.values()))
+            for counted in (self._counted, *(run.counted() for run in self.runs)):
+                totals.update(counted)
+            return RunHistory(list(unique.values()), totals)
 
 
 Recovered = tuple[int, Mapping[str, Mapping[str, float]]]
@@ -319,7 +331,7 @@ def begin(
         record.begin_again(started)
         if not any(known is record for known in reversed(run.records)):
             with log.lock:
-                log.add(run, record, known=True)
+                log.share(run, record)
         return record
     record = Record(id, node, instruction, step, namespace, started, path)
     with log.lock:

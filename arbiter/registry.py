@@ -17,6 +17,7 @@ from arbiter.contracts import Contract
 from arbiter.errors import RegistrationError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, spoken
 from arbiter.evaluations import Lane
+from arbiter.history import History
 from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.verdicts import ALLOW, Verdict
@@ -36,7 +37,6 @@ class Seat(Generic[C]):
     method: Callable[..., Any]
     deadline: float | None
     is_async: bool
-    takes_output: bool
     amethod: Callable[..., Any] | None
     """The twin of the method for async runs, such as `areview`, if it has one."""
     mark: str = field(default_factory=secrets.token_hex)  # not uuid4, whose numbers people's tests count
@@ -51,6 +51,9 @@ class Seat(Generic[C]):
     def of(contract: T, method: str = "") -> Seat[T]:
         """The contract with its method, or with that other method of it."""
         called = getattr(contract, method or contract.method)
+        is_async = inspect.iscoroutinefunction(called)
+        if isinstance(contract, PolicyRouter) and not accepts_output(contract):
+            called = _without_output(called)
         # A deadline can be kept on another thread only, so a contract that has one is never called in place.
         blocking = contract.blocking if contract.deadline is None else True
         return Seat(
@@ -59,8 +62,7 @@ class Seat(Generic[C]):
             contract.name,
             called,
             contract.deadline,
-            inspect.iscoroutinefunction(called),
-            not isinstance(contract, PolicyRouter) or accepts_output(contract),
+            is_async,
             getattr(contract, f"a{contract.method}", None) if isinstance(contract, _WITH_TWINS) else None,
         )
 
@@ -87,9 +89,9 @@ class Plan:
     timed_checks: tuple[Callable[..., Any], ...] = ()
     """The methods of the checkers: as they are, and so that it is remembered how long they took."""
     routers: tuple[Seat[PolicyRouter], ...] = ()
-    routes: tuple[tuple[Callable[..., Any], bool], ...] = ()
-    timed_routes: tuple[tuple[Callable[..., Any], bool], ...] = ()
-    """As for checkers, and whether they take the output too."""
+    routes: tuple[Callable[..., Any], ...] = ()
+    timed_routes: tuple[Callable[..., Any], ...] = ()
+    """As for checkers."""
     error_routers: tuple[Seat[PolicyRouter], ...] = ()
     observers: tuple[PolicyChecker, ...] = ()
     """Checkers that want to know how the node run ended."""
@@ -117,6 +119,8 @@ class Plan:
     through unless one of them objects."""
     paces: tuple[Pace, ...] = ()
     """In an async run, those of the contracts that then have to be quick."""
+    judges: bool = False
+    """Whether evaluators, routers or observers follow the body."""
     empty: bool = True
     """Nothing applies: there is nothing to decide, only to record."""
 
@@ -328,8 +332,8 @@ class Registry:
                 ),
                 unseen=frozenset(lane.name for lane in lanes if not lane.evaluator.enforced),
                 routers=plain,
-                routes=tuple((seat.method, seat.takes_output) for seat in plain),
-                timed_routes=tuple((seat.timed, seat.takes_output) for seat in plain),
+                routes=tuple(seat.method for seat in plain),
+                timed_routes=tuple(seat.timed for seat in plain),
                 error_routers=tuple(seat for seat in routers if seat.contract.on_error),
                 all_allowed=MappingProxyType({seat.name: ALLOW for seat in checkers}),
                 no_routes=MappingProxyType({seat.name: None for seat in plain}),
@@ -360,6 +364,7 @@ class Registry:
                         if any(lane.name in seat.contract.needs for seat in routers)
                     ]
                 ),
+                judges=bool(lanes or plain or observers),
                 empty=not called and not lanes and not observers and shadow is None,
             )
 
@@ -398,6 +403,10 @@ def _keeping(before: Sequence[Seat[C]], new: Sequence[Seat[C]]) -> list[Seat[C]]
 
 def _defines(checker: PolicyChecker, method: str) -> bool:
     return getattr(type(checker), method) is not getattr(PolicyChecker, method) or method in vars(checker)
+
+
+def _without_output(route: Callable[[History], Any]) -> Callable[[History, Any], Any]:
+    return lambda history, output: route(history)
 
 
 def accepts_output(router: PolicyRouter) -> bool:

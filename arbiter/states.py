@@ -34,7 +34,7 @@ def as_state(value: object) -> dict[str, Any]:
     writes to the root, and anything else give `{"__root__": value}`. Nothing is copied below the top.
     """
     if type(value) is dict:
-        return dict(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return value.copy()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     if value is None:
         return {}
     if isinstance(value, Mapping):
@@ -108,7 +108,7 @@ def number_at(state: Mapping[str, Any], key: str) -> float | None:
 def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
     """What the history keeps of a node's input or output."""
     if how == "shallow":
-        return dict(value) if type(value) is dict else as_state(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return value.copy() if type(value) is dict else as_state(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     if how == "deep":
         return {key: _deepcopy(part) for key, part in as_state(value).items()}
     return {key: _digest_or_mark(part) for key, part in as_state(value).items()}
@@ -239,11 +239,11 @@ def freeze(value: object) -> Any:
     they are reached, so that a change stays with whoever made it. Work is done on access only.
     """
     kind = type(value)
-    if kind in _ATOMS:
-        return value
     given: Any = value
     if kind is dict:
         return FrozenDict(given)
+    if kind in _ATOMS:
+        return value
     if kind is list:
         return FrozenList(given)
     if isinstance(value, _UNCHANGING):

@@ -5,9 +5,9 @@ Plain values; nothing in here knows about LangGraph, the history or who asked.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Any, Literal
 
 from arbiter.states import FrozenDict
@@ -165,7 +165,7 @@ def terms_of(question: Verdict) -> Terms:
         if not names or not all(isinstance(name, str) and name for name in names):
             raise TermsError("approvers", f"expected a list of names, got {_short(given)}. Write ['alice'].")
     if seconds is not None and (
-        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf
     ):
         raise TermsError("expires_after", f"expected seconds above 0, got {_short(seconds)}. Write 3600.")
     return Terms(None if names is None else frozenset(map(str, names)), seconds)
@@ -199,11 +199,7 @@ def evaluation_fault(answer: object) -> str | None:
     if not isinstance(answer, EvaluationResult):
         return f"returned {_short(answer)}; expected an EvaluationResult"
     score: object = answer.score
-    if type(score) is float:
-        finite = math.isfinite(score)
-    else:
-        finite = not isinstance(score, bool) and _is_number(score) and math.isfinite(float(score))  # type: ignore[arg-type]
-    if not finite:
+    if not (isfinite(score) if type(score) is float else _is_finite(score)):
         return f"returned the score {_short(score)}; expected a finite number"
     if type(answer.passed) is not bool:
         return f"returned passed={_short(answer.passed)}; expected True or False"
@@ -219,8 +215,9 @@ def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _is_number(value: object) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, str | bytes)
+def _is_finite(value: Any) -> bool:
+    is_number = hasattr(value, "__float__") and not isinstance(value, bool | str | bytes)
+    return is_number and isfinite(float(value))
 
 
 def _short(value: object) -> str:

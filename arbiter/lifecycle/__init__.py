@@ -6,7 +6,7 @@ flow       the whole of it, in order; the stages are in the modules named after 
 
 from arbiter.lifecycle.asking import read_answer
 from arbiter.lifecycle.checking import is_yes
-from arbiter.lifecycle.flow import conclude, enqueue, judge, lifecycle, observed, routed
+from arbiter.lifecycle.flow import conclude, judge, lifecycle, observed, routed
 from arbiter.lifecycle.observing import tell
 from arbiter.lifecycle.outcomes import note_output
 from arbiter.lifecycle.requests import (
@@ -47,7 +47,6 @@ __all__ = [
     "Settings",
     "Steps",
     "conclude",
-    "enqueue",
     "is_yes",
     "judge",
     "lifecycle",

@@ -14,6 +14,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from arbiter.evaluation import Turn
 from arbiter.evaluations import Evaluations, ReadEvaluations, Together
+from arbiter.history import CausalHistory
 from arbiter.lifecycle.advising import advise, note_untaken, without_lent
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
@@ -121,7 +122,8 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
         record.raw = output
     if plan.lanes:
         together = _turn(run, output) if plan.members else None
-        evaluations, reads = judge(run, together)
+        reads = judge(run, run.view, together)
+        evaluations = reads.evaluations
         if run.held is not None:
             # Nobody judges again what a human was shown with its judgement.
             known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
@@ -133,19 +135,12 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     return (yield from routed(run, output, answer))
 
 
-def judge(run: NodeRun, together: Together | None = None) -> tuple[Evaluations, ReadEvaluations]:
+def judge(run: NodeRun, view: CausalHistory, together: Together | None = None) -> ReadEvaluations:
     """Let the output be evaluated, when somebody asks or the background comes to it."""
     plan = run.plan
-    evaluations = run.record.evaluations = Evaluations(plan.lanes, run.view, together)
+    run.record.evaluations = evaluations = Evaluations(plan.lanes, view, together)
     run.reads = reads = ReadEvaluations(evaluations, plan.unseen)
-    return evaluations, reads
-
-
-def enqueue(run: NodeRun) -> None:
-    """Let the background evaluate what nobody has asked for."""
-    reads = run.reads
-    if reads is not None and not reads.evaluations.complete:
-        run.settings.background.enqueue(reads.evaluations)
+    return reads
 
 
 def routed(run: NodeRun, output: Any, answer: Any, targets: list[Any] | None = None) -> Steps:
@@ -156,7 +151,8 @@ def routed(run: NodeRun, output: Any, answer: Any, targets: list[Any] | None = N
         run.view.give_results(run.reads)
         yield from route(run, output, run.plan.routers, targets)
         run.view.give_results(None)
-    enqueue(run)
+    if run.reads is not None:
+        run.settings.background.enqueue(run.reads)
     if (run.capped is None and run.escalation is None) or run.redirect is not None:
         return answer
     if type(answer) is Raised:

@@ -87,7 +87,7 @@ def _asked(run: NodeRun, seat: Seat[PolicyRouter], shown: Any) -> Steps:
                 yield Resolve(evaluations, lane)
     if not router.enforced:
         show_results(run, router, run.view)
-    answer = yield Call(seat, (run.view, shown) if seat.takes_output else (run.view,))
+    answer = yield Call(seat, (run.view, shown))
     if not router.enforced and run.reads is not None:
         run.view.give_results(run.reads)
     return answer

@@ -135,15 +135,11 @@ class NodeRun:
         self.config = config
         self.targets = targets
         self.schemas = schemas
+        self.is_plain = plan.plain and schemas is None and (parent is None or not self.inherited)
+        """Whether there is nothing to decide unless a checker or router objects, or the body raises."""
 
     is_graph: bool = False
     """Whether its body is a graph, whose nodes are governed too."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing to decide unless a checker or router objects, or the body raises."""
-        own = self.plan.plain and self.schemas is None and not self.may_be_held
-        return own and (self.parent is None or not self.inherited)
 
     @property
     def is_saved(self) -> bool:

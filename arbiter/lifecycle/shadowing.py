@@ -101,7 +101,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
         for name in router.needs:
             if evaluations is not None and (lane := evaluations.lane(name)) is not None:
                 yield Resolve(evaluations, lane)
-        target = yield Call(seat, (view, shown) if seat.takes_output else (view,))
+        target = yield Call(seat, (view, shown))
         if isinstance(target, Verdict) and target.kind == "ask" and router.escalates and not failed:
             decision = ShadowDecision(kind="ask", policy=router.name, reason=target.reason)
         elif isinstance(target, str) and target in run.targets:

@@ -209,8 +209,8 @@ class Visit(NodeRun):
             run.log, run, task, node.node, node.instruction, step, namespace, settings.clock(), path
         )
         record.input = snapshot(input, settings.snapshot)
-        super().__init__(
-            record, node.plan(), input, settings, run, past, parent, config, node.targets, node.schemas
+        NodeRun.__init__(
+            self, record, node.plan(), input, settings, run, past, parent, config, node.targets, node.schemas
         )
         self.node = node
         self.is_graph = node.is_subgraph
@@ -221,6 +221,7 @@ class Visit(NodeRun):
             ledger.done.pop(task, None)  # of an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):
             self.may_be_held = self._may_be_held()
+            self.is_plain = self.is_plain and not self.may_be_held
 
     # The lifecycle asks
 
