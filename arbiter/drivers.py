@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -15,6 +15,7 @@ from langgraph.errors import GraphBubbleUp
 
 from arbiter.calls import awaited, start, within
 from arbiter.errors import SyncDriverError
+from arbiter.history import CausalHistory
 from arbiter.lifecycle import (
     Ask,
     Body,
@@ -41,7 +42,7 @@ from arbiter.registry import Seat
 from arbiter.states import freeze
 from arbiter.verdicts import ALLOW, Correction, Verdict
 
-set_ambient, reset_ambient = var_child_runnable_config.set, var_child_runnable_config.reset
+_set_ambient, _reset_ambient = var_child_runnable_config.set, var_child_runnable_config.reset
 
 # Where a node run is plain, as most are, the generator is taken up only where somebody objects: a checker that does not
 # allow the node, a router that answers, a body that raises.
@@ -51,7 +52,9 @@ def drive(run: NodeRun) -> Any:
     """Run a node to its end. Raises what the node raised, or what governs it."""
     if not run.is_plain:
         return _drive(run, lifecycle(run))
-    if (answers := _objections(run)) is not None:
+    run.begun = run.settings.timer()
+    view = None if run.plan.empty else run.view
+    if view is not None and (answers := _objections(run, view, run.plan.checks)) is not None:
         steps = lifecycle(run, answers)
         del answers  # as below: an error in it would be held by a frame that it passes
         return _drive(run, steps)
@@ -59,20 +62,20 @@ def drive(run: NodeRun) -> Any:
         output = run.body(run.input, False)
     except BaseException as exc:
         return _drive(run, observed(run, conclude(run, Raised(exc))))
-    if (targets := _redirections(run, output)) is not None:
+    note_output(run, output)
+    if view is not None and (targets := _redirections(run, view, output, run.plan.routes)) is not None:
         return _drive(run, observed(run, routed(run, output, output, targets)))
     return output
 
 
-def _objections(run: NodeRun, *, timed: bool = False) -> Any:
+def _objections(
+    run: NodeRun, view: CausalHistory, checks: Sequence[Callable[..., Any]], *, timed: bool = False
+) -> Any:
     """Ask the checkers of a plain node run; their answers, or `Raised`, unless all allow."""
-    run.begun = run.settings.timer()
-    plan = run.plan
-    checks = plan.timed_checks if timed else plan.checks
     if not checks:
         return None
-    view, left, answers = run.view, iter(checks), None
-    token = set_ambient(run.aside)
+    plan, left, answers = run.plan, iter(checks), None
+    token = _set_ambient(run.aside)
     try:
         for check in left:
             answer = check(view)
@@ -84,7 +87,7 @@ def _objections(run: NodeRun, *, timed: bool = False) -> Any:
     except BaseException as exc:
         return Raised(exc)
     finally:
-        reset_ambient(token)
+        _reset_ambient(token)
     if answers is None:
         run.record.checks = plan.all_allowed
         return None
@@ -94,20 +97,22 @@ def _objections(run: NodeRun, *, timed: bool = False) -> Any:
         return Raised(exc)
 
 
-def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any] | None:
-    """The body of a plain node run is done: record, evaluate, ask the routers; their answers, if there are any."""
-    note_output(run, output)
+def _redirections(
+    run: NodeRun,
+    view: CausalHistory,
+    output: Any,
+    routes: Sequence[Callable[..., Any]],
+    *,
+    timed: bool = False,
+) -> list[Any] | None:
+    """The body of a plain node run is done: evaluate, ask the routers; their answers, if there are any."""
     plan = run.plan
-    if not plan.judges:
-        return None
-    view = run.view
     reads = judge(run, view) if plan.lanes else None
-    routes = plan.timed_routes if timed else plan.routes
     if routes:
         given, left, targets = freeze(output), iter(routes), None
         if reads is not None:
             view.give_results(reads)
-        token = set_ambient(run.aside)
+        token = _set_ambient(run.aside)
         try:
             for route in left:
                 target = route(view, given)
@@ -117,7 +122,7 @@ def _redirections(run: NodeRun, output: Any, *, timed: bool = False) -> list[Any
         except BaseException as exc:
             targets = _answered(routes, left, None, Raised(exc))
         finally:
-            reset_ambient(token)
+            _reset_ambient(token)
         if targets is not None:
             return _call_all(plan.routers, (view, given), run, targets, timed=timed, errors=BaseException)
         view.give_results(None)
@@ -164,9 +169,14 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
 
 async def adrive(run: NodeRun) -> Any:
     """As `drive`, in an event loop."""
-    if not run.is_plain or not all(pace.inline for pace in run.plan.paces):
+    plan, is_plain = run.plan, run.is_plain
+    for pace in plan.paces:
+        is_plain = is_plain and pace.inline
+    if not is_plain:
         return await _adrive(run, lifecycle(run))
-    if (answers := _objections(run, timed=True)) is not None:
+    run.begun = run.settings.timer()
+    view = None if plan.empty else run.view
+    if view is not None and (answers := _objections(run, view, plan.timed_checks, timed=True)) is not None:
         steps = lifecycle(run, await _verdicts(run, answers))
         del answers
         return await _adrive(run, steps)
@@ -174,9 +184,11 @@ async def adrive(run: NodeRun) -> Any:
         output = await run.abody(run.input, False)
     except BaseException as exc:
         return await _adrive(run, observed(run, conclude(run, Raised(exc))))
-    if (targets := _redirections(run, output, timed=True)) is not None:
-        args = (run.view, freeze(output))
-        targets = await _all_of(run.plan.routers, args, run, targets, BaseException)
+    note_output(run, output)
+    if view is None:
+        return output
+    if (targets := _redirections(run, view, output, plan.timed_routes, timed=True)) is not None:
+        targets = await _all_of(plan.routers, (view, freeze(output)), run, targets, BaseException)
         return await _adrive(run, observed(run, routed(run, output, output, targets)))
     return output
 
@@ -213,13 +225,13 @@ async def _all_of(
 async def _awaited(run: NodeRun, answer: Any, errors: type[BaseException]) -> Any:
     if type(answer) in _ANSWERS or not isawaitable(answer):
         return answer
-    token = set_ambient(run.aside)
+    token = _set_ambient(run.aside)
     try:
         return await answer
     except errors as exc:
         return Raised(exc)
     finally:
-        reset_ambient(token)
+        _reset_ambient(token)
 
 
 def _pauses(answer: Any) -> bool:
@@ -335,7 +347,7 @@ def _call_all(
         answers = []
     elif not _is_settled(answers, seats, run, timed=timed, errors=errors):
         return answers
-    token = set_ambient(run.aside)
+    token = _set_ambient(run.aside)
     try:
         for seat in seats[len(answers) :]:
             if seat.deadline is not None or not seat.contract.enforced:
@@ -348,7 +360,7 @@ def _call_all(
             if not _is_settled(answers, seats, run, timed=timed, errors=errors):
                 break
     finally:
-        reset_ambient(token)
+        _reset_ambient(token)
     return answers
 
 
@@ -391,14 +403,14 @@ def _no_coroutine(answer: Any, seat: Seat[Any], run: NodeRun) -> Any:
 
 def _call(op: Call, run: NodeRun) -> Any:
     seat = op.seat
-    token = set_ambient(run.aside if seat.contract.enforced else run.apart)
+    token = _set_ambient(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.deadline is None:
             answer = seat.method(*op.args)
         else:
             answer = within(seat.deadline, start(partial(seat.method, *op.args)))
     finally:
-        reset_ambient(token)
+        _reset_ambient(token)
     return answer if type(answer) in _ANSWERS else _no_coroutine(answer, seat, run)
 
 
@@ -440,7 +452,7 @@ async def _try_acall(op: Call, run: NodeRun) -> Any:
 
 async def _acall(op: Call, run: NodeRun) -> Any:
     seat = op.seat
-    token = set_ambient(run.aside if seat.contract.enforced else run.apart)
+    token = _set_ambient(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.amethod is not None:
             return await awaited(seat.deadline, seat.amethod(*op.args))
@@ -456,4 +468,4 @@ async def _acall(op: Call, run: NodeRun) -> Any:
             return answer
         return await awaited(seat.deadline, answer)
     finally:
-        reset_ambient(token)
+        _reset_ambient(token)

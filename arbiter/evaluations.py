@@ -70,17 +70,20 @@ class Lane:
         self.pace = Pace(True if asked_for else evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
 
-    def run(self, evaluations: Evaluations, outcomes: list[Outcome | None], at: int) -> Outcome:
-        """Make sure that this evaluator's outcome stands in `outcomes`, and return it. Never raises."""
+    def run(self, evaluations: Evaluations, at: int) -> Outcome:
+        """Make sure that this evaluator's outcome stands at that place, and return it. Never raises."""
         stack, own = running.get(), (self, id(evaluations))
         if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
         if not self.lock.acquire(False) and not self._acquired():
             return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
         try:
-            if (found := outcomes[at]) is None:  # whoever came first has put it there
-                found = outcomes[at] = copy_context().run(self._outcome, (*stack, own), evaluations.view)
-            return found
+            found = evaluations.found
+            if (outcome := found[at]) is None:  # whoever came first has put it there
+                outcome = found[at] = copy_context().run(self._outcome, (*stack, own), evaluations.view)
+                if found[-1] is not None and evaluations.complete:
+                    evaluations.view = None  # let go of the past that the view holds
+            return outcome
         finally:
             self.lock.release()
 
@@ -215,34 +218,28 @@ class Evaluations(Mapping[str, EvaluationResult]):
     failed is absent, and `errors` says why.
     """
 
-    __slots__ = ("_outcomes", "lanes", "together", "view")
+    __slots__ = ("found", "lanes", "together", "view")
 
     def __init__(self, lanes: tuple[Lane, ...], view: History, together: Together | None = None) -> None:
         self.lanes = lanes
         self.view: History | None = view
         """What the evaluators see, until all are done."""
         self.together = together
-        self._outcomes: list[Outcome | None] = [None] * len(lanes)
+        self.found: list[Outcome | None] = [None] * len(lanes)
+        """What the evaluators have found so far, in their order."""
 
     def outcome(self, lane: Lane) -> Outcome | None:
         """What that evaluator found, if it is done."""
-        return self._outcomes[self.lanes.index(lane)]
+        return self.found[self.lanes.index(lane)]
 
     def resolve(self, lane: Lane) -> Outcome:
         """The outcome of that evaluator, run here and now if nobody has begun."""
         return self._resolved(lane, self.lanes.index(lane))
 
     def _resolved(self, lane: Lane, at: int) -> Outcome:
-        outcomes = self._outcomes
-        if (found := outcomes[at]) is not None:
-            return found
-        if self.together is not None and self.in_cycle(lane):
-            found = self._run_together(lane)
-        else:
-            found = lane.run(self, outcomes, at)
-        if outcomes[-1] is not None and self.complete:
-            self.view = None  # let go of the past that the view holds
-        return found
+        if (outcome := self.found[at]) is not None:
+            return outcome
+        return self._run_together(lane) if self.in_cycle(lane) else lane.run(self, at)
 
     def in_cycle(self, lane: Lane) -> bool:
         """Whether that evaluator is run together with others."""
@@ -267,7 +264,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
         assert self.together is not None
         for lane in self.together.lanes:
             if not self.done(lane):
-                self._outcomes[self.lanes.index(lane)] = _settled(lane.name, outcome)
+                self.found[self.lanes.index(lane)] = _settled(lane.name, outcome)
+        if self.complete:
+            self.view = None
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
@@ -280,7 +279,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
 
     @property
     def complete(self) -> bool:
-        for outcome in self._outcomes:  # no `in`: that would compare results
+        for outcome in self.found:  # no `in`: that would compare results
             if outcome is None:
                 break
         else:
@@ -292,7 +291,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         the cycle that gave none."""
         for name, found in results.items():
             if (lane := self.lane(name)) is not None:
-                self._outcomes[self.lanes.index(lane)] = found
+                self.found[self.lanes.index(lane)] = found
         if settled and self.together is not None:
             self._settle(TurnOutcome())
 
@@ -321,8 +320,9 @@ class Evaluations(Mapping[str, EvaluationResult]):
         """The result of that evaluator, None if there is none. Waits for it."""
         for at, lane in enumerate(self.lanes):
             if lane.name == name:
-                found = self._resolved(lane, at)
-                return found if isinstance(found, EvaluationResult) else None
+                if (outcome := self.found[at]) is None:
+                    outcome = lane.run(self, at) if self.together is None else self._resolved(lane, at)
+                return outcome if isinstance(outcome, EvaluationResult) else None
         return None
 
     def __getitem__(self, name: str) -> EvaluationResult:
@@ -360,7 +360,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         """What there is so far; None for an evaluator that failed."""
         return {
             lane.name: found if isinstance(found, EvaluationResult) else None
-            for lane, found in zip(self.lanes, list(self._outcomes), strict=True)
+            for lane, found in zip(self.lanes, list(self.found), strict=True)
             if found is not None and not isinstance(found, _NotRun)
         }
 

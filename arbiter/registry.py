@@ -119,8 +119,6 @@ class Plan:
     through unless one of them objects."""
     paces: tuple[Pace, ...] = ()
     """In an async run, those of the contracts that then have to be quick."""
-    judges: bool = False
-    """Whether evaluators, routers or observers follow the body."""
     empty: bool = True
     """Nothing applies: there is nothing to decide, only to record."""
 
@@ -364,7 +362,6 @@ class Registry:
                         if any(lane.name in seat.contract.needs for seat in routers)
                     ]
                 ),
-                judges=bool(lanes or plain or observers),
                 empty=not called and not lanes and not observers and shadow is None,
             )
 

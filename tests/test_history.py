@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import threading
+from collections import Counter
 from datetime import UTC
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
@@ -16,8 +19,10 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from arbiter import ArbiterOS, EvaluationResult, History
-from arbiter.facts import KEEP
+from arbiter.facts import KEEP, NO_PAST
+from arbiter.history import Record
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
+from arbiter.recorder import ThreadLog
 from arbiter.weaving import LEDGER
 from tests.support import MODES, Check, Judge, Spy, State, allow, chain, good, run, thread
 
@@ -328,3 +333,39 @@ def test_snapshots(how: Any) -> None:
         assert len(kept) == 32
     else:
         assert kept == (["one", "two"] if how == "shallow" else ["one"])
+
+
+@given(
+    keep=st.integers(1, 6),
+    steps=st.lists(st.tuples(st.sampled_from(["run", "new", "share"]), st.integers(0, 9)), max_size=60),
+)
+def test_totals_are_exact_however_little_is_kept(keep: int, steps: list[tuple[str, int]]) -> None:
+    """Runs of one thread, side by side, of which some share what the others have: forks."""
+    log = ThreadLog("t", keep)
+    runs = [log.new_run(1, NO_PAST)]
+    added: list[list[Record]] = [[]]
+    for number, (what, which) in enumerate(steps):
+        at = which % len(runs)
+        if what == "run":
+            runs.append(log.new_run(1, NO_PAST))
+            added.append([])
+            continue
+        record = Record(f"id {number}", f"node {which % 3}", None, number, "", 0.0)
+        if what == "new":
+            log.add(runs[at], record)
+        else:
+            others = [known for known in log.by_id.values() if known not in runs[at].records]
+            if not others:
+                continue
+            record = others[which % len(others)]
+            log.share(runs[at], record)
+        added[at].append(record)
+        assert len(log.by_id) <= sum(len(each.records) for each in runs) == log.size <= keep
+        for each, records in zip(runs, added, strict=True):
+            of_run = Counter(record.node for record in records)
+            assert {name: each.history().count(node=name) for name in of_run} == of_run
+            assert each.history().count() == len(records)
+        ever = {id(record): record for records in added for record in records}
+        of_thread = Counter(record.node for record in ever.values())
+        assert {name: log.history().count(node=name) for name in of_thread} == of_thread
+        assert log.history().count() == len(ever)

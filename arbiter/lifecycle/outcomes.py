@@ -24,8 +24,9 @@ def end(run: NodeRun, output: Any) -> Any:
 
 def note_output(run: NodeRun, output: Any) -> None:
     record = run.record
-    record.duration = run.settings.timer() - run.begun
-    record.output = snapshot(output, run.settings.snapshot)
+    settings = run.settings
+    record.duration = settings.timer() - run.begun
+    record.output = snapshot(output, settings.snapshot)
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
