@@ -140,6 +140,7 @@ def _answered(asked: Sequence[Any], left: Iterator[Any], usual: Any, last: Any) 
 
 
 def _drive(run: NodeRun, steps: Steps) -> Any:
+    run.is_plain = False
     answer: Any = None
     try:
         while True:
@@ -239,6 +240,7 @@ def _pauses(answer: Any) -> bool:
 
 
 async def _adrive(run: NodeRun, steps: Steps) -> Any:
+    run.is_plain = False
     answer: Any = None
     try:
         while True:
@@ -262,6 +264,7 @@ async def _adrive(run: NodeRun, steps: Steps) -> Any:
 
 async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
     """As `adrive`, handing on what the body streams. The last thing yielded is `Final`."""
+    run.is_plain = False
     steps = lifecycle(run)
     answer: Any = None
     try:

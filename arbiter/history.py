@@ -700,7 +700,8 @@ _MAX_FEEDBACK = 500
 
 
 def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
-    """The fact of a finished node run. `kinds` are its checks by kind, where somebody has them at hand."""
+    """The fact of a finished node run. `kinds` are its checks by kind, where all allowed it, no router answered, and
+    nothing was noted."""
     fact: Fact = {
         "id": record.id,
         "node": record.node,
@@ -712,19 +713,20 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
         fact["in"] = record.instruction.qualified
     if record.namespace:
         fact["ns"] = record.namespace
-    if record.status != "completed":
-        fact["status"] = record.status
     if record.attempt != 1:
         fact["attempt"] = record.attempt
+    if record.tallies:
+        fact["tallies"] = record.tallies
     if kinds is not None:
         if kinds:
             fact["checks"] = kinds
-    elif record.checks:
+        return fact
+    if record.status != "completed":
+        fact["status"] = record.status
+    if record.checks:
         fact["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
         if why := {name: v.reason[:_MAX_FEEDBACK] for name, v in record.checks.items() if v.reason}:
             fact["why"] = why
-    if record.tallies:
-        fact["tallies"] = record.tallies
     if record.notes:
         fact["notes"] = {name: remark[:_MAX_FEEDBACK] for name, remark in record.notes.items()}
     if record.redirected_to is not None:

@@ -136,7 +136,8 @@ class NodeRun:
         self.targets = targets
         self.schemas = schemas
         self.is_plain = plan.plain and schemas is None and (parent is None or not self.inherited)
-        """Whether there is nothing to decide unless a checker or router objects, or the body raises."""
+        """Whether there is nothing to decide unless a checker or router objects, or the body raises; and, at its end,
+        whether none did."""
 
     is_graph: bool = False
     """Whether its body is a graph, whose nodes are governed too."""
@@ -192,9 +193,7 @@ class NodeRun:
 
     def fact(self) -> Fact:
         """What is to be committed with the node's own writes."""
-        fact = fact_from(
-            self.record, self.plan.kinds if self.record.checks is self.plan.all_allowed else None
-        )
+        fact = fact_from(self.record, self.plan.kinds if self.is_plain else None)
         if self.reads is not None and self.reads.read:
             fact["evals"] = facts_of(self.reads.read)
         if self.plan.keeps_output and (sent := self.sent) is not None:

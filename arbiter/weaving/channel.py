@@ -88,7 +88,7 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
 def _in_order(done: Mapping[str, tuple[Fact, Any]]) -> list[Fact]:
     """The facts as LangGraph would apply them, were they written."""
     if len(done) == 1:
-        return [fact for fact, _ in done.values()]
+        return [next(iter(done.values()))[0]]
     return [fact for fact, _ in sorted(done.values(), key=lambda each: task_order(each[1]))]
 
 
