@@ -95,7 +95,7 @@ class ArbiterOS:
         self._named: set[Instruction] = set()
         """Instructions of labels and functions, which nobody here keeps."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
-        self._governed: weakref.WeakKeyDictionary[Graph, tuple[Graph, Rules]] = weakref.WeakKeyDictionary()
+        self._governed: weakref.WeakSet[Graph] = weakref.WeakSet()
 
     # Constitution
 
@@ -158,7 +158,7 @@ class ArbiterOS:
             before = self._constitution
             old = () if before is None else before.contracts
             draft = self._core.registry.with_replaced(old, loaded.contracts)
-            for original, rules in list(self._governed.values()):
+            for original, rules in self._originals():
                 check_registered(draft, original, rules)
             if before is not None:
                 loaded = loaded.keeping(before)  # only now: objects that are in force take another mode here
@@ -170,7 +170,7 @@ class ArbiterOS:
     def _refuse_changed_cores(self, loaded: Constitution, also: Iterable[type[Instruction]] = ()) -> None:
         """A core with other members is another class: what goes by the old members would silently match no rule."""
         used = set(self._named)
-        for original, rules in list(self._governed.values()):
+        for original, rules in self._originals():
             used |= instructions_in(original, rules)
         before = () if self._constitution is None else self._constitution.contracts
         for contract in self._core.registry.contracts():
@@ -283,7 +283,7 @@ class ArbiterOS:
             )
         contract.ensure_valid()
         with self._lock:
-            for original, rules in list(self._governed.values()):
+            for original, rules in self._originals():
                 check_contract(contract, self._core.registry, original, rules)
             self._core.registry.add(contract)
 
@@ -375,8 +375,15 @@ class ArbiterOS:
         with self._lock:
             check_registered(self._core.registry, graph, rules)
             governed = weave(graph, self._core, rules)
-            self._governed[governed] = (graph, rules)
+            self._governed.add(governed)
         return governed
+
+    def _originals(self) -> list[tuple[Graph, Rules]]:
+        """The graphs that are governed, as they were before, and by which rules."""
+        # They are kept by the governed graph, and not here: a node's function may hold that, `self.app` say, and would
+        # keep it alive as long as this object.
+        ledgers = [ledger_of(governed) for governed in self._governed]
+        return [(ledger.original, ledger.rules) for ledger in ledgers if ledger is not None]
 
     def _govern_callable(self, target: Any, instruction: Instruction | str | None, schemas: Any) -> Any:
         body: Any = target
@@ -410,8 +417,11 @@ class ArbiterOS:
         from arbiter.linting.linter import compiled
 
         target = compiled(graph)
-        _, rules = (None, None) if instructions else self._governed.get(cast(Graph, graph), (None, None))
-        rules = rules or rules_for(target, instructions, None, strict=False, packs=self._bindings)
+        ledger = None if instructions else ledger_of(graph)
+        if ledger is None:
+            rules = rules_for(target, instructions, None, strict=False, packs=self._bindings)
+        else:
+            rules = ledger.rules
         return lint(target, self._core.registry, rules, strict=self._strict)
 
     # Running

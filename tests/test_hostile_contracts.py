@@ -22,6 +22,7 @@ from langgraph.types import CachePolicy, Command, interrupt
 from pydantic import BaseModel, field_validator
 
 from arbiter import (
+    ArbiterError,
     ArbiterOS,
     Correction,
     EvaluationResult,
@@ -444,6 +445,28 @@ def test_nothing_keeps_an_arbiter_and_its_records_alive() -> None:
         once()
     gc.collect()
     assert [ref() for ref in refs] == [None] * len(refs)
+
+
+def test_an_arbiter_keeps_no_agent_alive_whose_nodes_know_their_graph() -> None:
+    """The usual class around a graph: its methods are the nodes, and it has the governed graph."""
+    arbiter_os = ArbiterOS(keep=1)
+
+    class Agent:
+        def __init__(self) -> None:
+            self.app = arbiter_os.govern(chain(Spy("a"), self.answer))
+
+        def answer(self, state: Any) -> Any:
+            return {"log": ["answered"]}
+
+    agents: weakref.WeakSet[Agent] = weakref.WeakSet()
+    for _ in range(5):
+        agent = Agent()
+        agents.add(agent)
+        assert agent.app.invoke({"log": []}) == {"log": ["a", "answered"]}
+    gc.collect()
+    assert list(agents) == [agent]
+    with pytest.raises(ArbiterError, match="nowhere"):  # what is governed is still known
+        arbiter_os.add_policy_router(EvaluationRouter("r", "look", "nowhere"))
 
 
 @MODES

@@ -28,12 +28,16 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
     execution (`loop`).
     """
 
-    __slots__ = ("core", "done", "loop", "original", "past")
+    __slots__ = ("core", "done", "loop", "original", "past", "rules")
 
-    def __init__(self, core: Core, original: Pregel[Any, Any, Any, Any], key: str = LEDGER) -> None:
+    def __init__(
+        self, core: Core, original: Pregel[Any, Any, Any, Any], rules: Any, key: str = LEDGER
+    ) -> None:
         super().__init__(dict, key)
         self.core = core
         self.original = original
+        self.rules = rules
+        """What its nodes were governed by."""
         self.past = Past({}, keep=core.settings.facts)
         self.loop: Loop | None = None
         self.done: dict[str, tuple[Fact, Any]] = {}
@@ -54,7 +58,7 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
         return dict
 
     def _with(self, past: Past, loop: Loop | None) -> LedgerChannel:
-        new = LedgerChannel(self.core, self.original, self.key)
+        new = LedgerChannel(self.core, self.original, self.rules, self.key)
         new.past, new.loop = past, loop
         return new
 

@@ -113,7 +113,7 @@ def weave(
         nodes[name] = woven
     governed = copy.copy(graph)
     governed.nodes = nodes
-    governed.channels = {**graph.channels, LEDGER: LedgerChannel(core, graph)}
+    governed.channels = {**graph.channels, LEDGER: LedgerChannel(core, graph, rules)}
     # Without a list of its own a graph streams all channels; the hidden one is not among them.
     governed.stream_channels = graph.stream_channels_asis
     return governed
