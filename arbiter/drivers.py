@@ -128,7 +128,7 @@ def _redirections(
         view.give_results(None)
         run.record.routes = plan.no_routes
     if reads is not None:
-        run.settings.background.enqueue(reads)
+        run.settings.background.enqueue(reads.evaluations)
     if plan.observers:
         tell(run, plan.observers, view)
     return None

@@ -20,6 +20,7 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutine
+from math import inf
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from types import MappingProxyType
@@ -32,6 +33,7 @@ from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
 
+_LOOK = 0.05
 _log = logging.getLogger(__name__)
 Stack = tuple[tuple["Lane", int], ...]
 running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
@@ -54,7 +56,7 @@ Outcome = EvaluationResult | _Failure | _NotRun
 class Lane:
     """One registered evaluator. Its calls run one after another."""
 
-    __slots__ = ("evaluator", "is_async", "lock", "mark", "name", "pace", "queue", "runner")
+    __slots__ = ("awaits", "evaluator", "is_async", "lock", "mark", "name", "pace", "queue", "runner")
 
     def __init__(self, evaluator: NodeEvaluator) -> None:
         self.evaluator = evaluator
@@ -62,6 +64,8 @@ class Lane:
         self.is_async = evaluator.is_async
         self.mark = secrets.token_hex()  # as that of a seat
         self.lock = threading.Lock()
+        self.awaits = False
+        """Whether whoever has the lock waits for the event loop."""
         self.runner = Runner()
         # A deadline can be kept on another thread only, which costs more than most evaluators and doubles the
         # cost of a step. So one that was asked for is always kept, and the default one is given up for an
@@ -75,8 +79,8 @@ class Lane:
         stack, own = running.get(), (self, id(evaluations))
         if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
-        if not self.lock.acquire(False) and not self._acquired():
-            return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
+        if not self.lock.acquire(False) and (problem := self._problem_of_waiting()) is not None:
+            return problem
         try:
             found = evaluations.found
             if (outcome := found[at]) is None:  # whoever came first has put it there
@@ -87,9 +91,16 @@ class Lane:
         finally:
             self.lock.release()
 
-    def _acquired(self) -> bool:
-        deadline = self.evaluator.deadline
-        return self.lock.acquire(timeout=-1 if deadline is None else deadline)
+    def _problem_of_waiting(self) -> _Failure | None:
+        """Wait for the lock; why that came to nothing, if it did."""
+        left = inf if self.evaluator.deadline is None else self.evaluator.deadline
+        while left > 0:
+            if self.awaits and LOOP.is_here:  # whoever has the lock waits for what runs here
+                return _Failure(_FROM_THE_LOOP.format(self.name))
+            if self.lock.acquire(timeout=min(left, _LOOK)):
+                return None
+            left -= _LOOK
+        return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
 
     def _outcome(self, stack: Stack, view: Any) -> Outcome:
         running.set(stack)
@@ -131,7 +142,11 @@ class Lane:
         if LOOP.is_here:
             coroutine.close()
             raise RuntimeError(_FROM_THE_LOOP.format(self.name))
-        return within(self.evaluator.deadline, LOOP.submit(_in(running.get(), coroutine)))
+        self.awaits = True
+        try:
+            return within(self.evaluator.deadline, LOOP.submit(_in(running.get(), coroutine)))
+        finally:
+            self.awaits = False
 
 
 def _apart() -> Context:
@@ -448,7 +463,6 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
         return sum(1 for _ in self)
 
 
-_LOOK = 0.05
 _LOOKS = 100
 _IDLE = _LOOK * _LOOKS
 
@@ -471,10 +485,9 @@ class Background:
         """Seconds that the end of the process waits."""
         self._worker: threading.Thread | None = None
 
-    def enqueue(self, reads: ReadEvaluations) -> None:
-        """Queue an item's evaluations, as far as nobody has read them."""
-        evaluations = reads.evaluations
-        if len(reads.read) == len(evaluations.lanes):
+    def enqueue(self, evaluations: Evaluations) -> None:
+        """Queue an item's evaluations, unless all are done."""
+        if evaluations.found[-1] is not None and evaluations.complete:
             return
         self._queue.append(evaluations)
         if evaluations.together is not None:

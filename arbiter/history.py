@@ -133,6 +133,12 @@ class HistoryItem:
         if evaluations is not None:
             self._evaluations = evaluations
 
+    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
+        """Show these results from now on; None: those of the record, to whoever looks later."""
+        self._evaluations = evaluations
+        if evaluations is None:
+            self._input = self._output = _UNSEEN
+
     @property
     def id(self) -> str:
         return self._record.id
@@ -478,13 +484,16 @@ class CausalHistory(History):
     def __init__(
         self,
         past: Past,
-        own: HistoryItem,
+        record: Record,
         run: Run,
-        tallies: str = "",
         cycle: EvaluatorCycle | None = None,
+        *,
+        tallies: str = "",
+        evaluations: Mapping[str, EvaluationResult] | None = None,
     ) -> None:
         self._past = past
-        self._own = own
+        self._record = record
+        self._own = own = HistoryItem(record, True, evaluations)
         self._run = run
         self.entries = _CausalEntries(past, own, run)
         if tallies:
@@ -497,11 +506,8 @@ class CausalHistory(History):
         return self._cycle
 
     def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
-        """From now on the node's own item shows these results; None: those of its record, to whoever looks later."""
-        own = self._own
-        own._evaluations = evaluations
-        if evaluations is None:
-            own._input = own._output = _UNSEEN
+        """From now on the node's own item shows these results; None: those of its record."""
+        self._own.give_results(evaluations)
 
     @property
     def past(self) -> Past:
@@ -518,7 +524,7 @@ class CausalHistory(History):
         return None if fact is None else _item(fact, self._run)
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
-        own = self._own._record  # pyright: ignore[reportPrivateUsage]
+        own = self._record
         if instruction is None:
             if node is None:
                 return self._past.seq + 1

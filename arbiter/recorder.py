@@ -23,6 +23,7 @@ from arbiter.instructions import Instruction
 
 KEEP_THREADS = 1000
 _MOST_UNCOUNTED = 256
+_MOST_UNFINISHED = 1000
 
 
 class Run:
@@ -56,7 +57,7 @@ class Run:
 class ThreadLog:
     """The runs of one thread. Holds at most `keep` records, and counts those that it has forgotten."""
 
-    __slots__ = ("_counted", "by_id", "keep", "lock", "runs", "size", "thread_id")
+    __slots__ = ("_counted", "by_id", "keep", "lock", "runs", "size", "thread_id", "unfinished")
 
     def __init__(self, thread_id: str | None, keep: int | None) -> None:
         self.thread_id = thread_id
@@ -67,6 +68,9 @@ class ThreadLog:
         self.size = 0
         self._counted: Counter[Kind] = Counter()
         """What the runs that are no longer kept had, less what several of the others have counted."""
+        self.unfinished: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        """Of tasks that were not done when their record was forgotten, the run and the number of attempts. They may be
+        tried again."""
 
     def add(self, run: Run, record: Record) -> None:
         """Take in a record. Whoever calls holds the lock."""
@@ -99,6 +103,19 @@ class ThreadLog:
             self._counted[kind_of(record)] -= 1
         elif self.by_id.get(record.id) is record:
             del self.by_id[record.id]
+            if record.status != "completed":
+                self.unfinished[record.id] = run.id, record.attempt
+                if len(self.unfinished) > _MOST_UNFINISHED:
+                    self.unfinished.popitem(last=False)
+
+    def take_back(self, run: Run, record: Record) -> int:
+        """Take in a record of a task that may have been forgotten, and then was counted. How many attempts it had.
+        Whoever calls holds the lock."""
+        of, attempts = self.unfinished.pop(record.id, ("", 0))
+        if attempts:
+            (run.counted() if of == run.id else self._counted)[kind_of(record)] -= 1
+        self.add(run, record)
+        return attempts
 
     def new_run(self, epoch: int, past: Past) -> Run:
         """A run that begins with what is committed of it."""
@@ -326,14 +343,20 @@ def begin(
     path: Any,
 ) -> Record:
     """The record of a node run that starts now: a new one, or one more attempt of the same task."""
-    record = log.by_id.get(id)
-    if record is not None and record.status != "completed":
-        record.begin_again(started)
-        if not any(known is record for known in reversed(run.records)):
-            with log.lock:
-                log.share(run, record)
-        return record
+    known = log.by_id.get(id)
+    if known is not None and known.status != "completed":
+        known.begin_again(started)
+        with log.lock:
+            if not any(each is known for each in reversed(run.records)):
+                if log.by_id.get(id) is known:
+                    log.share(run, known)
+                else:  # a sibling has just pushed it out
+                    log.take_back(run, known)
+        return known
     record = Record(id, node, instruction, step, namespace, started, path)
     with log.lock:
-        log.add(run, record)
+        if not log.unfinished:
+            log.add(run, record)
+        elif attempts := log.take_back(run, record):
+            record.attempt = attempts + 1
     return record

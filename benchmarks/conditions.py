@@ -25,7 +25,7 @@ from rich.table import Table
 from arbiter import History
 from arbiter.checkers import ConditionChecker
 from arbiter.facts import NO_PAST
-from arbiter.history import CausalHistory, HistoryItem, Record
+from arbiter.history import CausalHistory, Record
 from arbiter.instructions import TOOL_CALL
 from arbiter.recorder import ThreadLog
 
@@ -73,7 +73,7 @@ def history_of(state: Mapping[str, Any]) -> History:
     """As the lifecycle makes it for a node with that input."""
     record = Record("id", "pay", TOOL_CALL, 1, "", time.time())
     record.input = state
-    return CausalHistory(NO_PAST, HistoryItem(record, view=True), ThreadLog(None, None).new_run(0, NO_PAST))
+    return CausalHistory(NO_PAST, record, ThreadLog(None, None).new_run(0, NO_PAST))
 
 
 def sample(checker: ConditionChecker, history: History, calls: int) -> float:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from arbiter.checkers import AtMost, HistoryPolicyChecker, NeverAfter, RequireBefore, WithinSteps
 from arbiter.facts import RUN, Past, Value, fold
-from arbiter.history import CausalHistory, HistoryItem, Record, fact_from
+from arbiter.history import CausalHistory, Record, fact_from
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from arbiter.policy import PolicyChecker
 from arbiter.recorder import Run, ThreadLog
@@ -67,7 +67,7 @@ def view_of(rule: PolicyChecker, value: Value, run: Run, number: int, status: st
     node, instruction = CYCLE[number % len(CYCLE)]
     record = Record(f"task-{number}", node, instruction, number, "", time.time())
     record.input, record.status, record.checks = STATE, status, {rule.name: ALLOW}
-    return Seen(record, CausalHistory(Past(value), HistoryItem(record, view=True), run))
+    return Seen(record, CausalHistory(Past(value), record, run))
 
 
 def observed(rule: PolicyChecker, view: CausalHistory) -> Mapping[str, float] | None:

@@ -21,6 +21,7 @@ from arbiter import (
     EvaluationRouter,
     History,
     OutputSchemaError,
+    PolicyRouter,
     PolicyViolationError,
     ThresholdEvaluator,
     UnknownNodeError,
@@ -266,6 +267,37 @@ def test_what_was_shown_is_not_judged_again(mode: str) -> None:
     with pytest.raises(PolicyViolationError, match="rejected"):
         run(app, Command(resume="reject"), thread("1"), mode=mode)
     assert next(scores) == 0.9
+
+
+@MODES
+def test_an_evaluator_that_came_meanwhile_judges_what_was_kept(mode: str) -> None:
+    """In the place of another, whose result the human was shown."""
+    judged: list[str] = []
+
+    def judge(name: str) -> Judge:
+        def look(history: History) -> EvaluationResult:
+            judged.append(name)
+            return EvaluationResult(0.1, False)
+
+        return Judge(name, look)
+
+    class Editor(PolicyRouter):
+        escalates = True
+
+        def route_after(self, history: History, current_output: Any) -> Any:
+            history.entries[-1][-1].evaluation_results.get("first")
+            return Verdict.ask("look")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(judge("first"))
+    arbiter_os.add_policy_router(Editor("editor"))
+    app = arbiter_os.govern(chain(Spy("write"), checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    arbiter_os.remove_evaluator("first")
+    arbiter_os.add_evaluator(judge("second"))
+    run(app, Command(resume="approve"), thread("1"), mode=mode)
+    assert arbiter_os.drain(10)
+    assert judged == ["first", "second"]
 
 
 @MODES

@@ -272,6 +272,29 @@ def test_evaluator_may_read_another_and_waiting_in_a_circle_is_an_error() -> Non
     assert "selfish" in item.evaluation_errors
 
 
+def test_async_evaluator_that_reads_another_in_a_plain_way_blocks_nobody() -> None:
+    """While that other is called from elsewhere, and waits for the loop that both run on."""
+
+    async def slow(history: History) -> EvaluationResult:
+        await asyncio.sleep(0.2)
+        return good(history)
+
+    async def reads(history: History) -> EvaluationResult:
+        await asyncio.sleep(0.05)
+        assert history.entries[-1][-1].evaluation_results.get("slow") is None
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("slow", slow, deadline=5.0))
+    arbiter_os.add_evaluator(Judge("reads", reads, deadline=5.0))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    begun = time.perf_counter()
+    item = arbiter_os.history.entries[-1][-1]
+    assert arbiter_os.drain(10)
+    assert time.perf_counter() - begun < 4
+    assert dict(item.evaluation_errors) == {}
+
+
 def test_model_calls_of_evaluators_and_policies_do_not_leak_into_the_message_stream() -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("judged")] * 20))
 

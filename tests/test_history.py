@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
 from collections import Counter
 from datetime import UTC
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from langgraph.types import RetryPolicy, Send
 from pydantic import BaseModel
 from rich.console import Console
 
@@ -22,7 +24,7 @@ from arbiter import ArbiterOS, EvaluationResult, History
 from arbiter.facts import KEEP, NO_PAST
 from arbiter.history import Record
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
-from arbiter.recorder import ThreadLog
+from arbiter.recorder import ThreadLog, begin
 from arbiter.weaving import LEDGER
 from tests.support import MODES, Check, Judge, Spy, State, allow, chain, good, run, thread
 
@@ -335,6 +337,7 @@ def test_snapshots(how: Any) -> None:
         assert kept == (["one", "two"] if how == "shallow" else ["one"])
 
 
+@settings(deadline=None)
 @given(
     keep=st.integers(1, 6),
     steps=st.lists(st.tuples(st.sampled_from(["run", "new", "share"]), st.integers(0, 9)), max_size=60),
@@ -369,3 +372,62 @@ def test_totals_are_exact_however_little_is_kept(keep: int, steps: list[tuple[st
         of_thread = Counter(record.node for record in ever.values())
         assert {name: log.history().count(node=name) for name in of_thread} == of_thread
         assert log.history().count() == len(ever)
+
+
+@pytest.mark.parametrize("keep", [1, 3, 1000])
+def test_retries_of_siblings_are_counted_once_however_little_is_kept(keep: int) -> None:
+    """They push out one another's records between two attempts."""
+    failed: Counter[str] = Counter()
+
+    def work(state: Any) -> Any:
+        failed[state["key"]] += 1
+        if failed[state["key"]] < 3:
+            raise ValueError("again")
+        return {"log": [state["key"]]}
+
+    def send(state: State) -> list[Send]:
+        return [Send("work", {"key": key}) for key in state.get("log", [])]
+
+    builder: Any = StateGraph(State)
+    retry = RetryPolicy(initial_interval=0.0001, max_interval=0.001, jitter=False, retry_on=ValueError)
+    builder.add_node("work", work, retry_policy=retry)
+    builder.add_conditional_edges(START, send, ["work"])
+    arbiter_os = ArbiterOS(keep=keep)
+    app = arbiter_os.govern(builder.compile(), {"work": GENERATE})
+    pause = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(1, 21):
+            keys = [f"{number}/{at}" for at in range(12)]
+            assert app.invoke({"log": keys}, thread("t")) == {"log": [*keys, *keys]}
+            assert arbiter_os.history.count(GENERATE) == 12
+            assert arbiter_os.history_of(thread_id="t").count(node="work") == 12 * number
+    finally:
+        sys.setswitchinterval(pause)
+    kept = list(arbiter_os.history_of(thread_id="t").items())
+    assert len(kept) == min(keep, 240)
+    assert {(item.status, item.attempt) for item in kept} == {("completed", 3)}
+
+
+def test_what_siblings_push_out_of_a_log_is_not_kept_by_its_index() -> None:
+    """Also if that happens while one of them begins again."""
+
+    class Index(dict[str, Record]):
+        def get(self, key: str, default: Any = None) -> Any:
+            found = super().get(key, default)
+            if key == "again" and "other" not in log.unfinished and "other" not in self:
+                start("other")
+            return found
+
+    def start(name: str) -> Record:
+        return begin(log, run_, name, "node", None, 1, "", 0.0, ())
+
+    log = ThreadLog("t", 1)
+    run_ = log.new_run(1, NO_PAST)
+    start("again").status = "failed"
+    log.by_id = Index(log.by_id)
+    assert start("again").attempt == 2
+    for number in range(5):
+        start(f"later {number}")
+    assert list(log.by_id) == ["later 4"] == [record.id for record in run_.records]
+    assert run_.history().count() == log.history().count() == 7

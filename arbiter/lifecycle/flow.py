@@ -152,7 +152,7 @@ def routed(run: NodeRun, output: Any, answer: Any, targets: list[Any] | None = N
         yield from route(run, output, run.plan.routers, targets)
         run.view.give_results(None)
     if run.reads is not None:
-        run.settings.background.enqueue(run.reads)
+        run.settings.background.enqueue(run.reads.evaluations)
     if (run.capped is None and run.escalation is None) or run.redirect is not None:
         return answer
     if type(answer) is Raised:

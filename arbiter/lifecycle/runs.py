@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
-from arbiter.history import CausalHistory, HistoryItem, Record, fact_from, facts_of
+from arbiter.history import CausalHistory, Record, fact_from, facts_of
 from arbiter.lifecycle.requests import Ask, Saved
 from arbiter.policy import PolicyRouter
 from arbiter.recorder import Recovered, Run
@@ -160,16 +160,16 @@ class NodeRun:
     def view(self) -> CausalHistory:
         """What policies see."""
         if self._view is None:
-            item = HistoryItem(self.record, True)
-            self._view = CausalHistory(self.past, item, self.run, "", self.plan.cycle)
+            self._view = CausalHistory(self.past, self.record, self.run, self.plan.cycle)
         return self._view
 
     @property
     def shadow_view(self) -> CausalHistory:
         """What policies of a shadow constitution see: the same, with tallies and evaluations of their own."""
         if self._shadow_view is None:
-            item = HistoryItem(self.record, view=True, evaluations=NO_RESULTS)
-            self._shadow_view = CausalHistory(self.past, item, self.run, SHADOW)
+            self._shadow_view = CausalHistory(
+                self.past, self.record, self.run, tallies=SHADOW, evaluations=NO_RESULTS
+            )
         return self._shadow_view
 
     @property
