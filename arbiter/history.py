@@ -98,6 +98,19 @@ class Record:
         self.notes = {**self.notes, contract: remark if before is None else f"{before}; {remark}"}
 
 
+def share_layout(cls: type[object], *names: str) -> None:
+    """Let the instances of a class share one layout with these attributes, which not all of them get.
+
+    Python settles it with those that are made first: to one that later gets an attribute that they had not, it gives a
+    dict of its own, three times as large and slower.
+    """
+    first = object.__new__(cls)
+    for name in names:
+        setattr(first, name, None)
+
+
+share_layout(Record, "input", "duration", "output", "status", "checks", "evaluations", "routes")
+
 _UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, _NOTHING)
 _FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {
     "attempt",
@@ -325,6 +338,9 @@ class HistoryItem:
     def __repr__(self) -> str:
         kind = f" {self.instruction}" if self.instruction else ""
         return f"<HistoryItem {self.node!r}{kind} {self.status}>"
+
+
+share_layout(HistoryItem, "_evaluations", "_input", "_output")
 
 
 class History:
@@ -617,6 +633,9 @@ class CausalHistory(History):
         """
         step = self._past.tallied_in(self._tallies + policy, key)
         return None if step is None else self._past.steps - step + 1
+
+
+share_layout(CausalHistory, "_cycle")
 
 
 class _CausalEntries(Sequence[Sequence[HistoryItem]]):

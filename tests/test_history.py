@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import sys
@@ -20,7 +21,7 @@ from langgraph.types import RetryPolicy, Send
 from pydantic import BaseModel
 from rich.console import Console
 
-from arbiter import ArbiterOS, EvaluationResult, History
+from arbiter import ArbiterOS, EvaluationResult, EvaluationRouter, History
 from arbiter.facts import KEEP, NO_PAST
 from arbiter.history import Record
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
@@ -431,3 +432,19 @@ def test_what_siblings_push_out_of_a_log_is_not_kept_by_its_index() -> None:
         start(f"later {number}")
     assert list(log.by_id) == ["later 4"] == [record.id for record in run_.records]
     assert run_.history().count() == log.history().count() == 7
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="others lay out instances in their own way")
+def test_a_record_has_no_dict_of_its_own() -> None:
+    """Also where nothing was registered for the steps before, so that theirs have fewer attributes."""
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(loop(200))
+    app.invoke({"amount": 0}, {"recursion_limit": 300})
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    arbiter_os.add_evaluator(Judge("judge", good))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "judge", "work"))
+    app.invoke({"amount": 0}, {"recursion_limit": 300})
+    records = [each for each in gc.get_objects() if type(each) is Record and each.routes == {"r": None}]
+    assert len(records) >= 200
+    for record in records:
+        assert not any(type(part) is dict and "node" in part for part in gc.get_referents(record))

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
-from arbiter.history import CausalHistory, Record, fact_from, facts_of
+from arbiter.history import CausalHistory, Record, fact_from, facts_of, share_layout
 from arbiter.lifecycle.requests import Ask, Saved
 from arbiter.policy import PolicyRouter
 from arbiter.recorder import Recovered, Run
@@ -111,6 +111,9 @@ class NodeRun:
     _aside: RunnableConfig | None = None
     _apart: RunnableConfig | None = None
     _inner: dict[str, tuple[int, Value, dict[str, Fact]]] | None = None
+
+    def __init_subclass__(cls) -> None:
+        share_layout(cls, "begun", "_view", "_aside", "reads")
 
     def __init__(
         self,
