@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _QUICK = 0.001
-SLOW = 0.005
+_SLOW = 0.005
 _PROBES = 3
 _STRIKES = 2
 _FORGIVEN = 100
@@ -31,12 +31,12 @@ class Pace:
     run if nothing else.
     """
 
-    __slots__ = ("_fixed", "_quick", "_strikes", "inline", "settled")
+    __slots__ = ("_fixed", "_quick", "_settled", "_strikes", "inline")
 
     def __init__(self, blocking: bool | None) -> None:
         self.inline = blocking is False
         """Whether to call it in place."""
-        self.settled = self._fixed = blocking is not None
+        self._settled = self._fixed = blocking is not None
         """Whether a quick call says nothing new."""
         self._quick = 0
         self._strikes = 0
@@ -48,21 +48,20 @@ class Pace:
             return method(*args)
         finally:
             seconds = perf_counter() - begun
-            if seconds > SLOW or not self.settled:
-                self.took(seconds)
+            if seconds > _SLOW or not self._settled:
+                self._took(seconds)
 
-    def took(self, seconds: float) -> None:
-        """Remember that a call took so long; it may go without saying if that is no more than `SLOW`, and settled."""
+    def _took(self, seconds: float) -> None:
         if self._fixed:
             return
         if self._quick < _PROBES:
             self._quick = self._quick + 1 if seconds < _QUICK else 0
-        elif seconds <= SLOW:
+        elif seconds <= _SLOW:
             self._quick += 1
         else:
             self._strikes = self._strikes + 1 if self._quick < _FORGIVEN else 1
             self._quick = 0
-        self.settled = self._quick >= _FORGIVEN
+        self._settled = self._quick >= _FORGIVEN
         self.inline = self._quick >= _PROBES and self._strikes < _STRIKES
 
 

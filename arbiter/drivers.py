@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -54,7 +54,7 @@ def drive(run: NodeRun) -> Any:
         return _drive(run, lifecycle(run))
     run.begun = run.settings.timer()
     view = None if run.plan.empty else run.view
-    if view is not None and (answers := _objections(run, view, run.plan.checks)) is not None:
+    if view is not None and (answers := _objections(run, view)) is not None:
         steps = lifecycle(run, answers)
         del answers  # as below: an error in it would be held by a frame that it passes
         return _drive(run, steps)
@@ -63,18 +63,18 @@ def drive(run: NodeRun) -> Any:
     except BaseException as exc:
         return _drive(run, observed(run, conclude(run, Raised(exc))))
     note_output(run, output)
-    if view is not None and (targets := _redirections(run, view, output, run.plan.routes)) is not None:
+    if view is not None and (targets := _redirections(run, view, output)) is not None:
         return _drive(run, observed(run, routed(run, output, output, targets)))
     return output
 
 
-def _objections(
-    run: NodeRun, view: CausalHistory, checks: Sequence[Callable[..., Any]], *, timed: bool = False
-) -> Any:
+def _objections(run: NodeRun, view: CausalHistory, *, timed: bool = False) -> Any:
     """Ask the checkers of a plain node run; their answers, or `Raised`, unless all allow."""
+    plan = run.plan
+    checks = plan.timed_checks if timed else plan.checks
     if not checks:
         return None
-    plan, left, answers = run.plan, iter(checks), None
+    left, answers = iter(checks), None
     token = _set_ambient(run.aside)
     try:
         for check in left:
@@ -97,17 +97,11 @@ def _objections(
         return Raised(exc)
 
 
-def _redirections(
-    run: NodeRun,
-    view: CausalHistory,
-    output: Any,
-    routes: Sequence[Callable[..., Any]],
-    *,
-    timed: bool = False,
-) -> list[Any] | None:
+def _redirections(run: NodeRun, view: CausalHistory, output: Any, *, timed: bool = False) -> list[Any] | None:
     """The body of a plain node run is done: evaluate, ask the routers; their answers, if there are any."""
     plan = run.plan
     reads = judge(run, view) if plan.lanes else None
+    routes = plan.timed_routes if timed else plan.routes
     if routes:
         given, left, targets = freeze(output), iter(routes), None
         if reads is not None:
@@ -177,7 +171,7 @@ async def adrive(run: NodeRun) -> Any:
         return await _adrive(run, lifecycle(run))
     run.begun = run.settings.timer()
     view = None if plan.empty else run.view
-    if view is not None and (answers := _objections(run, view, plan.timed_checks, timed=True)) is not None:
+    if view is not None and (answers := _objections(run, view, timed=True)) is not None:
         steps = lifecycle(run, await _verdicts(run, answers))
         del answers
         return await _adrive(run, steps)
@@ -188,7 +182,7 @@ async def adrive(run: NodeRun) -> Any:
     note_output(run, output)
     if view is None:
         return output
-    if (targets := _redirections(run, view, output, plan.timed_routes, timed=True)) is not None:
+    if (targets := _redirections(run, view, output, timed=True)) is not None:
         targets = await _all_of(plan.routers, (view, freeze(output)), run, targets, BaseException)
         return await _adrive(run, observed(run, routed(run, output, output, targets)))
     return output

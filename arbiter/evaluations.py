@@ -22,13 +22,12 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from math import inf
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from arbiter.calls import LOOP, SLOW, Pace, Runner, as_coroutine, start, within
+from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
@@ -85,8 +84,7 @@ class Lane:
             found = evaluations.found
             if (outcome := found[at]) is None:  # whoever came first has put it there
                 outcome = found[at] = copy_context().run(self._outcome, (*stack, own), evaluations.view)
-                if found[-1] is not None and evaluations.complete:
-                    evaluations.view = None  # let go of the past that the view holds
+                evaluations.let_go()
             return outcome
         finally:
             self.lock.release()
@@ -107,14 +105,8 @@ class Lane:
         # Nothing of the graph's run (callbacks, streams) reaches an evaluator, whoever reads its result.
         var_child_runnable_config.set(None)
         try:
-            if (pace := self.pace).inline:
-                begun = perf_counter()
-                try:
-                    answer: Any = self.evaluator.evaluate(view)
-                finally:
-                    seconds = perf_counter() - begun
-                    if seconds > SLOW or not pace.settled:
-                        pace.took(seconds)
+            if self.pace.inline:
+                answer: Any = self.pace.timed(self.evaluator.evaluate, view)
             else:
                 answer = self._called(view)
             if type(answer) is not EvaluationResult:
@@ -280,8 +272,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
         for lane in self.together.lanes:
             if not self.done(lane):
                 self.found[self.lanes.index(lane)] = _settled(lane.name, outcome)
-        if self.complete:
-            self.view = None
+        self.let_go()
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
@@ -292,14 +283,12 @@ class Evaluations(Mapping[str, EvaluationResult]):
         for lane in self.lanes:
             self.resolve(lane)
 
-    @property
-    def complete(self) -> bool:
+    def let_go(self) -> None:
+        """When all are done, keep the past no longer that the view holds."""
         for outcome in self.found:  # no `in`: that would compare results
             if outcome is None:
-                break
-        else:
-            return True
-        return False
+                return
+        self.view = None
 
     def know(self, results: Mapping[str, EvaluationResult], *, settled: bool = False) -> None:
         """These results were found before; their evaluators are not asked again, nor, if that is `settled`, those of
@@ -309,6 +298,7 @@ class Evaluations(Mapping[str, EvaluationResult]):
                 self.found[self.lanes.index(lane)] = found
         if settled and self.together is not None:
             self._settle(TurnOutcome())
+        self.let_go()
 
     def lane(self, name: object) -> Lane | None:
         for lane in self.lanes:
@@ -487,7 +477,7 @@ class Background:
 
     def enqueue(self, evaluations: Evaluations) -> None:
         """Queue an item's evaluations, unless all are done."""
-        if evaluations.found[-1] is not None and evaluations.complete:
+        if evaluations.view is None:
             return
         self._queue.append(evaluations)
         if evaluations.together is not None:

@@ -693,7 +693,7 @@ def unrelated(effort: Effort) -> Iterator[Row]:
     mine, other = chain(50, increment), chain(20, increment)
     nothing, policies = ArbiterOS(), with_policies()
 
-    def after(app: Graph, arbiter_os: ArbiterOS | None = None) -> Contestant:
+    def after(app: Graph) -> Contestant:
         def prepare() -> None:
             app.invoke({"value": 0})
             for each in (nothing, policies):
@@ -706,8 +706,8 @@ def unrelated(effort: Effort) -> Iterator[Row]:
         {
             BARE: after(other),
             AGAIN: after(other),
-            NOTHING: after(governed(nothing, other), nothing),
-            POLICIES: after(governed(policies, other), policies),
+            NOTHING: after(governed(nothing, other)),
+            POLICIES: after(governed(policies, other)),
         },
         effort.seconds,
     )
