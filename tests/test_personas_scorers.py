@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
 
 from arbiter.errors import ConfigurationError
 from arbiter.personas import (
@@ -18,6 +19,7 @@ from arbiter.personas import (
     FluencyScorer,
     IdeasScorer,
     JudgeRequest,
+    Persona,
     PropositionSet,
     ScorerResult,
     Trajectory,
@@ -27,6 +29,7 @@ from arbiter.personas import (
     unique_ratio,
     weighted_mean,
 )
+from arbiter.personas.characters import Names
 from tests.personas_support import JIM, Says, claim, drive, prompt_of, scores, talk
 from tests.scripted import usage
 from tests.support import MODES
@@ -377,3 +380,51 @@ def test_a_rapporteurs_report_is_what_its_method_counts_in(mode: str) -> None:
 def test_a_scorer_says_what_is_wrong_with_it(make: Any) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
         make()
+
+
+# Conversations as users have them ------------------------------------------------------------------
+
+CHAT = [HumanMessage("Shall we?"), AIMessage("No.", name="Jim")]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        CHAT,
+        tuple(CHAT),
+        iter(CHAT),
+        [{"role": "user", "content": "Shall we?"}, {"role": "assistant", "content": "No.", "name": "Jim"}],
+        [("user", "Shall we?"), CHAT[1]],
+    ],
+    ids=["list", "tuple", "iterator", "dicts", "pairs"],
+)
+def test_a_trajectory_takes_what_langchain_takes_for_messages(messages: Any) -> None:
+    assert Trajectory.from_messages(messages) == Trajectory.from_messages(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("messages", "remedy"),
+    [
+        ("No.", "expected a list of messages, got a text: 'No.'"),
+        ({"messages": CHAT}, "pass state['messages']"),
+        (None, "got a NoneType"),
+        (["No."], "got the text 'No.', which does not say who speaks"),
+        ([{"role": "bard", "content": "No."}], "Unexpected message type: 'bard'"),
+        ([{"content": "No."}], "must contain 'role'"),
+        ([3.5], "Unsupported message type"),
+    ],
+)
+def test_a_trajectory_of_anything_else_is_an_error_that_names_the_remedy(messages: Any, remedy: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Trajectory.from_messages(messages)
+    assert remedy in str(caught.value)
+
+
+def test_a_name_is_a_personas_by_name_id_or_another_spelling_of_them() -> None:
+    names = Names(
+        [Persona("Ilka Brandt", "x", "ilka"), Persona("Pam", "y", "pam"), Persona("PÄM", "z", "Pam")]
+    )
+    for written in ("Ilka Brandt", "ilka", "ILKA", "Ilka_Brandt", "ilka-brandt", " Ilka  Brandt "):
+        assert names.find(written) == "Ilka Brandt"
+    assert names.find("Pam") == "Pam"
+    assert [names.find(written) for written in ("PAM", "Ilka B", "", "?")] == [None] * 4

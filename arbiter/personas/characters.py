@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -58,6 +60,39 @@ class Persona:
                 raise ConfigurationError(f"a persona is wrong: {'; '.join(wrong)}") from None
         file, name = _file(source)
         return _persona(validate(read_document(file, name), PersonaFile))
+
+
+class Names:
+    """Finds the persona that a name in a message or a node stands for.
+
+    That is the persona of exactly that name, else of that id; else the only one whose name or id is the same but for
+    case, punctuation and spaces, because some providers allow `Ilka_Brandt` and not `Ilka Brandt`.
+    """
+
+    def __init__(self, personas: Iterable[Persona]) -> None:
+        self._exact: dict[str, str] = {}
+        loose: dict[str, set[str]] = {}
+        personas = tuple(personas)
+        for persona in personas:
+            self._exact[persona.name] = persona.name
+            for written in filter(None, (persona.name, persona.id)):
+                loose.setdefault(_loosely(written), set()).add(persona.name)
+        for persona in personas:
+            if persona.id:
+                self._exact.setdefault(persona.id, persona.name)
+        self._loose = {written: names.pop() for written, names in loose.items() if len(names) == 1}
+
+    def find(self, written: str) -> str | None:
+        """The display name of the persona, None if there is none, or more than one."""
+        return self._exact.get(written) or self._loose.get(_loosely(written))
+
+
+_NO_LETTERS = re.compile(r"[\W_]+")
+
+
+def _loosely(written: str) -> str:
+    folded = unicodedata.normalize("NFKC", written).casefold()
+    return _NO_LETTERS.sub(" ", folded).strip() or folded
 
 
 class PersonaFile(PackModel):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    convert_to_messages,
+)
 
+from arbiter.errors import ConfigurationError
 from arbiter.models import visible
 
 MAX_EVENT = 20_000
@@ -79,15 +86,21 @@ class Trajectory:
 
     @classmethod
     def from_messages(
-        cls, messages: Iterable[BaseMessage], agent: str | None = None, *, channel: str = ""
+        cls,
+        messages: Iterable[BaseMessage | Mapping[str, Any] | tuple[str, Any]],
+        agent: str | None = None,
+        *,
+        channel: str = "",
     ) -> Trajectory:
-        """A conversation in LangChain's messages.
+        """A conversation in LangChain's messages, or in what LangChain takes for messages, such as
+        `{"role": "user", "content": "Hi"}` or `("ai", "Hello")`.
 
         An AI message is an action of its `name`, else of `agent`, else of "assistant". A human message with a name
         is that person's action; without one, and for tool messages, it is a stimulus to `agent` (or "assistant").
-        System messages, which nobody in the conversation says, and messages without text are left out.
+        System messages, which nobody in the conversation says, and messages without text are left out. Raises
+        `ConfigurationError` for anything else than messages.
         """
-        return cls.of(_events_of(messages, agent or SOMEBODY, channel))
+        return cls.of(_events_of(_messages(messages), agent or SOMEBODY, channel))
 
     def __len__(self) -> int:
         return len(self.events)
@@ -126,6 +139,30 @@ class Trajectory:
         if shown.omitted:
             lines.append(f"({shown.omitted} events omitted)")
         return "\n".join(lines + [event.line(with_type=with_type) for event in shown.tail])
+
+
+def _messages(value: Any) -> list[BaseMessage]:
+    if isinstance(value, BaseMessage):
+        return [value]
+    many: Any = value
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        kind = "a text" if isinstance(value, str) else f"a {type(many).__name__}"
+        raise ConfigurationError(
+            f"expected a list of messages, got {kind}: {many!r:.80}. Of a graph's state pass state['messages']."
+        )
+    given: list[Any] = list(many)
+    if all(isinstance(one, BaseMessage) for one in given):
+        return given
+    if texts := [one for one in given if isinstance(one, str)]:
+        raise ConfigurationError(
+            f"expected messages, got the text {texts[0]!r:.80}, which does not say who speaks. "
+            "Write ('ai', text), or Trajectory.of([Event.action(name, text)])."
+        )
+    try:
+        return convert_to_messages(given)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(f"expected messages that LangChain knows: {reason}") from None
 
 
 def _events_of(messages: Iterable[BaseMessage], agent: str, channel: str) -> Iterator[Event]:
