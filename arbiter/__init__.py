@@ -24,6 +24,7 @@ from arbiter.history import History, HistoryItem
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.routers import EvaluationRouter, MetricThresholdPolicyRouter
 from arbiter.verdicts import Correction, EvaluationResult, Verdict
+from arbiter.version import __version__
 
 __all__ = [
     "Advisor",
@@ -55,4 +56,5 @@ __all__ = [
     "UnknownInstructionError",
     "UnknownNodeError",
     "Verdict",
+    "__version__",
 ]

@@ -29,16 +29,6 @@ from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
 from arbiter.evaluations import Background
 from arbiter.facts import KEEP
 from arbiter.functions import GovernedRunnable, govern_function
-from arbiter.govern import (
-    Label,
-    attach,
-    check_contract,
-    check_registered,
-    instructions_in,
-    label_of,
-    rules_for,
-    schemas_of,
-)
 from arbiter.history import RunHistory
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.lifecycle import Schemas, Settings
@@ -48,6 +38,16 @@ from arbiter.registry import Registry
 from arbiter.shadow import ShadowReport
 from arbiter.states import Snapshot
 from arbiter.weaving import Rules, ledger_of, weave
+from arbiter.weaving.govern import (
+    Label,
+    attach,
+    check_contract,
+    check_registered,
+    instructions_in,
+    label_of,
+    rules_for,
+    schemas_of,
+)
 
 if TYPE_CHECKING:
     from arbiter.constitution import Constitution

@@ -19,8 +19,8 @@ from arbiter.cli.app import app
 from arbiter.cli.graphs import load_graph
 from arbiter.cli.init import propose
 from arbiter.errors import ArbiterError
-from arbiter.govern import NodeFacts
 from arbiter.kinds import KINDS
+from arbiter.weaving.govern import NodeFacts
 from tests import docs_check
 
 TEAM = '''
@@ -153,7 +153,7 @@ def typed(*arguments: str, answers: str = "", code: int = 0) -> str:
 def started(*arguments: str, folder: Path, code: int) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, where nobody can be asked. Nothing ends in a traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", "arbiter.cli", *arguments],
+        [sys.executable, "-m", "arbiter", *arguments],
         cwd=folder,
         env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(docs_check.ROOT)},
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""`python -m arbiter.cli`: the command where its script is not on the path."""
+"""`python -m arbiter.cli`: the same as `python -m arbiter`."""
 
 from arbiter.cli import main
 

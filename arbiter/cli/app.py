@@ -7,7 +7,6 @@ Exit codes: 0 all is well, 1 the linter found errors or the graph itself failed,
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 
 from arbiter.errors import ArbiterError, PolicyViolationError
+from arbiter.version import __version__
 
 app = typer.Typer(
     help="Governs LangGraph graphs by rules that people can review.",
@@ -44,7 +44,7 @@ AllowOption = Annotated[
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"arbiter {version_of('arbiteros')}")
+        typer.echo(f"arbiter {__version__}")
         raise typer.Exit
 
 

@@ -16,7 +16,6 @@ from arbiter.cli.graphs import load_graph
 from arbiter.cli.schema import HEADER, write_schemas
 from arbiter.constitution import FOLDERS
 from arbiter.errors import ConfigurationError, UnknownInstructionError
-from arbiter.govern import NodeFacts, describe_nodes
 from arbiter.instructions import (
     COMPRESS,
     CONSTRAIN,
@@ -39,6 +38,7 @@ from arbiter.instructions import (
     Instruction,
     find_instruction,
 )
+from arbiter.weaving.govern import NodeFacts, describe_nodes
 
 WORDS: Mapping[Instruction, tuple[str, ...]] = {
     TOOL_BUILD: ("build_tool", "make_tool"),

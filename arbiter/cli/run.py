@@ -23,7 +23,7 @@ from rich.text import Text
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli.graphs import load_graph
 from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
-from arbiter.govern import has_async_nodes
+from arbiter.weaving.govern import has_async_nodes
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)

@@ -10,7 +10,6 @@ from langgraph.pregel import Pregel
 
 from arbiter.contracts import Contract
 from arbiter.errors import NotAGraphError
-from arbiter.govern import Graph, rules_for
 from arbiter.linting.contradictions import contradicting_rules, in_contradiction
 from arbiter.linting.coverage import (
     nodes_without_instruction,
@@ -24,6 +23,7 @@ from arbiter.linting.rules import contracts_of, demands_of
 from arbiter.linting.topology import Level, read_graph
 from arbiter.registry import Registry
 from arbiter.weaving import Rules, ledger_of
+from arbiter.weaving.govern import Graph, rules_for
 
 
 def lint(
@@ -35,9 +35,9 @@ def lint(
 ) -> LintReport:
     """Hold a compiled graph or a builder, subgraphs included, against registered contracts. Nothing is run.
 
-    `rules` say the instruction of each node, as `arbiter.govern.rules_for` finds them; without, labels, metadata and
-    binding packs do. With `strict`, a node without an instruction is an error. Where a contract was declared is read
-    from its attribute `source` ("file:line"), if it has one.
+    `rules` say the instruction of each node, as `arbiter.weaving.govern.rules_for` finds them; without, labels,
+    metadata and binding packs do. With `strict`, a node without an instruction is an error. Where a contract was
+    declared is read from its attribute `source` ("file:line"), if it has one.
     """
     target = compiled(graph)
     found = contracts_of(contracts)
