@@ -6,6 +6,7 @@ from arbiter.arbiter_os import ArbiterOS
 from arbiter.checkers import HistoryPolicyChecker
 from arbiter.errors import (
     ArbiterError,
+    ArbiterWarning,
     ConfigurationError,
     CorrectionError,
     EvaluationError,
@@ -30,6 +31,7 @@ __all__ = [
     "Advisor",
     "ArbiterError",
     "ArbiterOS",
+    "ArbiterWarning",
     "ConfigurationError",
     "Correction",
     "CorrectionError",

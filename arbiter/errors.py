@@ -15,7 +15,9 @@
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
     └── EvaluationError (RuntimeError)          an evaluation that failed, for a reader who insists
 
-Each keeps what its sentence says as fields, and survives pickling, so that it can be read in
+`ArbiterWarning` (UserWarning) is for what does nothing, or less than it seems: a rule that applies to no node.
+
+Each error keeps what its sentence says as fields, and survives pickling, so that it can be read in
 another process. An exception of a node's body is never wrapped in any of these: it passes through
 as it was.
 """
@@ -52,6 +54,10 @@ def _restore(kind: type[ArbiterError], args: tuple[object, ...]) -> ArbiterError
     error = kind.__new__(kind, *args)
     error.args = args
     return error
+
+
+class ArbiterWarning(UserWarning):
+    """Something that was set up does nothing, or less than it seems. The text says where it is and what to do."""
 
 
 class ConfigurationError(ArbiterError, ValueError):
