@@ -363,6 +363,13 @@ class Past:
             yield from self.before.facts()
         yield from self.value.get("facts", ())
 
+    def latest(self) -> Iterator[Fact]:
+        """As `facts`, newest first, without folding."""
+        value, growth, at, _ = self._state
+        yield from islice(chain(reversed(growth.facts[:at]), reversed(value.get("facts", ()))), self._keep)
+        if self.before is not None:
+            yield from self.before.latest()
+
     def total(self, kind: str, key: str) -> int:
         """How often `key` was counted in "nodes", "instructions", "denied"; exact, in constant time."""
         value, growth, at, _ = self._state

@@ -357,6 +357,12 @@ class History:
         for superstep in self.entries:
             yield from superstep
 
+    def earlier(self) -> Iterator[HistoryItem]:
+        """The items before the newest superstep, the newest first. In the view of a node run: all that is committed,
+        and none is made before it is reached."""
+        for superstep in reversed(self.entries[:-1]):
+            yield from reversed(superstep)
+
     def last(
         self, instruction: Instruction | str | None = None, node: str | None = None
     ) -> HistoryItem | None:
@@ -529,6 +535,9 @@ class CausalHistory(History):
     def past(self) -> Past:
         """The facts and totals behind this view."""
         return self._past
+
+    def earlier(self) -> Iterator[HistoryItem]:
+        return (_item(fact, self._run) for fact in self._past.latest())
 
     def last(
         self, instruction: Instruction | str | None = None, node: str | None = None

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -254,6 +254,7 @@ def _is_refusal(error: Exception) -> bool:
     )
 
 
+@lru_cache(maxsize=256)
 def _as_json(schema: type[BaseModel]) -> str:
     wanted = json.dumps(schema.model_json_schema())
     return f"Answer with one JSON object and nothing else. It has to fit this JSON Schema:\n{wanted}"

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import cached_property
+from itertools import islice
+from typing import Any, overload
 
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
+from langgraph.types import Overwrite
 
 from arbiter.errors import ConfigurationError
-from arbiter.history import History, HistoryItem
+from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.personas.characters import Persona
 from arbiter.personas.config import GateConfig
 from arbiter.personas.engine import Target
-from arbiter.personas.trajectories import SOMEBODY, Event, Trajectory
+from arbiter.personas.trajectories import SOMEBODY, Event, LazyEvents, Trajectory, event_of
 from arbiter.states import Digest
 
-T = TypeVar("T")
 AgentOf = Callable[[HistoryItem], str | None]
 """Says from a node run which agent acts in it, by name or id; None for nobody who is known."""
 
@@ -48,6 +53,8 @@ class Cast:
         self.agent_of = agent_of
         self.channel = channel
         self.nodes = frozenset([nodes] if isinstance(nodes, str) else nodes or ())
+        self._found: OrderedDict[tuple[str, str], _Found] = OrderedDict()
+        self._lock = threading.Lock()
 
     def name(self, known: str | None) -> str | None:
         """The name of the agent with that name or id; what is no agent's stays as it is."""
@@ -76,57 +83,100 @@ class Cast:
 
     def before(self, history: History, agent: str | None = None) -> Trajectory:
         """What was said before the newest node run. See `trajectory`. Raises what `messages_in` raises."""
-        given = messages_in(history.entries[-1][-1].input_state.get(self.key))
-        return self.trajectory(given, agent, self.writers(history, given))
+        return self.trajectory(self.given(history), agent, self.writers(history))
+
+    def given(self, history: History) -> Messages:
+        """The messages that the newest node run was given. Raises what `messages_in` raises."""
+        return messages_at(history.entries[-1][-1].input_state, self.key)
 
     def trajectory(
-        self, said: Iterable[Any], agent: str | None, writers: Mapping[str, str] | None = None
+        self,
+        said: Sequence[Any],
+        agent: str | None,
+        writers: Writers | None = None,
+        thoughts: Sequence[tuple[int, Event]] = (),
     ) -> Trajectory:
-        """Messages and texts as events of the agents' names.
+        """Messages and texts as events of the agents' names, made when they are looked at.
 
         AI messages without a name, and texts, are said by whom `writers` has seen writing them; else by `agent`, where
-        there is no other agent who might have.
+        there is no other agent who might have. `thoughts` are put in, each before the message at that place.
         """
-        events: list[Event] = []
-        alone = agent if len(self.personas) < 2 else None
-        for one in said:
-            speaker = agent
-            if _unsigned(one):
-                speaker = next((found for mark in _marks(one) if (found := (writers or {}).get(mark))), alone)
-            if not isinstance(one, str):
-                events += Trajectory.from_messages([one], speaker)
-            elif one.strip():
-                events.append(Event.action(speaker or SOMEBODY, one))
-        return Trajectory.of(
-            replace(event, actor=self.aliases.get(event.actor, event.actor), channel=self.channel)
-            for event in events
-        )
+        only = next(iter(self.personas), None) if len(self.personas) == 1 else None
+        alone = (agent or only) if len(self.personas) < 2 else None
+        hears = agent or SOMEBODY
+        messages = said if isinstance(said, Messages) else Messages(list(said))
+        # The thought at place n has the slot of its message and of the thoughts before it.
+        thought_at = {place + at: thought for at, (place, thought) in enumerate(thoughts)}
+        taken = sorted(thought_at)
 
-    def writers(self, history: History, said: Iterable[Any]) -> Mapping[str, str]:
-        """Who wrote what has no name in `said`: the agent of the node run, else the node, as far as the history has
-        seen it.
+        def speaker(one: Any) -> str:
+            name = None if isinstance(one, str) else one.name
+            if not name:
+                name = (writers and writers.of(one)) or alone or SOMEBODY
+            return self.aliases.get(name, name)
 
-        By the id of a message, or by its text if it has none; a text that two have written is nobody's.
-        """
-        found: dict[str, str] = {}
-        if not any(map(_unsigned, said)):
-            return found
-        for superstep in history.entries[:-1]:
-            for item in superstep:
-                written = [one for one in self._written(item) if _unsigned(one)]
-                who = (self.acting(item) or item.node) if written else ""
-                for one in written:
-                    mark = _marks(one)[0]
-                    if found.setdefault(mark, who) != who and mark.startswith(_TEXT):
-                        found[mark] = SOMEBODY
+        def actor_at(slot: int) -> str | None:
+            if (thought := thought_at.get(slot)) is not None:
+                return thought.actor
+            one = messages[slot - bisect_left(taken, slot)]
+            acts = isinstance(one, str | AIMessage) or (isinstance(one, HumanMessage) and one.name)
+            return speaker(one) if acts else None
+
+        def event_at(slot: int) -> Event | None:
+            if (thought := thought_at.get(slot)) is not None:
+                return thought
+            at = slot - bisect_left(taken, slot)
+            one = messages[at]
+            if isinstance(one, str):
+                if not one or one.isspace():
+                    return None
+                return Event("action", speaker(one), one, "TALK", at, self.channel)
+            if not (actor := actor_at(slot)):
+                return event_of(one, self.aliases.get(hears, hears), seq=at, channel=self.channel)
+            event = event_of(one, actor, seq=at, channel=self.channel)
+            return event and (event if event.actor == actor else replace(event, actor=actor))
+
+        return Trajectory(LazyEvents(len(messages) + len(taken), event_at, actor_at))
+
+    def writers(self, history: History) -> Writers:
+        """Who wrote what has no name in the conversation of the newest node run."""
+        return Writers(self, history)
+
+    def found_in(self, history: History) -> _Found:
+        """What is found in that history, with what was found in it before."""
+        if not isinstance(history, CausalHistory):
+            return self._looked(_Found(), list(history.earlier()))
+        # Past a subgraph is another than past the graph around it.
+        key = (history.thread_id or history.run_id, history.entries[-1][-1].namespace)
+        seq = history.past.seq
+        with self._lock:
+            found = self._found.setdefault(key, _Found())
+            self._found.move_to_end(key)
+            while len(self._found) > _MOST_THREADS:
+                self._found.popitem(last=False)
+            new = seq - found.seq
+            items = list(islice(history.earlier(), new + 1)) if new >= 0 else []
+            if len(items) > new >= 0 and items[new].id == found.newest:
+                del items[new:]
+            elif seq:  # it is a fork, or nobody has looked for long
+                found = self._found[key] = _Found()
+                items = list(history.earlier())
+            if items:
+                found.seq, found.newest = seq, items[0].id
+            return self._looked(found, items)
+
+    def _looked(self, found: _Found, items: Sequence[HistoryItem]) -> _Found:
+        for item in reversed(items):
+            found.look_at(self, item)
         return found
 
-    def _written(self, item: HistoryItem) -> list[Any]:
+    def wrote(self, item: HistoryItem) -> list[Any]:
+        """What a node run has added to the conversation."""
         try:
-            now = messages_in(item.output_state.get(self.key))
+            now = messages_at(item.output_state, self.key)
             # Only a node that returns several messages may return the conversation that it was given.
-            return new_of(messages_in(item.input_state.get(self.key)), now) if len(now) > 1 else now
-        except (TypeError, ValueError, NotImplementedError):
+            return list(new_of(messages_at(item.input_state, self.key), now) if len(now) > 1 else now)
+        except (TypeError, ValueError, NotImplementedError, ConfigurationError):
             return []
 
     def target(self, trajectory: Trajectory, agent: str | None) -> Target:
@@ -135,42 +185,139 @@ class Cast:
         return Target(trajectory=trajectory, agent=agent, personas=personas, channel=self.channel)
 
 
-_TEXT = "text "
+class Writers:
+    """Who wrote the messages and texts without a name in the conversation of a node run: the agent of the node run that
+    added it, else its node, as far as the history has seen it."""
+
+    def __init__(self, cast: Cast, history: History) -> None:
+        self._cast = cast
+        self._history = history
+
+    @cached_property
+    def _found(self) -> _Found:
+        return self._cast.found_in(self._history)
+
+    def of(self, one: Any) -> str | None:
+        """Who wrote that, None if nobody was seen writing it."""
+        id = None if isinstance(one, str) else one.id
+        found = self._found
+        who = found.by_id.get(id) if id else None
+        return found.by_text.get(_text_of(one)) if who is None and found.by_text else who
+
+
+class _Found:
+    """What has been found in a history that grows: each node run is looked at once.
+
+    A message is known by its id, or by its text if it has none; a text that two have written is nobody's.
+    """
+
+    __slots__ = ("by_id", "by_text", "newest", "seq")
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, str] = {}
+        self.by_text: dict[str, str] = {}
+        self.seq = 0
+        self.newest = ""
+
+    def look_at(self, cast: Cast, item: HistoryItem) -> None:
+        who: str | None = None
+        for one in cast.wrote(item):
+            if not _unsigned(one):
+                continue
+            who = who or cast.acting(item) or item.node
+            if isinstance(one, str) or not one.id:
+                text = _text_of(one)
+                if self.by_text.setdefault(text, who) != who:
+                    self.by_text[text] = SOMEBODY
+            else:
+                self.by_id.setdefault(one.id, who)
+        for known in (self.by_id, self.by_text):
+            while len(known) > _MOST_KNOWN:
+                del known[next(iter(known))]
+
+
+_MOST_KNOWN = 1_000
+"""Of how many messages without a name, the newest of a thread, the writer is remembered."""
+_MOST_THREADS = 256
 
 
 def _unsigned(one: Any) -> bool:
     return isinstance(one, str) or (isinstance(one, AIMessage) and not one.name)
 
 
-def _marks(one: Any) -> list[str]:
-    """What a text or message may be known by, the surest first."""
-    if isinstance(one, str):
-        return [_TEXT + one]
-    return [*([f"id {one.id}"] if one.id else []), _TEXT + str(one.text)]
+def _text_of(one: Any) -> str:
+    return one if isinstance(one, str) else str(one.text)
+
+
+class Messages(Sequence[Any]):
+    """The messages and texts in a part of a state. One that is written otherwise is made a message when it is looked
+    at, so raises what `convert_to_messages` raises then. Only where all are texts is a text not a message."""
+
+    __slots__ = ("_texts", "parts")
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+        self._texts = bool(parts) and isinstance(parts[0], str) and all(isinstance(one, str) for one in parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Messages: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return Messages(self.parts[index])
+        one = self.parts[index]
+        if isinstance(one, BaseMessage) or self._texts:
+            return one
+        return convert_to_messages([one])[0]
 
 
 _ROLES = frozenset({"human", "user", "ai", "assistant", "function", "tool", "system", "developer"})
 
 
-def messages_in(value: Any) -> list[Any]:
-    """The messages and texts in a part of a state, which may be a single one: a text, a message, or what LangChain
-    takes for a message, `{"role": ..., "content": ...}` or `("ai", ...)`.
+def messages_at(state: Mapping[str, Any], key: str) -> Messages:
+    """The messages at that key of a state. Raises what `messages_in` raises."""
+    # Past the view of the history, which copies each message that is looked at.
+    return messages_in(dict.get(state, key) if isinstance(state, dict) else state.get(key))
 
-    Raises what `convert_to_messages` raises, and `ConfigurationError` where the history keeps digests alone.
+
+def messages_in(value: Any) -> Messages:
+    """The messages and texts in a part of a state, which may be a single one: a text, a message, or what LangChain
+    takes for a message, `{"role": ..., "content": ...}` or `("ai", ...)`. Of an `Overwrite`, what it writes.
+
+    Raises `TypeError` for what is none of these, and `ConfigurationError` where the history keeps digests alone.
     """
+    value = overwriting(value)[1]
     if value is None:
-        return []
+        return Messages([])
     if isinstance(value, Digest):
         raise ConfigurationError(
             "what was said cannot be judged, because the history keeps digests alone. "
             "Use ArbiterOS(snapshot='shallow') or 'deep'."
         )
     if isinstance(value, str | BaseMessage):
-        return [value]
+        return Messages([value])
     if is_single(value):
-        return list(convert_to_messages([value]))
-    parts = list(value)
-    return parts if all(isinstance(part, str) for part in parts) else list(convert_to_messages(parts))
+        return Messages(list(convert_to_messages([value])))
+    parts: Any = value
+    # Past the iterator of a read-only view, which copies each message.
+    return Messages(list[Any].__getitem__(parts, slice(None)) if isinstance(value, list) else list(parts))
+
+
+def overwriting(value: Any) -> tuple[bool, Any]:
+    """Whether that is an `Overwrite`, in any of the forms in which LangGraph takes one, and what it writes."""
+    if isinstance(value, Overwrite):
+        return True, value.value
+    form: Any = value
+    if isinstance(value, Mapping):
+        if set(form) == {"__overwrite__"}:
+            return True, form["__overwrite__"]
+        if set(form) == {"value", "type"} and form["type"] == "__overwrite__":
+            return True, form["value"]
+    return False, form
 
 
 def is_single(value: Any) -> bool:
@@ -181,13 +328,16 @@ def is_single(value: Any) -> bool:
     return isinstance(value, str | BaseMessage | Mapping)
 
 
-def new_of(given: list[Any], now: list[Any]) -> list[Any]:
-    """What is new of what a node says: it may return the whole conversation that it was given."""
-    if now[: len(given)] != given:
+def new_of(given: Messages, now: Messages) -> Messages:
+    """What is new of what a node says: it may return the conversation that it was given, or a part of it."""
+    if now.parts[: len(given)] == given.parts:
+        new = now[len(given) :]
+        # Messages have ids; texts that are the same as those before may well be said again.
+        return new if new or not all(isinstance(one, str) for one in now.parts) else now
+    if len(now) == 1:
         return now
-    new = now[len(given) :]
-    # Messages have ids; texts that are the same as those before may well be said again.
-    return new if new or not all(isinstance(one, str) for one in now) else now
+    known = {id(one) for one in given.parts if not isinstance(one, str)}
+    return Messages([one for one in now.parts if id(one) not in known])
 
 
 def config_for(configs: GateConfig | Mapping[str, GateConfig], cast: Cast, agent: str | None) -> GateConfig:

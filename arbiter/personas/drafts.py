@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter.history import History
-from arbiter.personas.conversation import Cast, is_single, messages_in, new_of
+from arbiter.personas.conversation import Cast, is_single, messages_at, messages_in, new_of
 from arbiter.personas.texts import jaccard, tokens
 from arbiter.personas.trajectories import Trajectory
 
@@ -18,27 +18,31 @@ from arbiter.personas.trajectories import Trajectory
 class Draft:
     """What an agent (None: nobody knows which) is about to say, and what was said before.
 
-    `own` are the texts of its messages so far. `acts`: it does something else than say `text`, such as call a tool.
+    `acts`: it does something else than say `text`, such as call a tool.
     """
 
     agent: str | None
     text: str
     before: Trajectory
-    own: tuple[str, ...] = ()
     acts: bool = False
+
+    def own(self, last: int) -> tuple[str, ...]:
+        """The texts of the agent's newest messages, at most so many, oldest first."""
+        if self.agent is None:
+            return ()
+        return tuple(event.text for event in self.before.actions_of(self.agent, last=last))
 
 
 def draft_of(cast: Cast, history: History, output: Mapping[str, Any], known: str | None = None) -> Draft:
     """The draft in the output of the newest node run. Only what is new in it counts, and no message of somebody else
     than an agent. `known` is who acts where nothing else says so."""
-    given = messages_in(history.entries[-1][-1].input_state.get(cast.key))
-    said = [one for one in new_of(given, messages_in(output.get(cast.key))) if is_said(cast, one)]
+    given = cast.given(history)
+    said = [one for one in new_of(given, messages_at(output, cast.key)) if is_said(cast, one)]
     named = (cast.name(one.name) for one in said if isinstance(one, BaseMessage) and one.name)
     agent = next(named, None) or cast.acting(history.entries[-1][-1]) or known
-    before = cast.trajectory(given, agent, cast.writers(history, given))
+    before = cast.trajectory(given, agent, cast.writers(history))
     text = "\n".join(filter(None, map(_text, said)))
-    own = tuple(event.text for event in before.actions_of(agent)) if agent else ()
-    return Draft(agent, text, before, own, any(map(_acts, said)))
+    return Draft(agent, text, before, any(map(_acts, said)))
 
 
 def is_said(cast: Cast, one: Any) -> bool:

@@ -12,9 +12,9 @@ from arbiter.instructions import Instruction
 from arbiter.models import ChatModel, visible
 from arbiter.personas.answers import HIGHEST
 from arbiter.personas.characters import Persona
-from arbiter.personas.conversation import Cast, messages_in, new_of
+from arbiter.personas.conversation import Cast, messages_at, new_of
 from arbiter.personas.judges import Judge, judge_of
-from arbiter.personas.propositions import PropositionSet, load_propositions
+from arbiter.personas.propositions import DEFAULT_WINDOWS, PropositionSet, load_propositions
 from arbiter.personas.scorers import (
     AdherenceScorer,
     ConsistencyScorer,
@@ -23,10 +23,12 @@ from arbiter.personas.scorers import (
     IdeasScorer,
     ScorerResult,
 )
-from arbiter.personas.trajectories import SOMEBODY, Trajectory
+from arbiter.personas.trajectories import SOMEBODY, Trajectory, window
 from arbiter.verdicts import EvaluationResult
 
 T = TypeVar("T")
+RECENT = 100
+"""How many earlier messages of an agent an evaluator looks at: a conversation may be of any length."""
 
 
 class DimensionEvaluator(NodeEvaluator):
@@ -103,12 +105,12 @@ class DimensionEvaluator(NodeEvaluator):
         agent = _agent(persona)
         known = cast or Cast(_known(persona), key=self.key)
         try:
-            before = messages_in(item.input_state.get(self.key))
-            now = new_of(before, messages_in(item.output_state.get(self.key)))
-            earlier = known.trajectory(before, agent, cast.writers(history, before) if cast else None)
+            before = messages_at(item.input_state, self.key)
+            now = new_of(before, messages_at(item.output_state, self.key))
+            earlier = known.trajectory(before, agent, cast.writers(history) if cast else None)
+            current = Trajectory.of(known.trajectory(now, agent))
         except (TypeError, ValueError, NotImplementedError) as error:
             raise self.abstained(history, f"{self.key!r} holds no messages: {error}") from None
-        current = known.trajectory(now, agent)
         if not current.actors:
             raise self.abstained(history, f"node {item.node!r} said nothing at {self.key!r}")
         return earlier, current
@@ -209,7 +211,7 @@ class AdherenceEvaluator(DimensionEvaluator):
 class SelfConsistencyEvaluator(DimensionEvaluator):
     """Whether what the node says sounds like what the same agent said before: pairs of an earlier and a new message.
 
-    Earlier messages are those that the node was given. The agent's messages are those with the name or id of
+    Earlier messages are the last hundred that the node was given. The agent's messages are those with the name or id of
     `persona`, and those without one.
     """
 
@@ -244,11 +246,12 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said_by(history, self.persona)
-        return self.scorer.score(current, earlier)
+        return self.scorer.score(current, Trajectory(earlier.actions_of(self.agent, last=RECENT)))
 
 
 class FluencyEvaluator(DimensionEvaluator):
-    """Whether an agent says new things in new words: all its messages that the node was given or wrote.
+    """Whether an agent says new things in new words: its messages that the node was given, at most the last hundred,
+    and those that it wrote.
 
     These are the ones with the name or id of `persona`, and those without one.
     """
@@ -277,13 +280,14 @@ class FluencyEvaluator(DimensionEvaluator):
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said_by(history, self.persona)
-        return self.scorer.score(Trajectory.of([*earlier, *current]))
+        return self.scorer.score(Trajectory.of([*earlier.actions_of(self.agent, last=RECENT), *current]))
 
 
 class ConvergenceEvaluator(DimensionEvaluator):
     """Whether the participants of a conversation keep voices of their own: high is distinct.
 
-    All messages that the node was given or wrote are the conversation, each said by its name.
+    The first ten and the last hundred messages that the node was given, and those that it wrote, are the conversation,
+    each said by its name.
     """
 
     def __init__(
@@ -307,7 +311,8 @@ class ConvergenceEvaluator(DimensionEvaluator):
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said(history)
-        return self.scorer.score(Trajectory.of([*earlier, *current]))
+        shown = window(earlier.events, *DEFAULT_WINDOWS["evaluation"])
+        return self.scorer.score(Trajectory.of([*shown.head, *shown.tail, *current]))
 
 
 class IdeasQuantityEvaluator(DimensionEvaluator):

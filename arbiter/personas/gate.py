@@ -228,7 +228,8 @@ class PersonaGate(CorrectionGate):
             return Correction.commit()  # a call of a tool, say: nothing is said
         if draft.agent is None:
             return case.unknown(number)
-        if len(draft.own) < config.minimum_required_qty_of_actions:
+        minimum = config.minimum_required_qty_of_actions
+        if len(draft.own(minimum)) < minimum:
             attempts.append(Attempt(number=number, text=draft.text, token_usage=NO_TOKENS))
             return case.decided("passed", attempts[-1])
         attempt = yield from self._checked(number, draft, config)
@@ -278,10 +279,11 @@ class PersonaGate(CorrectionGate):
         asked: dict[Dimension, Steps[Judgements]] = {}
         found: dict[Dimension, Judgements | BaseException] = {}
         target = self.cast.target(draft.before, draft.agent)
+        own = draft.own(RECENT)
         for dimension in thresholds:
             if self._lacks_persona(dimension, draft.agent):
                 found[dimension] = LookupError(f"there is no persona of {draft.agent!r} to judge by")
-            elif dimension != "consistency" or draft.own:
+            elif dimension != "consistency" or own:
                 asked[dimension] = self._asking(dimension, draft, target)
         judged: Mapping[Dimension, Judgements | BaseException] = {}
         if asked:
@@ -291,7 +293,7 @@ class PersonaGate(CorrectionGate):
             dimension: _check(found.get(dimension), threshold, self._set(dimension, draft.agent))
             for dimension, threshold in thresholds.items()
         }
-        similarity, similar = similarity_to(draft.text, draft.own[-RECENT:])
+        similarity, similar = similarity_to(draft.text, own)
         return Attempt(
             number=number,
             text=draft.text,

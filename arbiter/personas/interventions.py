@@ -25,7 +25,7 @@ from arbiter.models import ChatModel
 from arbiter.personas.answers import HIGHEST
 from arbiter.personas.asking import Steps
 from arbiter.personas.characters import Persona
-from arbiter.personas.conversation import AgentOf, Cast
+from arbiter.personas.conversation import AgentOf, Cast, Messages, Writers
 from arbiter.personas.engine import JudgeResult, PropositionEngine, Target
 from arbiter.personas.judges import Judge
 from arbiter.personas.propositions import Proposition, variables_in
@@ -160,7 +160,7 @@ class _Interventions(Advisor):
     # Evaluating
 
     def _evaluating(self, history: History, item: HistoryItem) -> _Evaluating[None]:
-        talk = self.cast.before(history)
+        talk = self.cast.given(history), self.cast.writers(history)
         run = _run_of(history)
         thoughts: list[tuple[str, str]] = []
         for intervention in self.interventions:
@@ -174,7 +174,7 @@ class _Interventions(Advisor):
                         waiting.append(nudge)
                     kept = self._kept.setdefault((run, agent), []) if intervention.persist else None
                     if kept is not None and nudge not in (known for _, known in kept):
-                        kept.append((len(talk), nudge))
+                        kept.append((len(talk[0]), nudge))
                 for known in (self._waiting, self._kept):
                     while len(known) > _KEPT:
                         known.popitem(last=False)
@@ -182,7 +182,7 @@ class _Interventions(Advisor):
     def _targets(
         self,
         intervention: Intervention,
-        talk: Trajectory,
+        talk: tuple[Messages, Writers],
         run: str,
         thoughts: Sequence[tuple[str, str]],
     ) -> list[Target]:
@@ -190,12 +190,12 @@ class _Interventions(Advisor):
         kept: list[tuple[int, Event]] = []
         for agent in intervention.agents:
             kept += [(at, _thought(agent, nudge)) for at, nudge in self._kept.get((run, agent), ())]
-        events = list(talk.events)
-        for at, event in sorted(kept, key=lambda pair: pair[0], reverse=True):
-            events.insert(at, event)
         known = {event.text for _, event in kept}
-        events += [_thought(agent, nudge) for agent, nudge in thoughts if nudge not in known]
-        seen = Trajectory.of(events)
+        said, writers = talk
+        now = [(len(said), _thought(agent, nudge)) for agent, nudge in thoughts if nudge not in known]
+        # What was said may have become shorter since.
+        placed = sorted(((min(at, len(said)), event) for at, event in kept), key=lambda pair: pair[0])
+        seen = self.cast.trajectory(said, None, writers, [*placed, *now])
         return [self.cast.target(seen, agent) for agent in intervention.agents] or [
             self.cast.target(seen, None)
         ]

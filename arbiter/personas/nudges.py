@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from itertools import combinations
 from typing import Any, Literal
 
 from arbiter.errors import ConfigurationError
@@ -15,7 +16,8 @@ from arbiter.personas.interventions import Condition, Effect, Intervention, Inte
 from arbiter.personas.judges import Judge
 from arbiter.personas.propositions import Proposition
 from arbiter.personas.scorers import weighted_mean
-from arbiter.personas.texts import vocabulary_similarity
+from arbiter.personas.texts import tokens
+from arbiter.personas.trajectories import window
 from arbiter.states import is_whole
 
 NudgeKind = Literal[
@@ -62,8 +64,10 @@ def anti_convergence(
     name: str = "anti_convergence",
     **settings: Any,
 ) -> InterventionBatch:
-    """Keeps voices apart: fires when the speakers share at least `convergence_threshold` of their vocabulary (mean over
-    all pairs; 0 asks the judge alone) and a judge finds that they agree too readily. Each agent then gets a nudge.
+    """Keeps voices apart: fires when the agents share at least `convergence_threshold` of their words (`shared_words`,
+    mean over all pairs; 0 asks the judge alone) and a judge finds that they agree too readily. Each agent then gets a
+    nudge. Both look at the same part of the conversation, its first 5 and last 15 events unless `first_n` and `last_n`
+    say otherwise; of it only what the agents say counts, and not what a host says.
 
     `nudges` says of what kind each agent's nudge is, by name. With a `config` only those agents are nudged for which
     `anti_convergence_enabled` is set. Agents with different thresholds have an intervention each.
@@ -81,7 +85,7 @@ def anti_convergence(
     effect = _nudging(cast, nudges, "devils_advocate", name)
     each = [
         Intervention(group, judge=judge, agents=known, name=name, persist=persist, **made)
-        .set_functional_precondition(_converged(threshold))
+        .set_functional_precondition(_converged(cast, threshold, made["first_n"], made["last_n"]))
         .set_propositional_precondition(
             Proposition("agreeing", AGREEING, target_type="environment", include_personas=False)
         )
@@ -140,24 +144,36 @@ def _of_cast(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: settings[key] for key in ("key", "agent_of", "channel") if key in settings}
 
 
-def _converged(threshold: float) -> Condition:
+def _converged(cast: Cast, threshold: float, first_n: int, last_n: int) -> Condition:
     def converged(targets: list[Target]) -> bool:
-        said: dict[str, list[str]] = {}
-        for event in targets[0].trajectory:
-            if event.kind == "action" and event.type == "TALK":
-                said.setdefault(event.actor, []).append(event.text)
-        pairs = vocabulary_similarity(said)
-        alike = weighted_mean((1.0, value) for value in pairs.values())
+        words: dict[str, set[str]] = {}
+        shown = window(targets[0].trajectory.events, first_n, last_n)
+        for event in (*shown.head, *shown.tail):
+            if event.kind == "action" and event.type == "TALK" and event.actor in cast.personas:
+                words.setdefault(event.actor, set()).update(tokens(event.text))
+        alike = weighted_mean(
+            (1.0, shared_words(one, other)) for one, other in combinations(words.values(), 2)
+        )
         return alike is not None and alike >= threshold
 
     return converged
 
 
+def shared_words(one: Set[str], other: Set[str]) -> float:
+    """The share of the smaller vocabulary that the other has too, 0.0 to 1.0; 0.0 if one is empty.
+
+    Whoever echoes has little that the other has not said, however much more the other says. That is why it is not the
+    Jaccard overlap, which stays below 0.6 even where three speakers repeat one another.
+    """
+    smaller = min(len(one), len(other))
+    return len(one & other) / smaller if smaller else 0.0
+
+
 def _many(threshold: int) -> Condition:
     def many(targets: list[Target]) -> bool:
         target = targets[0]
-        said = target.trajectory.actions_of(target.agent or "")
-        return sum(event.type == "TALK" for event in said) >= threshold
+        said = target.trajectory.actions_of(target.agent or "", last=threshold, type="TALK")
+        return len(said) >= threshold
 
     return many
 

@@ -59,8 +59,7 @@ class RepetitionSuppressor(Advisor):
             return None
         if agent is None:
             return None
-        own = self.cast.before(history, agent).actions_of(agent)
-        messages = [event.text for event in own[-RECENT:]]
+        messages = [event.text for event in self.cast.before(history, agent).actions_of(agent, last=RECENT)]
         if len(messages) < 2 or repetition(messages, 3) <= config.repetition_threshold:
             return None
         phrases = "\n".join(f"- {phrase}" for phrase in repeated_phrases(messages))

@@ -432,7 +432,7 @@ class ConvergenceScorer(_Scorer):
         numbers = {" / ".join(pair): value for pair, value in alike.items()}
         lines = ["share of the words of two participants that both use:"]
         lines += [f"{visible(pair)}: {value:.4f}" for pair, value in numbers.items()]
-        element = self._element(None, conversation.events, evidence="\n".join(lines))
+        element = self._element(None, tuple(conversation), evidence="\n".join(lines))
         result = yield from self._judging([element], evidence=numbers)
         return replace(result, sample_size=len(conversation))
 

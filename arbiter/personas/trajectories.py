@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from itertools import islice
+from typing import Any, Literal, NamedTuple, overload
 
 from langchain_core.messages import (
     AIMessage,
@@ -50,6 +52,12 @@ class Event:
         """`actor` perceives something."""
         return cls("stimulus", actor, text, type, seq, channel)
 
+    def seen_by(self, agent: str) -> Event:
+        """The same from that agent's side: what another one did is a stimulus to it, from the other."""
+        if self.kind == "stimulus" or self.actor == agent:
+            return self
+        return Event("stimulus", agent, self.text, self.type, self.seq, self.channel, self.actor)
+
     def line(self, *, with_type: bool = False) -> str:
         """The event as exactly one line, whatever its text: line ends, and what cannot be seen, become codes."""
         text = shortened(self.text, MAX_EVENT)
@@ -73,11 +81,97 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[:half]} [... {len(text) - 2 * half:,} characters cut ...] {text[-half:]}"
 
 
+class LazyEvents(Sequence[Event]):
+    """Events that are made when somebody looks at them: the ends of a long conversation cost no more than a short one.
+
+    `slots` is how many events there are at most, and `at` gives the one of a slot, or None. `actor_at` says who acts in
+    a slot, if anybody does there, without making its event. Events are kept once they are made.
+    """
+
+    def __init__(
+        self, slots: int, at: Callable[[int], Event | None], actor_at: Callable[[int], str | None]
+    ) -> None:
+        self._slots = slots
+        self._make = at
+        self._actor_at = actor_at
+        self._known: dict[int, Event | None] = {}
+
+    def _at(self, slot: int) -> Event | None:
+        if slot not in self._known:
+            self._known[slot] = self._make(slot)
+        return self._known[slot]
+
+    @cached_property
+    def _all(self) -> tuple[Event, ...]:
+        return tuple(iter(self))  # without its length, which is that of this
+
+    def __iter__(self) -> Iterator[Event]:
+        return (event for slot in range(self._slots) if (event := self._at(slot)) is not None)
+
+    def __reversed__(self) -> Iterator[Event]:
+        return (event for slot in reversed(range(self._slots)) if (event := self._at(slot)) is not None)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Event, ...]: ...
+    def __getitem__(self, index: int | slice) -> Event | tuple[Event, ...]:
+        return self._all[index]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LazyEvents):
+            return self._all == other._all
+        return self._all == other
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+    def actions_of(self, agent: str) -> Iterator[Event]:
+        """Its actions, the newest first."""
+        for slot in reversed(range(self._slots)):
+            if self._actor_at(slot) == agent and (event := self._at(slot)) is not None:
+                yield event
+
+    def seen_by(self, agent: str) -> LazyEvents:
+        """As `Trajectory.seen_by`."""
+
+        def seen(slot: int) -> Event | None:
+            event = self._at(slot)
+            return event and event.seen_by(agent)
+
+        return LazyEvents(self._slots, seen, lambda slot: agent if self._actor_at(slot) == agent else None)
+
+    def window(self, first: int, last: int) -> Window:
+        """As `window`. What is omitted is counted in messages, whether or not they have a text."""
+        head: list[Event] = []
+        begin = 0
+        while begin < self._slots and len(head) < first:
+            if (event := self._at(begin)) is not None:
+                head.append(event)
+            begin += 1
+        tail: list[Event] = []
+        end = self._slots
+        while end > begin and len(tail) < last:
+            end -= 1
+            if (event := self._at(end)) is not None:
+                tail.append(event)
+        tail.reverse()
+        if end <= begin:
+            return Window((*head, *tail))
+        return Window(tuple(head), end - begin, tuple(tail))
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """Events in chronological order: an agent's own view, or a whole channel (then all are actions)."""
 
-    events: tuple[Event, ...] = ()
+    events: Sequence[Event] = ()
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Trajectory:
@@ -100,7 +194,8 @@ class Trajectory:
         System messages, which nobody in the conversation says, and messages without text are left out. Raises
         `ConfigurationError` for anything else than messages.
         """
-        return cls.of(_events_of(_messages(messages), agent or SOMEBODY, channel))
+        found = (event_of(message, agent or SOMEBODY, channel=channel) for message in _messages(messages))
+        return cls.of(event for event in found if event is not None)
 
     def __len__(self) -> int:
         return len(self.events)
@@ -113,28 +208,32 @@ class Trajectory:
         """Who acts in it, in the order of their first action."""
         return tuple(dict.fromkeys(event.actor for event in self.events if event.kind == "action"))
 
-    def actions_of(self, agent: str) -> tuple[Event, ...]:
-        """What that agent did."""
-        return tuple(event for event in self.events if event.kind == "action" and event.actor == agent)
+    def actions_of(
+        self, agent: str, *, last: int | None = None, type: str | None = None
+    ) -> tuple[Event, ...]:
+        """What that agent did, or the `last` so many of it; with a `type` only actions of that type."""
+        if isinstance(self.events, LazyEvents):
+            newest = self.events.actions_of(agent)
+        else:
+            newest = (
+                event for event in reversed(self.events) if event.kind == "action" and event.actor == agent
+            )
+        wanted = (event for event in newest if type is None or event.type == type)
+        return tuple(islice(wanted, last))[::-1]
 
     def seen_by(self, agent: str) -> Trajectory:
         """The same from one agent's side: the others' actions are stimuli to that agent, from them."""
-        return Trajectory(
-            tuple(
-                event
-                if event.actor == agent or event.kind == "stimulus"
-                else replace(event, kind="stimulus", actor=agent, source=event.actor)
-                for event in self.events
-            )
-        )
+        if isinstance(self.events, LazyEvents):
+            return Trajectory(self.events.seen_by(agent))
+        return Trajectory(tuple(event.seen_by(agent) for event in self.events))
 
     def text(self, first_n: int | None = None, last_n: int | None = None) -> str:
         """One line for each event of that window, with one that says how many are left out.
 
-        With types ("[THINK] ...") if any event is no "TALK".
+        With types ("[THINK] ...") if any of these events is no "TALK".
         """
         shown = window(self.events, first_n, last_n)
-        with_type = any(event.type != "TALK" for event in self.events)
+        with_type = any(event.type != "TALK" for event in (*shown.head, *shown.tail))
         lines = [event.line(with_type=with_type) for event in shown.head]
         if shown.omitted:
             lines.append(f"({shown.omitted} events omitted)")
@@ -165,17 +264,18 @@ def _messages(value: Any) -> list[BaseMessage]:
         raise ConfigurationError(f"expected messages that LangChain knows: {reason}") from None
 
 
-def _events_of(messages: Iterable[BaseMessage], agent: str, channel: str) -> Iterator[Event]:
-    for message in messages:
-        text = str(message.text)
-        if isinstance(message, SystemMessage) or not text.strip():
-            continue
-        if isinstance(message, AIMessage):
-            yield Event.action(message.name or agent, text, channel=channel)
-        elif isinstance(message, HumanMessage) and message.name:
-            yield Event.action(message.name, text, channel=channel)
-        else:
-            yield Event.stimulus(agent, text, channel=channel)
+def event_of(message: BaseMessage, agent: str, *, seq: int = 0, channel: str = "") -> Event | None:
+    """A message as an event. `agent` acts in an AI message without a name, and hears what nobody in particular says.
+    None for what is no part of the conversation."""
+    content: object = message.content
+    text = content if type(content) is str else str(message.text)
+    if not text or text.isspace() or isinstance(message, SystemMessage):
+        return None
+    if isinstance(message, AIMessage):
+        return Event("action", message.name or agent, text, "TALK", seq, channel)
+    if isinstance(message, HumanMessage) and message.name:
+        return Event("action", message.name, text, "TALK", seq, channel)
+    return Event("stimulus", agent, text, "TALK", seq, channel)
 
 
 class Window(NamedTuple):
@@ -194,6 +294,8 @@ def window(events: Sequence[Event], first_n: int | None, last_n: int | None) -> 
     if first_n is None and last_n is None:
         return Window(tuple(events))
     first, last = first_n or 0, last_n or 0
+    if isinstance(events, LazyEvents):
+        return events.window(first, last)
     omitted = len(events) - first - last
     if omitted <= 0:
         return Window(tuple(events))
