@@ -37,7 +37,7 @@ from arbiter.recorder import Recorder
 from arbiter.registry import Registry
 from arbiter.shadow import ShadowReport
 from arbiter.states import Snapshot
-from arbiter.weaving import Rules, ledger_of, weave
+from arbiter.weaving import Origin, Rules, ledger_of, weave
 from arbiter.weaving.govern import (
     Label,
     attach,
@@ -95,7 +95,7 @@ class ArbiterOS:
         self._named: set[Instruction] = set()
         """Instructions of labels and functions, which nobody here keeps."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
-        self._governed: weakref.WeakSet[Graph] = weakref.WeakSet()
+        self._governed: weakref.WeakSet[Origin] = weakref.WeakSet()
 
     # Constitution
 
@@ -370,20 +370,19 @@ class ArbiterOS:
                 )
             if not instructions and not schemas:
                 return graph
-            graph = ledger.original
+            graph = ledger.origin.graph
         rules = rules_for(graph, instructions, schemas, strict=self._strict, packs=self._bindings)
         with self._lock:
             check_registered(self._core.registry, graph, rules)
             governed = weave(graph, self._core, rules)
-            self._governed.add(governed)
+            self._governed.add(cast(Any, ledger_of(governed)).origin)
         return governed
 
     def _originals(self) -> list[tuple[Graph, Rules]]:
         """The graphs that are governed, as they were before, and by which rules."""
         # They are kept by the governed graph, and not here: a node's function may hold that, `self.app` say, and would
         # keep it alive as long as this object.
-        ledgers = [ledger_of(governed) for governed in self._governed]
-        return [(ledger.original, ledger.rules) for ledger in ledgers if ledger is not None]
+        return [(origin.graph, origin.rules) for origin in self._governed]
 
     def _govern_callable(self, target: Any, instruction: Instruction | str | None, schemas: Any) -> Any:
         body: Any = target
@@ -421,7 +420,7 @@ class ArbiterOS:
         if ledger is None:
             rules = rules_for(target, instructions, None, strict=False, packs=self._bindings)
         else:
-            rules = ledger.rules
+            rules = ledger.origin.rules
         return lint(target, self._core.registry, rules, strict=self._strict)
 
     # Running

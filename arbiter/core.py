@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from arbiter.lifecycle import Settings
 from arbiter.recorder import Recorder
@@ -16,3 +17,7 @@ class Core:
     registry: Registry
     recorder: Recorder
     settings: Settings
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Core:
+        """What is copied stays governed by the same `ArbiterOS`."""
+        return self

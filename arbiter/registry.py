@@ -122,6 +122,9 @@ class Plan:
     empty: bool = True
     """Nothing applies: there is nothing to decide, only to record."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self
+
 
 class Registry:
     """Contracts in the order in which they were added. `version` grows with each."""

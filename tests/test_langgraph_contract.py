@@ -18,6 +18,7 @@ from langgraph.channels.base import BaseChannel
 from langgraph.channels.last_value import LastValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.constants import START
+from langgraph.errors import EmptyChannelError
 from langgraph.graph import StateGraph
 from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel import Pregel
@@ -227,6 +228,41 @@ def test_a_channel_that_nobody_wrote_to_is_told_of_each_superstep() -> None:
     graph.channels["told"] = Told(int, "told")
     graph.invoke({"log": []})
     assert told == [0, 0, 0]  # the input's, a, b
+
+
+def test_an_empty_channel_is_saved_and_not_read() -> None:
+    """`checkpoint()` decides what is saved, `get` what is read."""
+
+    class Hidden(LastValue[Any]):
+        def get(self) -> Any:
+            raise EmptyChannelError
+
+        def checkpoint(self) -> Any:
+            return self.value
+
+        def from_checkpoint(self, checkpoint: Any) -> Any:
+            new = Hidden(self.typ, self.key)
+            new.value = checkpoint
+            return new
+
+    read: list[Any] = []
+
+    def node(state: State, config: RunnableConfig) -> State:
+        conf: Any = config.get("configurable", {})
+        conf[_constants.CONFIG_KEY_SEND]([("hidden", 1)])
+        reader = conf[_constants.CONFIG_KEY_READ]
+        read.extend([reader("hidden"), reader(["hidden"]), reader(["hidden"], True)])
+        return {}
+
+    saver = InMemorySaver()
+    graph = compiled(node, checkpointer=saver)
+    graph.channels["hidden"] = Hidden(int, "hidden")
+    for _ in range(2):
+        graph.invoke({"log": []}, thread("1"))
+    assert read == [None, {}, {}] * 2
+    saved = saver.get_tuple(thread("1"))
+    assert saved is not None
+    assert saved.checkpoint["channel_values"]["hidden"] == 1
 
 
 def test_the_reader_of_a_task_holds_the_channels() -> None:

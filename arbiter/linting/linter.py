@@ -53,7 +53,7 @@ def compiled(graph: object) -> Graph:
     if not isinstance(target, Pregel):
         raise NotAGraphError(f"cannot lint {graph!r}: expected a compiled graph or a StateGraph.")
     ledger = ledger_of(cast(object, target))
-    return cast(Any, target) if ledger is None else ledger.original
+    return cast(Any, target) if ledger is None else ledger.origin.graph
 
 
 def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Iterator[Finding]:

@@ -192,7 +192,7 @@ def read_graph(
         level.nodes[name] = Node(
             name=name,
             full=":".join((*path, name)),
-            instruction=rules(path, name, node, graph).instruction,
+            instruction=rules(path, name, node).instruction,
             inner=None if inner is None else read_graph(inner, rules, policies, (*path, name)),
             pauses=look.pauses or _stops_at(graph, name),
             deferred=bool(getattr(specs.get(name), "defer", False)),

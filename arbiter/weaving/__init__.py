@@ -10,7 +10,7 @@ See docs/design/weaving.md.
 """
 
 from arbiter.weaving.asking import aask_human, ask_human
-from arbiter.weaving.channel import LEDGER
+from arbiter.weaving.channel import LEDGER, Origin
 from arbiter.weaving.graph import NodeRule, Rules, governed_nodes, ledger_of, subgraph_of, targets_of, weave
 from arbiter.weaving.node import GovernedNode, Visit, with_handlers
 
@@ -18,6 +18,7 @@ __all__ = [
     "LEDGER",
     "GovernedNode",
     "NodeRule",
+    "Origin",
     "Rules",
     "Visit",
     "aask_human",

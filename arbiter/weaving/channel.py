@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from langgraph._internal._constants import (
 )
 from langgraph._internal._typing import MISSING
 from langgraph.channels.base import BaseChannel
+from langgraph.errors import EmptyChannelError
 from langgraph.pregel import Pregel
 
 from arbiter.core import Core
@@ -21,23 +23,38 @@ from arbiter.recorder import Loop
 LEDGER = "__arbiter_ledger"
 
 
+class Origin:
+    """The graph that a governed one was made from, and the rules by which its nodes are governed."""
+
+    __slots__ = ("__weakref__", "core", "graph", "rules", "source")
+
+    def __init__(
+        self, core: Core, graph: Pregel[Any, Any, Any, Any], rules: Any, source: Origin | None = None
+    ) -> None:
+        self.core = core
+        self.graph = graph
+        self.rules = rules
+        self.source = source
+        """Of a copy, that of the governed graph that was copied. Contracts are checked against it, so it stays."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+        return Origin(self.core, copy.deepcopy(self.graph, memo), self.rules, self)
+
+
 class LedgerChannel(BaseChannel[Any, Fact, Value]):
-    """Holds the ledger value of a graph. Its `get` gives the channel itself: value and execution.
+    """Holds the ledger value of a graph. Saved with every checkpoint, and empty to everyone who reads channels: the
+    state that tools, middleware and edges get is read channel by channel. See `ledger_in`.
 
     LangGraph makes one instance for each execution of the graph, so the instance also stands for that
     execution (`loop`).
     """
 
-    __slots__ = ("core", "done", "loop", "original", "past", "rules")
+    __slots__ = ("core", "done", "loop", "origin", "past")
 
-    def __init__(
-        self, core: Core, original: Pregel[Any, Any, Any, Any], rules: Any, key: str = LEDGER
-    ) -> None:
+    def __init__(self, origin: Origin, key: str = LEDGER) -> None:
         super().__init__(dict, key)
-        self.core = core
-        self.original = original
-        self.rules = rules
-        """What its nodes were governed by."""
+        self.core = core = origin.core
+        self.origin = origin
         self.past = Past({}, keep=core.settings.facts)
         self.loop: Loop | None = None
         self.done: dict[str, tuple[Fact, Any]] = {}
@@ -58,12 +75,19 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
         return dict
 
     def _with(self, past: Past, loop: Loop | None) -> LedgerChannel:
-        new = LedgerChannel(self.core, self.original, self.rules, self.key)
+        new = LedgerChannel(self.origin, self.key)
         new.past, new.loop = past, loop
         return new
 
     def copy(self) -> LedgerChannel:
         return self._with(self.past, self.loop)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LedgerChannel:
+        if self.loop is None:  # that of a graph, which is copied
+            return LedgerChannel(copy.deepcopy(self.origin, memo), self.key)
+        new = self.copy()
+        new.done = dict(self.done)
+        return new
 
     def from_checkpoint(self, checkpoint: Value | Any) -> LedgerChannel:
         value: Value = {} if checkpoint is MISSING else checkpoint
@@ -73,13 +97,14 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
         return self.past.value or MISSING
 
     def get(self) -> Any:
-        return self
+        raise EmptyChannelError
 
     def is_available(self) -> bool:
-        return True
+        # At the end of a superstep LangGraph calls `update`, where nobody has written, on available channels only.
+        return bool(self.done)
 
     def update(self, values: Sequence[Fact]) -> bool:
-        # Also called, with nothing, at the end of a superstep in which nobody has written.
+        # Also called, with nothing, at the end of a superstep whose facts were not written.
         if done := self.done:
             self.done = {}
             values = [*values, *_in_order(done)]
@@ -97,16 +122,9 @@ def _in_order(done: Mapping[str, tuple[Fact, Any]]) -> list[Fact]:
 
 
 def ledger_in(conf: dict[str, Any]) -> LedgerChannel:
-    """The hidden channel of the execution that a task belongs to.
-
-    LangGraph's reader is a partial that holds the channels. Calling it gathers the task's own writes first,
-    which takes as long as a fifth of a step of ours, so we look at what it holds, if it is as we know it.
-    """
-    read: Any = conf[CONFIG_KEY_READ]
-    try:
-        found: LedgerChannel = read.args[1][LEDGER]
-    except (AttributeError, IndexError, KeyError, TypeError):
-        found = read(LEDGER)
+    """The hidden channel of the execution that a task belongs to: LangGraph's reader is a partial that holds the
+    channels, and `ToolNode` takes them from there as well."""
+    found: LedgerChannel = conf[CONFIG_KEY_READ].args[1][LEDGER]
     return found
 
 

@@ -178,15 +178,15 @@ def rules_for(
     for key, value in shaped.given.items():
         shaped.given[key] = schemas_of(value, key)
 
-    fitting = {id(level): _packs_of(level, packs) for _, level in levels(graph)}
+    fitting = {path: _packs_of(level, packs) for path, level in levels(graph)}
 
-    def rule(path: tuple[str, ...], name: str, node: PregelNode, level: Graph) -> NodeRule:
+    def rule(path: tuple[str, ...], name: str, node: PregelNode) -> NodeRule:
         label = label_of(node.bound)
         instruction = (
             named.get(path, name)
             or (label.instruction if label else None)
             or _from_metadata(name, node)
-            or next(filter(None, (pack.instruction_of(name) for pack in fitting[id(level)])), None)
+            or next(filter(None, (pack.instruction_of(name) for pack in fitting[path])), None)
         )
         given = shaped.get(path, name)
         return NodeRule(instruction, given or (label.schemas if label else None))
@@ -196,7 +196,7 @@ def rules_for(
             ":".join((*path, name))
             for path, level in levels(graph)
             for name, node in governed_nodes(level).items()
-            if rule(path, name, node, level).instruction is None and subgraph_of(node) is None
+            if rule(path, name, node).instruction is None and subgraph_of(node) is None
         ]
         if bare:
             raise ConfigurationError(
@@ -254,7 +254,7 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
     applying: list[Graph] = []
     for path, level in levels(graph):
         for name, node in governed_nodes(level).items():
-            if contract.applies_to(name, rule(path, name, node, level).instruction):
+            if contract.applies_to(name, rule(path, name, node).instruction):
                 applying.append(level)
                 break
     if not applying:
@@ -299,7 +299,7 @@ def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> 
         return
     for path, level in levels(graph):
         for name, node in governed_nodes(level).items():
-            instruction = rule(path, name, node, level).instruction
+            instruction = rule(path, name, node).instruction
             names = [repr(gate.name) for gate in gates if gate.applies_to(name, instruction)]
             if len(names) > 1:
                 raise RegistrationError(
@@ -311,7 +311,7 @@ def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> 
 def instructions_in(graph: Graph, rule: Rules) -> set[Instruction]:
     """The instructions that its nodes are."""
     found = {
-        rule(path, name, node, level).instruction
+        rule(path, name, node).instruction
         for path, level in levels(graph)
         for name, node in governed_nodes(level).items()
     }
@@ -342,7 +342,7 @@ def describe_nodes(graph: Any) -> list[NodeFacts]:
     described: list[NodeFacts] = []
     for path, level in levels(compiled):
         for name, node in governed_nodes(level).items():
-            instruction = rule(path, name, node, level).instruction
+            instruction = rule(path, name, node).instruction
             described.append(
                 NodeFacts(
                     name=":".join((*path, name)),

@@ -21,7 +21,7 @@ from arbiter.core import Core
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import Schemas
 from arbiter.registry import Seat
-from arbiter.weaving.channel import LEDGER, LedgerChannel
+from arbiter.weaving.channel import LEDGER, LedgerChannel, Origin
 from arbiter.weaving.lcel import LcelSteps
 from arbiter.weaving.node import GovernedNode
 from arbiter.weaving.sequence import GovernedSequence, Passthrough
@@ -42,8 +42,8 @@ class NodeRule:
         self.schemas = schemas
 
 
-Rules = Callable[[tuple[str, ...], str, PregelNode, Pregel[Any, Any, Any, Any]], NodeRule]
-"""(path of parent nodes, node name, node, graph) → its rule."""
+Rules = Callable[[tuple[str, ...], str, PregelNode], NodeRule]
+"""(path of parent nodes, node name, node) → its rule."""
 
 
 def ledger_of(graph: object) -> LedgerChannel | None:
@@ -102,7 +102,7 @@ def weave(
                 starts = [StartWrite(writers[0], core), *writers[1:]]  # with a branch, where START has one
                 woven.__dict__["node"] = node.copy({"writers": starts}).node
         else:
-            rule = rules(path, name, node, graph)
+            rule = rules(path, name, node)
             body = _woven_body(node.bound, core, rules, (*path, name))
             woven.__dict__["node"] = _woven(graph, name, node, rule, core, body, targets)
             if node.subgraphs and (inner := _graph_in(body)) is not None:
@@ -113,7 +113,7 @@ def weave(
         nodes[name] = woven
     governed = copy.copy(graph)
     governed.nodes = nodes
-    governed.channels = {**graph.channels, LEDGER: LedgerChannel(core, graph, rules)}
+    governed.channels = {**graph.channels, LEDGER: LedgerChannel(Origin(core, graph, rules))}
     # Without a list of its own a graph streams all channels; the hidden one is not among them.
     governed.stream_channels = graph.stream_channels_asis
     return governed

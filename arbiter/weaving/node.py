@@ -302,7 +302,7 @@ class Visit(NodeRun):
 
     def _written(self, saved: Any, task: str) -> tuple[Any] | None:
         """The update that a task wrote, as a node would return it."""
-        channels = cast(Mapping[str, Any], self.ledger.original.channels)
+        channels = cast(Mapping[str, Any], self.ledger.origin.graph.channels)
         writes = [
             (channel, value) for of_task, channel, value in saved.pending_writes or () if of_task == task
         ]

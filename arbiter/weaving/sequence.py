@@ -57,7 +57,7 @@ class GovernedSequence(RunnableSeq):
             if type(step) is GatedWrite:
                 output = step.write(output, own)
             elif type(step) is not Passthrough:
-                output = step.invoke(output, _step_config(own, manager.sibling(number)))
+                output = step.invoke(output, _step_config(own, SyncLazyManager.of(config, number, manager)))
         return output
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -71,7 +71,9 @@ class GovernedSequence(RunnableSeq):
             if type(step) is GatedWrite:
                 output = step.write(output, own)
             elif type(step) is not Passthrough:
-                output = await step.ainvoke(output, _step_config(own, manager.sibling(number)))
+                output = await step.ainvoke(
+                    output, _step_config(own, AsyncLazyManager.of(config, number, manager))
+                )
         return output
 
     def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[LazyManager]) -> Any:
@@ -96,33 +98,34 @@ def _step_config(config: Any, manager: BaseCallbackManager) -> RunnableConfig:
 
 
 class LazyManager(BaseCallbackManager):
-    """A callback manager that is what LangGraph would make it from the first look at it on: a child of the run that it
+    """Becomes, with the first look at it, the callback manager that LangGraph would make: a child of the run that it
     would open for the sequence of a task with this config."""
 
     kind: ClassVar[type[BaseCallbackManager]]
-    made_of: tuple[Any, int, LazyManager | None]
+    made_of: tuple[Any, int, BaseCallbackManager | None]
     """The task's config, the number of the step, and the manager of the sequence's first step."""
 
     @classmethod
-    def of(cls, config: Any, number: int, first: LazyManager | None) -> LazyManager:
+    def of(cls, config: Any, number: int, first: BaseCallbackManager | None) -> LazyManager:
         manager = cls.__new__(cls)
         manager.made_of = (config, number, first)
         return manager
 
-    def sibling(self, number: int) -> LazyManager:
-        """That of a later step."""
-        return self.of(self.made_of[0], number, self)
-
     def __getattr__(self, name: str) -> Any:
         if name not in _MANAGED:
             raise AttributeError(name)
-        with _managers:
-            if name not in vars(self):
-                made = vars(self._made(*self.made_of))
-                vars(self).update({**made, **vars(self)})  # what somebody has set before stays
+        self._become()
         return vars(self)[name]
 
-    def _made(self, config: Any, number: int, first: LazyManager | None) -> BaseCallbackManager:
+    def _become(self) -> None:
+        with _managers:
+            own = vars(self)
+            if (made_of := own.get("made_of")) is not None:
+                own.update({**vars(self._made(*made_of)), **own})  # what somebody has set before stays
+                del own["made_of"]
+                self.__class__ = self.kind  # type: ignore[assignment]
+
+    def _made(self, config: Any, number: int, first: BaseCallbackManager | None) -> BaseCallbackManager:
         outer: BaseCallbackManager = config["callbacks"]
         made = BaseCallbackManager([], parent_run_id=uuid7() if first is None else first.parent_run_id)
         made.add_tags(outer.inheritable_tags)
@@ -133,9 +136,8 @@ class LazyManager(BaseCallbackManager):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is an ordinary manager."""
-        state = {name: getattr(self, name) for name in _MANAGED}
-        return self.kind.__new__, (self.kind,), state
+        self._become()
+        return type(self).__new__, (type(self),), vars(self)
 
 
 class SyncLazyManager(LazyManager, CallbackManager):
