@@ -82,7 +82,7 @@ class Patient:
 
     def _reply(self, request: JudgeRequest) -> JudgeReply:
         prompt = str(request.messages[-1].text)
-        low = any(f'"draft {number}"' in prompt for number in range(1, self.failing + 1))
+        low = any(f"> draft {number}\n" in prompt for number in range(1, self.failing + 1))
         items = [{"id": id, "score": 3 if low else 8} for id in request.propositions]
         return JudgeReply(value={"judgements": items} if request.purpose == "batch" else items[0])
 

@@ -68,7 +68,7 @@ def scored(by_text: Mapping[str, Any]) -> Says:
     def answer(request: JudgeRequest) -> Any:
         dimension = DIMENSIONS[request.propositions[0]]
         prompt = prompt_of(request)
-        found: Any = next((given for text, given in by_text.items() if f'"{text}"' in prompt), 9)
+        found: Any = next((given for text, given in by_text.items() if f"> {text}\n" in prompt), 9)
         score: Any = cast(Any, found).get(dimension, 9) if isinstance(found, dict) else found
         if isinstance(score, Exception) or score is None:
             return score

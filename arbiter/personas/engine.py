@@ -19,7 +19,7 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from pydantic import BaseModel, ValidationError
 
 from arbiter.errors import ConfigurationError
-from arbiter.models import ChatModel
+from arbiter.models import ChatModel, visible
 from arbiter.personas.answers import (
     HIGHEST,
     MAX_BATCH,
@@ -376,7 +376,11 @@ class PropositionEngine:
             if proposition.include_personas
             else (),
         )
-        return _Ready(proposition, begun, shown)
+        # What is shown in a block of its own is only named in the claim: no text can go on with the claim.
+        named = {name: f"the {title} below" for name, title in BLOCKS.items()}
+        inline = {name: visible(value) for name, value in known.items()}
+        blocks = {title: known[name] for name, title in BLOCKS.items() if name in used}
+        return _Ready(proposition, begun, shown, fill(proposition.claim, {**inline, **named}), blocks)
 
     def _request(
         self, purpose: Purpose, ready: Sequence[_Ready], context: str, evidence: str
@@ -387,9 +391,10 @@ class PropositionEngine:
             propositions=tuple(one.proposition.id for one in ready),
             messages=judging(
                 purpose,
-                [Claim(one.proposition.id, one.begun.claim, one.proposition.hard) for one in ready],
+                [Claim(one.proposition.id, one.claim, one.proposition.hard) for one in ready],
                 shown.trajectory,
                 shown.personas,
+                blocks={title: text for one in ready for title, text in one.blocks.items()},
                 evidence=evidence,
                 context=context,
             ),
@@ -429,6 +434,10 @@ class _Ready(NamedTuple):
     proposition: Proposition
     begun: JudgeResult
     shown: _Shown
+    claim: str
+    """As the judge is asked about it."""
+    blocks: Mapping[str, str]
+    """The texts that the claim is about, by what it calls them."""
 
 
 class Reading(NamedTuple):
@@ -439,6 +448,9 @@ class Reading(NamedTuple):
     problem: str = ""
 
 
+BLOCKS = {"action": "draft", "task_description": "task description"}
+"""Variables whose values are shown to the judge beside the claim, in a quotation of their own, and what they are called
+there."""
 _SCHEMAS: Mapping[str, type[BaseModel]] = {"score": ScoreAnswer, "check": CheckAnswer, "batch": BatchAnswer}
 
 

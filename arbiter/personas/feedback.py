@@ -40,7 +40,7 @@ def problems_of(attempt: Attempt) -> Iterator[str]:
         lines = [f"{name}: {check.score:.4g}, where at least {check.threshold:g} is needed."]
         for reasoning, recommendation in check.recommended:
             if reasoning:
-                lines.append(f"Why: {visible(reasoning)}")
+                lines.append(f"Why, in the words of the judge:\n{quote(reasoning)}")
             if recommendation:
                 lines.append(f"What would help: {recommendation}")
         yield "\n".join(lines)

@@ -3,7 +3,7 @@ can pass for a part of the question."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -65,18 +65,21 @@ def judging(
     trajectory: str,
     personas: Sequence[tuple[str, str]],
     *,
+    blocks: Mapping[str, str] | None = None,
     evidence: str = "",
     context: str = "",
 ) -> tuple[BaseMessage, ...]:
     """The question about one claim (`purpose` "score" or "check"), or about several ("batch").
 
-    `personas` are pairs of a name and a text.
+    `personas` are pairs of a name and a text. `blocks` are the texts that claims are about, by what these call them:
+    "draft" for what a claim calls "the draft below".
     """
     system = [_ROLE, _DATA, _LINES]
     if purpose == "check":
         system.append(_CHECK)
     system += [RUBRIC, PRINCIPLES, *map(_persona, personas)]
     parts = [_claims(claims) if purpose == "batch" else _claim(claims[0])]
+    parts += [f"The {title}:\n{quote(text)}" for title, text in (blocks or {}).items()]
     parts.append(
         f"The trajectory:\n{quote(trajectory, limit=MAX_TRAJECTORY)}"
         if trajectory
