@@ -8,12 +8,13 @@ clock, a state or LangGraph; the same writes always give the same value.
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (the router that
             redirected or had a human asked), "notes" {contract: remark},
-            "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount}},
+            "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount, or None to begin again}},
             "sent" (digest of an input that came with a `Send`, where attempts are compared)
     value   {"seq", "steps" (supersteps), "run", "run_from", "nodes", "instructions", "denied", "redirects",
             "first" and "latest" {instruction: number, of completed ones},
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
-            "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}}}
+            "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}},
+            with a sixth entry, True, for a tally that began again in a subgraph}
     writes  a fact; `RUN` when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
@@ -49,7 +50,7 @@ def fold(value: Value, writes: Sequence[Fact], keep: int = KEEP) -> Value:
             new.absorb(inner)
             write = {key: part for key, part in write.items() if key != "inner"}
         if write:
-            new.add(write)
+            new.add(write, inner)
     return new.value(keep)
 
 
@@ -59,11 +60,11 @@ def _tallied(
     """A policy's tallies after changes, all of them of this run: (key, amount, number of the fact, superstep)."""
     kept = {**before}
     for key, amount, number, step in changes:
-        total, _, in_run, of_run, known = kept.pop(key, _NO_TALLY_YET)
+        total, _, in_run, of_run, known, *again = kept.pop(key, _NO_TALLY_YET)
         in_run = (in_run if of_run == run else 0) + amount
         # Taken out and put back at the end: the order of the keys is that in which they changed. What a
         # subgraph did early in this superstep may be added after what a sibling of it did at its end.
-        kept[key] = [total + amount, number, in_run, run, known if known > step else step]
+        kept[key] = [total + amount, number, in_run, run, known if known > step else step, *again]
     if (spare := len(kept) - KEEP_TALLIES) > 0:
         # What is below zero was taken from what a graph around this one has counted: forgotten, it would be
         # there again. So it stays, and there is no more of it than was counted there.
@@ -74,7 +75,9 @@ def _tallied(
     return kept
 
 
-_NO_TALLY_YET = (0, 0, 0, -1, 0)
+_NO_TALLY_YET: tuple[Any, ...] = (0, 0, 0, -1, 0)
+_BEGAN_AGAIN = 6
+"""The number of entries of a tally that has begun again in the graph that it is counted in."""
 
 
 class _Fold:
@@ -84,13 +87,16 @@ class _Fold:
     long as that: its subgraphs ran side by side, and each of its nodes is done when the superstep is.
     """
 
-    __slots__ = ("_begin", "_end", "_facts", "_new", "_own")
+    __slots__ = ("_again", "_before", "_begin", "_end", "_facts", "_new", "_own")
 
     def __init__(self, value: Value, inside: int = 0) -> None:
         self._begin: int = value.get("steps", 0)
         self._end = self._begin + max(inside, 1)
         self._new: Value = {**value} if value else {"seq": 0, "run": 0, "run_from": 0, "facts": []}
+        self._before: Mapping[str, Mapping[str, list[Any]]] = value.get("tallies", _EMPTY)
         self._own: set[str] = set()
+        self._again: set[tuple[str, str]] = set()
+        """The tallies that have begun again in this superstep."""
         self._facts: list[Fact] = list(self._new["facts"])
 
     def value(self, keep: int) -> Value:
@@ -117,7 +123,8 @@ class _Fold:
         self._new["redirects"] = {}
         self._own.add("redirects")
 
-    def add(self, fact: Fact) -> None:
+    def add(self, fact: Fact, inner: Value | None = None) -> None:
+        """The fact of a node run; `inner` is what a subgraph in its body has come to, which is absorbed already."""
         number = self._new["seq"] = self._new["seq"] + 1
         self._new["steps"] = self._end
         node = fact["node"]
@@ -139,7 +146,12 @@ class _Fold:
             redirects[router] = redirects.get(router, 0) + 1
         for policy, amounts in fact.get("tallies", _EMPTY).items():
             if amounts:
-                self._tally(policy, ((key, amount, number, self._end) for key, amount in amounts.items()))
+                inside: Mapping[str, Any] = (inner or _EMPTY).get("tallies", _EMPTY).get(policy, _EMPTY)
+                for key in [key for key, amount in amounts.items() if amount is None]:
+                    self._begin_again(policy, key, inside.get(key, _NO_TALLY_YET)[0])
+                self._tally(
+                    policy, ((key, amount or 0, number, self._end) for key, amount in amounts.items())
+                )
         last = self._part("last")
         done = last[node][2] if node in last else 0
         last[node] = [number, fact, done if "status" in fact else number]
@@ -149,6 +161,19 @@ class _Fold:
         """Add to a policy's tallies: (key, amount, number of the fact, superstep), all of it of this run."""
         tallies = self._part("tallies")
         tallies[policy] = _tallied(tallies.get(policy, _EMPTY), self._new["run"], changes)
+
+    def _begin_again(self, policy: str, key: str, inside: float = 0) -> None:
+        """Take away what was counted before this superstep, which all of its node runs have seen, and `inside` the
+        node run itself. What its siblings count stays."""
+        tallies = self._part("tallies")
+        kept = tallies[policy] = {**tallies.get(policy, _EMPTY)}
+        total, number, in_run, of_run, step, *_ = kept.get(key, _NO_TALLY_YET)
+        if (policy, key) not in self._again:
+            self._again.add((policy, key))
+            before = self._before.get(policy, _EMPTY).get(key, _NO_TALLY_YET)
+            total -= before[0]
+            in_run -= before[2] if before[3] == of_run else 0
+        kept[key] = [total - inside, number, in_run - inside, of_run, step, True]
 
     def absorb(self, inner: Value) -> None:
         """What a subgraph did becomes part of the past of the graph that called it."""
@@ -167,12 +192,14 @@ class _Fold:
             outer = last[node][2] if node in last else 0
             last[node] = [before + number, fact, before + done if done else outer]
         for policy, tallies in inner.get("tallies", _EMPTY).items():
+            for key in [key for key, tally in tallies.items() if len(tally) == _BEGAN_AGAIN]:
+                self._begin_again(policy, key)
             # A subgraph starts afresh each time it is called, so all of what it counted is of this run.
             self._tally(
                 policy,
                 (
                     (key, amount, before + number, self._begin + step)
-                    for key, (amount, number, _, _, step) in tallies.items()
+                    for key, (amount, number, _, _, step, *_) in tallies.items()
                 ),
             )
         self._new["seq"] = before + inner["seq"]
@@ -194,7 +221,7 @@ NO_TALLY = Tally(0, 0, 0)
 _MOST_GROWN = 32
 _UNUSUAL = frozenset({"by", "status", "inner", "why", "start"})
 """What the fact of a node run that was done, and went on, as nearly all do, does not have."""
-_Amounts = tuple[float, int, float, int, int]
+_Amounts = Sequence[Any]
 """A tally as the ledger value has it."""
 
 
@@ -225,7 +252,7 @@ class _Growth:
                 return False
         return True
 
-    def _count(self, value: Value, step: int, tallies: Mapping[str, Mapping[str, float]]) -> bool:
+    def _count(self, value: Value, step: int, tallies: Mapping[str, Mapping[str, float | None]]) -> bool:
         run, seq = value["run"], value["seq"] + len(self.facts)
         step += value.get("steps", 0)
         for policy, amounts in tallies.items():
@@ -235,17 +262,19 @@ class _Growth:
                     continue
                 grown = self.tallies[policy] = {}
             for key, amount in amounts.items():
+                if amount is None:
+                    return False  # it takes what the superstep before had, whoever is first in this one
                 changes = grown.get(key)
                 if changes is None:
                     known: Mapping[str, Any] = value.get("tallies", _EMPTY).get(policy, _EMPTY)
                     if len(known) + len(grown) >= KEEP_TALLIES:
                         return False
-                    total, _, in_run, of_run, _ = known.get(key, _NO_TALLY_YET)
+                    total, _, in_run, of_run, _, *again = known.get(key, _NO_TALLY_YET)
                     in_run = in_run if of_run == run else 0
-                    grown[key] = [(total + amount, seq, in_run + amount, run, step)]
+                    grown[key] = [(total + amount, seq, in_run + amount, run, step, *again)]
                 else:
-                    total, _, in_run, _, _ = changes[-1]
-                    changes.append((total + amount, seq, in_run + amount, run, step))
+                    total, _, in_run, _, _, *again = changes[-1]
+                    changes.append((total + amount, seq, in_run + amount, run, step, *again))
         return True
 
     def tally(self, policy: str, key: str, seq: int) -> _Amounts | None:
@@ -405,11 +434,13 @@ class Past:
 
     def tally(self, policy: str, key: str) -> Tally:
         """What was counted under `key`. In constant time."""
-        amount, at, in_run, run, _ = self._tally(policy, key)
+        amount, at, in_run, run, _, *again = self._tally(policy, key)
         if in_run and run != self._state[0].get("run", 0):
             in_run = 0
         if self.before is None:
             return Tally(amount, at, in_run)
+        if again:
+            return Tally(amount, self.before.seq + at, in_run)
         outer, outer_at, outer_in_run = self.before.tally(policy, key)
         return Tally(outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run)
 
@@ -427,7 +458,8 @@ class Past:
 
     def own_tally(self, policy: str, key: str) -> float:
         """The amount without what the graphs around this one have counted."""
-        return self._tally(policy, key)[0]
+        amount: float = self._tally(policy, key)[0]
+        return amount
 
     def tallied_in(self, policy: str, key: str) -> int | None:
         """The superstep, counted from 1 as `steps` counts them, in which that tally last changed."""

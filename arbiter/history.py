@@ -51,7 +51,7 @@ class Record:
     """What was sent back so far, until the node is done: a retry or resume goes on with the next attempt."""
     elsewhere: tuple[str, ...] = ()
     """Evaluators of a cycle that do not apply to the node."""
-    tallies: Mapping[str, Mapping[str, float]] = _NOTHING
+    tallies: Mapping[str, Mapping[str, float | None]] = _NOTHING
     raw: Any = None
     """The output itself, where a router may come back to it."""
     error: str | None = None

@@ -478,6 +478,21 @@ clean(
     HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL]),
 )
 clean(
+    "a forbidden sequence with a path past it that another rule closes",
+    graph("START draft verify pay answer END"),
+    RequireBefore("verified", VERIFY, since=[GENERATE], target_instructions=[TOOL_CALL]),
+)
+clean(
+    "nothing was made that had to be verified",
+    graph("START pay draft verify answer END"),
+    RequireBefore("verified", VERIFY, since=[GENERATE], target_instructions=[TOOL_CALL]),
+)
+clean(
+    "verified inside of a subgraph, and in a loop",
+    graph("START inner pay END", bodies={"inner": sub("START draft verify END")}),
+    RequireBefore("verified", VERIFY, since=[GENERATE], target_instructions=[TOOL_CALL]),
+)
+clean(
     "a forbidden sequence that other nodes have",
     graph("START draft pay END"),
     HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL], target_nodes=["draft"]),
@@ -784,6 +799,53 @@ bug(
     HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL]),
 )
 
+bug(
+    "a node that does nothing in a forbidden sequence",
+    ("passed-sequence", "pay"),
+    graph("START draft load pay END"),
+    HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL]),
+    severity="warning",
+)
+bug(
+    "a subgraph that ends in the first step of a forbidden sequence",
+    ("passed-sequence", "pay"),
+    graph("START inner pay END", bodies={"inner": sub("START draft END")}),
+    HistoryPolicyChecker("no blind", [GENERATE, TOOL_CALL]),
+    severity="warning",
+)
+bug(
+    "a forbidden sequence of three with a loop in it",
+    ("passed-sequence", "inner:pay"),
+    graph(
+        "START load reflect inner END",
+        bodies={"inner": sub("START draft pay END")},
+        branches={"reflect": (by_score, {"again": "load", "done": "inner"})},
+    ),
+    HistoryPolicyChecker("no blind", [LOAD, GENERATE, TOOL_CALL]),
+    once("reflect"),
+    severity="warning",
+)
+bug(
+    "written anew after it was verified",
+    ("unverified-path", "pay"),
+    graph("START draft verify write load pay END"),
+    RequireBefore("verified", VERIFY, since=[GENERATE], target_instructions=[TOOL_CALL]),
+    severity="error",
+)
+bug(
+    "written inside of a subgraph, and verified before it",
+    ("unverified-path", "pay"),
+    graph("START verify inner pay END", bodies={"inner": sub("START load draft END")}),
+    RequireBefore("verified", VERIFY, since=[GENERATE], target_instructions=[TOOL_CALL]),
+    severity="error",
+)
+bug(
+    "written beside the verification",
+    ("unverified-path", "pay"),
+    graph("START verify pay END", "START draft pay"),
+    RequireBefore("verified", VERIFY, since=[GENERATE], target_instructions=[TOOL_CALL]),
+    severity="error",
+)
 bug(
     "a loop without a cap",
     ("uncapped-cycle", "draft"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from arbiter import History, PolicyChecker
@@ -15,11 +16,18 @@ class _Rule(PolicyChecker):
 
 class RequireBefore(_Rule):
     def __init__(
-        self, name: str, required: Instruction | str, *, once_per_use: bool = False, **kwargs: Any
+        self,
+        name: str,
+        required: Instruction | str,
+        *,
+        once_per_use: bool = False,
+        since: Sequence[Instruction | str] = (),
+        **kwargs: Any,
     ) -> None:
         super().__init__(name, **kwargs)
         self.required = required
         self.once_per_use = once_per_use
+        self.since = since
 
 
 class WithinSteps(_Rule):

@@ -25,6 +25,8 @@ class Happened:
     run: int
     step: int
     fact: dict[str, Any]
+    seen: list[Happened] = field(default_factory=list["Happened"])
+    """What was in its past, or in its body."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class Account:
         return Account(self.run, self.steps, self.run_from, [*self.list])
 
 
-amounts = st.dictionaries(st.sampled_from(KEYS), st.integers(-2, 3), max_size=2)
+amounts = st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(-2, 3), max_size=2)
 plain = st.fixed_dictionaries(
     {"node": st.sampled_from(NODES)},
     optional={
@@ -75,21 +77,22 @@ def play(
         fact = {key: part for key, part in write.items() if key != "graphs"}
         fact.update(id=str(len(happened)), step=0, at=0.0)
         results: list[Value] = []
+        within: list[Happened] = []
         for graph in write.get("graphs", ()):
             inner, account = fold({}, [NESTED_RUN], keep), known.inside()
             for inner_step in graph:
                 inner = yield from play(inner_step, inner, Past(value, before), account, keep)
             results.append(inner)
             longest = max(longest, account.steps - known.steps)
-            happened += account.list[len(known.list) :]
+            within += account.list[len(known.list) :]
         if results:
             merged = results[0] if len(results) == 1 else fold({}, [{"inner": v} for v in results], keep)
             fact_with = {"inner": merged, **fact}
         else:
             fact_with = fact
         committed.append(fact_with)
-        ends.append(Happened(known.run, 0, fact))
-        happened.append(ends[-1])
+        ends.append(Happened(known.run, 0, fact, [*known.list, *within]))
+        happened += [*within, ends[-1]]
     for end in ends:
         end.step = known.steps + longest
     known.list += happened
@@ -110,10 +113,16 @@ def agree(past: Past, known: Account) -> None:
     assert past.run_from == known.run_from
     for policy in ("p", "q"):
         for key in KEYS:
-            grown = [
-                (number, one.run, one.step, one.fact["tallies"][policy][key])
+            counted = [
+                (number, one)
                 for number, one in numbered
                 if key in one.fact.get("tallies", {}).get(policy, {})
+            ]
+            anew = [one for _, one in counted if one.fact["tallies"][policy][key] is None]
+            gone = {id(seen) for one in anew for seen in one.seen}
+            grown = [
+                (number, one.run, one.step, 0 if id(one) in gone else one.fact["tallies"][policy][key] or 0)
+                for number, one in counted
             ]
             assert past.tally(policy, key) == (
                 sum(amount for *_, amount in grown),

@@ -247,10 +247,17 @@ class Slow:
                     if _is(rule.required, o) and o.status == "completed"
                 ]
                 return bool(ends) and self.when[item.id].begin - max(ends) <= rule.steps
+            case RequireBefore() if rule.since:
+                past = self.before(item, "thread")
+                passes = [o for o in past if _is(rule.required, o) and _passed(rule, o)]
+                return all(self.closed(o, passes) for o in self.before(item, rule.per) if _opens(rule, o))
             case RequireBefore():
                 return self.balance(rule, item) > 0
             case _:
                 raise AssertionError(rule)
+
+    def closed(self, item: HistoryItem, passes: list[HistoryItem]) -> bool:
+        return item in passes or any(precedes(self.when[item.id], self.when[o.id]) for o in passes)
 
     def balance(self, rule: RequireBefore, item: HistoryItem) -> int:
         if any(field not in item.input_state for field in rule.bound_to):
@@ -268,6 +275,10 @@ class Slow:
 
 def _is(step: Step, item: HistoryItem) -> bool:
     return item.node == step.node if step.node else item.instruction == step.instruction
+
+
+def _opens(rule: RequireBefore, item: HistoryItem) -> bool:
+    return item.status == "completed" and any(_is(step, item) for step in rule.since)
 
 
 def _rules(item: HistoryItem) -> Mapping[str, Any]:
@@ -315,6 +326,7 @@ pers = st.sampled_from(["run", "thread"])
 steps = st.sampled_from(["VERIFY", "node:check", "GENERATE", "node:tell"])
 on_denies = st.sampled_from(["redirect:skip", "audit"])
 required = st.sampled_from(["VERIFY", "node:check"])
+sinces = st.lists(st.sampled_from(["GENERATE", "COMMUNICATE", "node:draft"]), min_size=1, unique=True)
 bounds = st.sampled_from([None, None, ["amount"], ["amount", "payee"]])
 
 
@@ -335,6 +347,7 @@ def rule_sets(draw: Any) -> list[PolicyChecker]:
             on_deny="redirect:skip",  # in force: what an audit rule reads is no reading for the others
             **strict,
         ),
+        RequireBefore("since", draw(required), since=draw(sinces), per=draw(pers), **where("pay", "draft")),
         NeverAfter("never", draw(steps), per=draw(pers), **where("check", "draft", "pay")),
         WithinSteps("within", draw(steps), draw(st.integers(1, 4)), **where("pay", "draft")),
         AtMost("most", draw(st.integers(0, 4)), per=draw(pers), **where("check", "pay", "tell")),

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from arbiter.checkers.steps import AfterStep, Per, causal
+from arbiter.checkers.steps import AfterStep, Per, Step, causal, find_step
 from arbiter.errors import ParameterError
-from arbiter.history import History, HistoryItem
+from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.states import digest
 from arbiter.verdicts import ALLOW, Verdict
@@ -28,6 +28,9 @@ class RequireBefore(AfterStep):
     With `once_per_use` each pass permits one completed run of the targets. With `bound_to` a pass counts only for the
     values that these fields had in it (as `required` returned them, else as it was given them): the target's input
     must have the same.
+
+    With `since` (steps as `required` is one) it is a completed run of one of these that the targets wait after, for a
+    pass that has seen it, whatever ran in between: a sibling's pass has not. Without such a run they need no pass.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class RequireBefore(AfterStep):
         passed_when: str | None = None,
         once_per_use: bool = False,
         bound_to: Sequence[str] | None = None,
+        since: Sequence[Instruction | str] | None = None,
         per: Per = "thread",
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
@@ -50,10 +54,13 @@ class RequireBefore(AfterStep):
         self.passed_when = None if passed_when is None else _compiled(self.owner, passed_when)
         self.once_per_use = once_per_use
         self.bound_to = _fields(self.owner, bound_to)
+        self.since = self._steps(since)
         self._allowed: WeakKeyDictionary[History, str] = WeakKeyDictionary()
         """What each running target used; its body may change its input in place."""
 
     def check_before(self, history: History) -> Verdict:
+        if self.since:
+            return self._check_since(causal(history))
         key = _PASSED
         if self.bound_to:
             state = history.entries[-1][-1].input_state
@@ -69,16 +76,35 @@ class RequireBefore(AfterStep):
             return Verdict.deny(f"no pass of {self.required}{bound} is left{self.span}: each permits one run")
         return Verdict.deny(f"{self.required} has not passed{bound}{self.span}")
 
+    def _check_since(self, view: CausalHistory) -> Verdict:
+        if view.tally(self.name, _OPEN).at:
+            is_open = self.tallied(view, _OPEN) > 0
+        else:
+            # What came before the rule was registered was not counted, and no pass has been seen since.
+            begin = view.run_from if self.per == "run" else 0
+            is_open = any((step.done_at(view) or 0) > begin for step in self.since)
+        if not is_open:
+            return ALLOW
+        steps = " or ".join(map(str, self.since))
+        return Verdict.deny(f"{self.required} has not passed since {steps}{self.span}")
+
     def observes(self, node: str, instruction: Instruction | None) -> bool:
-        return self.required.matches(node, instruction) or (
-            self.once_per_use and self.applies_to(node, instruction)
+        return (
+            self.required.matches(node, instruction)
+            or self._opens(node, instruction)
+            or (self.once_per_use and self.applies_to(node, instruction))
         )
+
+    def _opens(self, node: str, instruction: Instruction | None) -> bool:
+        return any(step.matches(node, instruction) for step in self.since)
 
     def needs_of(self, node: str, instruction: Instruction | None) -> Sequence[str]:
         return self.needs if self.required.matches(node, instruction) else ()
 
-    def observe(self, history: History) -> Mapping[str, float] | None:
+    def observe(self, history: History) -> Mapping[str, float | None] | None:
         own = causal(history).own
+        if self.since:
+            return self._observe_since(own)
         used = self._used(history, own)
         if own.status != "completed":
             return None
@@ -88,7 +114,15 @@ class RequireBefore(AfterStep):
         is_required = self.required.matches(own.node, own.instruction)
         if is_required and self._passes(own, used is not None) and (key := self._key_of_pass(own)):
             counted[key] = counted.get(key, 0) + 1
-        return counted
+        return {**counted}
+
+    def _observe_since(self, own: HistoryItem) -> Mapping[str, float | None] | None:
+        if own.status != "completed":
+            return None  # nothing of it is committed
+        opens = self._opens(own.node, own.instruction)
+        if self.required.matches(own.node, own.instruction) and self._passes(own, opens):
+            return _CLOSED
+        return _OPENED if opens else None
 
     def _used(self, history: History, own: HistoryItem) -> str | None:
         """The pass that a target has used. What was not allowed, under audit, used none."""
@@ -102,11 +136,12 @@ class RequireBefore(AfterStep):
             return None
         return key
 
-    def _passes(self, own: HistoryItem, has_used: bool) -> bool:
+    def _passes(self, own: HistoryItem, counts: bool) -> bool:
+        """Whether it passed; `counts`: there is something else to count of this node run."""
         try:
             return self._passed(own)
         except Exception:
-            if not has_used:
+            if not counts:
                 raise  # the record says why nothing was counted
             return False
 
@@ -137,8 +172,26 @@ class RequireBefore(AfterStep):
             return None
         return _key([state[field] for field, state in zip(self.bound_to, states, strict=True)])
 
+    def _steps(self, given: Sequence[Instruction | str] | None) -> tuple[Step, ...]:
+        if given is None:
+            return ()
+        if isinstance(given, str | Instruction) or not given:
+            raise ParameterError(self.owner, "since", f"expected a list of steps, got {given!r}.")
+        if self.once_per_use or self.bound_to:
+            raise ParameterError(
+                self.owner, "since", "cannot stand beside once_per_use or bound_to. Make two rules of it."
+            )
+        steps = tuple(find_step(self.owner, "since", one) for one in given)
+        if self.required in steps:
+            raise ParameterError(self.owner, "since", f"{self.required} is the required step itself.")
+        return steps
+
 
 _PASSED = "passed"
+_OPEN = "open"
+"""Counts the runs of the steps in `since` that no pass has seen."""
+_OPENED: Mapping[str, float | None] = {_OPEN: 1}
+_CLOSED: Mapping[str, float | None] = {_OPEN: None}
 
 
 def _key(values: Sequence[Any]) -> str:

@@ -218,7 +218,7 @@ def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:
     for fact in facts:
         for policy, amounts in fact.get("tallies", NOTHING).items():
             for key, amount in amounts.items():
-                add(policy, key, amount)
+                add(policy, key, amount or 0)
         for policy, tallies in fact.get("inner", NOTHING).get("tallies", NOTHING).items():
             for key, (amount, *_) in tallies.items():
                 add(policy, key, amount)

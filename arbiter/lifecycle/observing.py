@@ -31,7 +31,7 @@ def observe(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistor
 def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, prefix: str = "") -> None:
     """As `observe`, where none of them needs an evaluation."""
     record, reads = run.record, run.reads
-    tallies: dict[str, Mapping[str, float]] = {}
+    tallies: dict[str, Mapping[str, float | None]] = {}
     for checker in observers:
         try:
             if reads is not None:
@@ -54,11 +54,14 @@ def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
         view.give_results(reads if policy.enforced else reads.apart())
 
 
-def _counted(found: Mapping[str, object]) -> dict[str, float]:
-    counted: dict[str, float] = {}
+def _counted(found: Mapping[str, object]) -> dict[str, float | None]:
+    counted: dict[str, float | None] = {}
     for key, amount in found.items():
+        if amount is None:
+            counted[str(key)] = None
+            continue
         if isinstance(amount, bool) or not isinstance(amount, _NUMBERS) or amount != amount:
-            raise TypeError(f"expected a number, got {amount!r}")
+            raise TypeError(f"expected a number or None, got {amount!r}")
         counted[str(key)] = amount
     return counted
 

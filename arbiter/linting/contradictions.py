@@ -14,7 +14,8 @@ from arbiter.linting.topology import Level, Node
 def contradicting_rules(graph: Level, contracts: Sequence[Contract], demands: Demands) -> Iterator[Finding]:
     """Demands that wait for one another, demands of what is forbidden, and tools both allowed and denied."""
     nodes = [node for _, node in graph.all_nodes()]
-    yield from _waiting(demands.before, nodes)
+    # A demand that begins with another step lets its targets run first.
+    yield from _waiting([demand for demand in demands.before if not demand.since], nodes)
     yield from _forbidden(demands, nodes)
     yield from _tools(contracts, nodes)
 
@@ -89,7 +90,7 @@ def _forbidden(demands: Demands, nodes: Sequence[Node]) -> Iterator[Finding]:
         ),
     ]
     ends = {id(f.rule): f.steps[-1] for f in demands.sequences}
-    for demand, ban in itertools.product(demands.before, bans):
+    for demand, ban in itertools.product((demand for demand in demands.before if not demand.since), bans):
         doing = [node for node in nodes if demand.step.matches(node)]
         both = [
             node.full

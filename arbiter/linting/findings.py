@@ -17,6 +17,7 @@ CODES: dict[str, str] = {
     "unverified-path": "A path leads to a node without the step that a rule demands before it.",
     "always-denied": "A rule denies a node on every path, so it can never run.",
     "denied-edge": "An edge leads into a sequence that a rule forbids.",
+    "passed-sequence": "A path has a forbidden sequence with other steps between, where its rule does not hold.",
     "endless-cycle": "A cycle of static edges has no way out.",
     "no-end": "No path leads from these nodes to the end of the run.",
     "uncapped-cycle": "Nothing bounds how often a cycle is repeated.",

@@ -18,6 +18,7 @@ from arbiter.linting.coverage import (
 )
 from arbiter.linting.cycles import cycles_without_cap, cycles_without_end, unreachable_nodes
 from arbiter.linting.findings import Finding, LintReport
+from arbiter.linting.gaps import passed_sequences
 from arbiter.linting.order import denied_edges, nodes_always_denied, unverified_paths
 from arbiter.linting.rules import contracts_of, demands_of
 from arbiter.linting.topology import Level, read_graph
@@ -70,3 +71,4 @@ def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Itera
     yield from unverified_paths(graph, demands, contradictory)
     yield from nodes_always_denied(graph, demands, contracts, contradictory)
     yield from denied_edges(graph, demands)
+    yield from passed_sequences(graph, demands)

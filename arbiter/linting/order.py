@@ -41,9 +41,10 @@ def _runs(graph: Level, demand: Demand, *, guesses: bool) -> Runs:
         marks=demand.step.matches,
         watches=lambda node: node.is_target_of(demand.rule),
         resets=demand.each_use,
+        clears=(lambda node: any(step.matches(node) for step in demand.since)) if demand.since else None,
         stays=demand.stays,
         guesses=guesses,
-    ).play(graph)
+    ).play(graph, mark=bool(demand.since))
 
 
 def _heals(graph: Level, demand: Demand) -> bool:
@@ -54,10 +55,13 @@ def _heals(graph: Level, demand: Demand) -> bool:
 
 def _unverified(demand: Demand, full: str, path: tuple[str, ...], *, sure: bool, nowhere: bool) -> Finding:
     rule, step = demand.rule, demand.step
-    where = "no node of this graph is" if nowhere else "did not run before it on this path"
+    when = "in between" if demand.since else "before it"
+    where = "no node of this graph is" if nowhere else f"did not run {when} on this path"
     if demand.stays and not nowhere:
         where += ", or a router sent it there"
     again = " since it ran last" if demand.each_use and path.count(full) > 1 else ""
+    if demand.since:
+        again = f" after {' or '.join(map(str, demand.since))}"
     return Finding(
         code="unverified-path",
         severity=severity_of(rule, "error") if sure else "warning",

@@ -44,12 +44,14 @@ class Step:
 class Demand:
     """Its targets run only when `step` has been done; with `each_use`, once for each time that it was.
 
-    With `stays`, what a router sent elsewhere was not done. `evaluator` has to judge it.
+    With `since`, it has to be done again after each of these, and not before the first of them. With `stays`, what a
+    router sent elsewhere was not done. `evaluator` has to judge it.
     """
 
     rule: Contract
     step: Step
     each_use: bool = False
+    since: tuple[Step, ...] = ()
     stays: bool = False
     evaluator: str | None = None
 
@@ -123,6 +125,7 @@ def demands_of(contracts: Sequence[Contract]) -> Demands:
                     rule=rule,
                     step=_step(values.required),
                     each_use=bool(getattr(rule, "once_per_use", False)),
+                    since=tuple(map(_step, getattr(rule, "since", ()))),
                     stays=True,
                     evaluator=getattr(rule, "evaluator", None),
                 )

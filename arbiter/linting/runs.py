@@ -54,23 +54,33 @@ class _At:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """What one node does in a superstep."""
+    """What one node does in a superstep: whether it sets the mark, or takes it away."""
 
     name: str
     outcome: Outcome
     mark: bool
+    clears: bool = False
 
 
 class Explorer:
     """Plays the runs of a graph. `marks` says which nodes set the mark, `watches` which are of interest.
 
-    With `resets`, a watched node takes the mark away again. With `stays`, a node that a router sends elsewhere sets no
-    mark. Without `guesses` choices that are not declared go nowhere.
+    With `resets`, a watched node takes the mark away again, and so does a node that `clears` names, also beside one
+    that sets it. With `stays`, a node that a router sends elsewhere sets no mark. Without `guesses` choices that are
+    not declared go nowhere.
     """
 
     def __init__(
-        self, *, marks: Test, watches: Test, resets: bool = False, stays: bool = False, guesses: bool = True
+        self,
+        *,
+        marks: Test,
+        watches: Test,
+        resets: bool = False,
+        clears: Test | None = None,
+        stays: bool = False,
+        guesses: bool = True,
     ) -> None:
+        self._clears = clears
         self._stays = stays
         self._marks = marks
         self._watches = watches
@@ -133,15 +143,26 @@ class Explorer:
         if node is not None and node.inner is not None and node.inner.known:
             marks = self.play(node.inner, mark).ends or {mark}
         own = node is not None and self._marks(node)
+        cleared = node is not None and not own and self._clears is not None and self._clears(node)
+        inside = self._clears is not None and node is not None and node.inner is not None and node.inner.known
         if own:
             marks = {True}
+        elif cleared:
+            marks = {False}
         return [
-            _Move(name, outcome, made and outcome.ran and not (own and self._stays and outcome.redirect))
+            _Move(
+                name,
+                outcome,
+                made and outcome.ran and not (own and self._stays and outcome.redirect),
+                outcome.ran and not made and (cleared or (inside and mark)),
+            )
             for outcome in level.outcomes(name, guesses=self._guesses)
             for made in sorted(marks)
         ]
 
     def _marked(self, level: Level, at: _At, chosen: tuple[_Move, ...]) -> bool:
+        if any(move.clears for move in chosen):
+            return False
         if any(move.mark for move in chosen):
             return True
         used = self._resets and any(
