@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,7 +51,7 @@ from tests.support import MODES, quick
 
 
 def numbered(count: int) -> tuple[Event, ...]:
-    return talk(*(f"m{number}" for number in range(count))).events
+    return tuple(talk(*(f"m{number}" for number in range(count))))
 
 
 @pytest.mark.parametrize(
@@ -272,18 +271,58 @@ def test_variables_are_filled_once_and_verbatim() -> None:
 
 
 @MODES
-def test_an_unfilled_action_is_an_error_and_another_variable_makes_a_claim_not_apply(
-    mode: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("method", ["score", "check", "score_batch"])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{{action}} is calm", "there is no value for {{action}} here."),
+        ("to {{ recipient_name }}", "there is no value for {{recipient_name}} here."),
+        ("{{agent_nam}} is calm", "there is no value for {{agent_nam}} here. Did you mean 'agent_name'?"),
+        ("{{agent-name}} is calm", "there is no value for {{agent-name}} here. Did you mean 'agent_name'?"),
+    ],
+)
+def test_a_claim_with_a_variable_without_a_value_is_not_judged(
+    mode: str, method: str, text: str, problem: str
 ) -> None:
+    """It is an error, which counts neither as 9 nor as True, inverted or not."""
     judge = Says(scores())
-    found = drive(mode, engine(judge), "score", claim(text="{{action}} is calm"), target())
-    assert (found.status, found.score, judge.calls) == ("error", None, 0)
-    with caplog.at_level(logging.INFO, "arbiter.personas"):
-        found = drive(
-            mode, engine(judge), "score", claim(text="to {{ recipient_name }}", inverted=True), target()
-        )
-    assert (found.status, found.score, judge.calls) == ("precondition_false", 9, 0)
-    assert "recipient_name" in caplog.text
+    for inverted in (False, True):
+        asked: Any = claim(text=text, inverted=inverted)
+        found = drive(mode, engine(judge), method, [asked] if method == "score_batch" else asked, target())
+        found = found[0] if method == "score_batch" else found
+        assert (found.status, found.score, found.result) == ("error", None, None)
+        assert found.problem == problem
+    assert judge.calls == 0
+
+
+@MODES
+def test_a_check_without_evidence_is_neither_true_nor_false(mode: str) -> None:
+    judge = Says({"result": True, "evidence_present": False})
+    found = drive(mode, engine(judge), "check", claim(), target())
+    assert (found.status, found.result, judge.calls) == ("no_evidence", None, 1)
+    empty = Target(trajectory=Trajectory(), agent="Jim")
+    found = drive(mode, engine(judge), "check", claim(), empty)
+    assert (found.status, found.result, judge.calls) == ("no_evidence", None, 1)
+
+
+@pytest.mark.parametrize(
+    "windows", [(None, None, []), (0, 2, ["two"]), (1, 1, ["one"]), (9, 0, ["one", "two"])]
+)
+def test_windows_of_a_part_are_those_of_the_conversation_up_to_its_end(windows: Any) -> None:
+    """What is judged is shown whole, and what came before it as far as the windows go."""
+    first, last, shown = windows
+    judge = Says(scores())
+    part = Target(trajectory=talk("three"), agent="Jim", before=talk("one", "two"))
+    engine(judge).score(claim(first_n=first, last_n=last), part)
+    before, _, judged = judge.prompt().rpartition("The trajectory:")
+    assert "> Jim acts: [three]" in judged
+    assert [word for word in ("one", "two", "three") if f"> Jim acts: [{word}]" in before] == shown
+
+
+def test_a_target_of_messages_names_the_remedy() -> None:
+    messages: Any = [AIMessage("Hi", name="Jim")]
+    with pytest.raises(ConfigurationError, match=r"trajectory: expected a Trajectory.*from_messages"):
+        Target(trajectory=messages)
 
 
 def test_the_target_fills_what_it_knows() -> None:

@@ -26,6 +26,8 @@ from arbiter.personas import (
     IdeasQuantityEvaluator,
     MockJudge,
     Persona,
+    Proposition,
+    PropositionSet,
     RecordingJudge,
     SelfConsistencyEvaluator,
 )
@@ -131,6 +133,39 @@ def test_messages_may_be_texts_or_what_langchain_takes_for_messages(output: Any)
     item = judged(evaluator, {"text": output}, before={"text": None}, schema=Text)
     assert item.evaluation_results["adherence"].metadata["sample_size"] == 1
     assert "> Jim acts: [Hi there]" in judge.prompt()
+
+
+def test_windows_of_adherence_show_what_the_node_was_given() -> None:
+    judge = Says(scores())
+    before = [AIMessage(f"m{number}", name="Pam") for number in range(5)]
+    propositions = PropositionSet("adherence", [Proposition("p", "is calm", first_n=1, last_n=2)])
+    evaluator = AdherenceEvaluator(persona=JIM, judge=judge, propositions=propositions)
+    judged(evaluator, says("new words"), before=before)
+    assert [line for line in judge.prompt().splitlines() if "[m" in line or "omitted" in line] == [
+        "> --> Jim from Pam: [m0]",
+        "> (3 events omitted)",
+        "> --> Jim from Pam: [m4]",
+    ]
+
+
+UNFILLED = [Proposition("p", "{{agent_nam}} is calm"), Proposition("q", "is calm")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dimension"),
+    [
+        (AdherenceEvaluator, "adherence"),
+        (SelfConsistencyEvaluator, "consistency"),
+        (FluencyEvaluator, "fluency"),
+        (ConvergenceEvaluator, "convergence"),
+    ],
+)
+def test_an_evaluator_with_a_claim_that_nobody_can_fill_is_refused(kind: Any, dimension: str) -> None:
+    known: dict[str, Any] = {"persona": JIM} if dimension == "adherence" else {}
+    with pytest.raises(
+        ParameterError, match=r"propositions: proposition 'p': there is no value for \{\{agent_nam"
+    ):
+        kind(judge=Says(scores()), propositions=PropositionSet(dimension, UNFILLED), **known)
 
 
 @MODES

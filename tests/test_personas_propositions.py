@@ -233,9 +233,32 @@ def test_an_inverted_negation_is_warned_of(tmp_path: Path, text: str, warned: bo
     assert all("adherence/jim.yaml:" in str(found.message) for found in caught)
 
 
-def test_an_unknown_variable_stays_as_written(tmp_path: Path) -> None:
-    folder = write(tmp_path, jim={"propositions": [{"id": "a", "claim": "{{ nobody_knows }} is so"}]})
-    assert load_propositions(folder, "adherence", "jim")[0].claim == "{{ nobody_knows }} is so"
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("{{agent_nam}}", "agent_name"), ("{{ Agent_Name }}", "agent_name"), ("{{agent-name}}", "agent_name"),
+     ("{{recipient}}", "recipient_name"), ("{{mood}}", None), ("{{}}", None)],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["claim", "recommendations_for_improvement"])
+def test_a_variable_that_nobody_fills_is_a_mistake_with_its_line(
+    tmp_path: Path, written: str, meant: str | None, key: str
+) -> None:
+    entry = {"id": "a", "claim": "{{agent_name}} is calm", key: f"{written} is so"}
+    folder = write(tmp_path, jim={"propositions": [{"id": "b", "claim": "c"}, entry]})
+    with pytest.raises(PackError) as caught:
+        load_propositions(folder, "adherence", "jim")
+    [mistake] = caught.value.mistakes
+    assert mistake.path == f"propositions[1].{key}"
+    lines = (folder / "adherence" / "jim.yaml").read_text().splitlines()
+    assert written in lines[mistake.line - 1]
+    assert "expected one of {{agent_name}}, {{channel_name}}" in mistake.message
+    assert mistake.message.endswith(f"Did you mean {meant!r}?") == (meant is not None)
+
+
+def test_a_variable_of_the_users_own_is_declared_where_the_file_is_loaded(tmp_path: Path) -> None:
+    folder = write(tmp_path, jim={"propositions": [{"id": "a", "claim": "{{ mood }} is so"}]})
+    for declared in (["mood"], "mood", {"mood": "sad"}):
+        found = load_propositions(folder, "adherence", "jim", variables=declared)
+        assert found[0].claim == "{{ mood }} is so"
 
 
 def test_a_set_is_checked_in_code_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,10 +186,11 @@ def test_adherence_shows_the_persona_and_one_message_at_a_time() -> None:
 
 @MODES
 def test_a_persona_that_said_nothing_is_not_judged(mode: str) -> None:
+    """It has no score; only a conversation without any message counts as 9."""
     judge = Says(scores())
-    for said in (Trajectory(), talk("Hi", by="Pam")):
+    for said, overall in ((Trajectory(), 9), (talk("Hi", by="Pam"), None)):
         found = drive(mode, AdherenceScorer(judge, JIM), "score", said)
-        assert (found.overall, found.sample_size, judge.calls) == (9, 0, 0)
+        assert (found.overall, found.sample_size, judge.calls) == (overall, 0, 0)
         assert "no message of 'Jim'" in found.reason
 
 
@@ -382,6 +384,220 @@ def test_a_scorer_says_what_is_wrong_with_it(make: Any) -> None:
         make()
 
 
+# Whose messages -----------------------------------------------------------------------------------
+
+SIGNED = {"name": "Jim", "id": "jim", "another case": "JIM", "no name": None}
+
+
+@MODES
+@pytest.mark.parametrize("signed", SIGNED)
+def test_the_personas_messages_are_found_however_they_are_signed(mode: str, signed: str) -> None:
+    said = [HumanMessage("Hi"), AIMessage("I hate calm!!!", name=SIGNED[signed])]
+    for messages in (said, Trajectory.from_messages(said)):
+        judge = Says(scores(a=1))
+        for scorer in (
+            AdherenceScorer(judge, JIM, sets("adherence")),
+            FluencyScorer(judge, sets("fluency"), personas=[JIM]),
+            FluencyScorer(judge, sets("fluency"), agent="Jim" if signed == "no name" else SIGNED[signed]),
+        ):
+            found = drive(mode, scorer, "score", messages)
+            assert (found.overall, found.sample_size) == (1, 1)
+        assert judge.prompt().count("acts: [I hate calm!!!]") == 1
+
+
+@MODES
+def test_two_spellings_of_a_name_are_one_speaker(mode: str) -> None:
+    judge = Says(scores())
+    before, now = talk("one", by="jim"), talk("two", by="JIM")
+    found = drive(mode, ConsistencyScorer(judge, personas=[JIM]), "score", now, before)
+    assert found.sample_size == 1
+    assert "> Jim acts: [one]\n> Jim acts: [two]" in judge.prompt()
+    found = drive(mode, ConvergenceScorer(judge, personas=[JIM]), "score", [*before, *now])
+    assert (found.overall, found.reason.startswith("only 'Jim' speaks")) == (None, True)
+
+
+@MODES
+def test_a_conversation_without_the_agent_has_no_score(mode: str) -> None:
+    judge = Says(scores())
+    others = room(("Pam", "Hi"), ("Al", "Ho"))
+    heard = Trajectory.from_messages([HumanMessage("Hi")])
+    for said in (others, heard):
+        for found in (
+            drive(mode, AdherenceScorer(judge, JIM), "score", said),
+            drive(mode, AdherenceScorer(judge, JIM, unit="trajectory"), "score", said),
+            drive(mode, FluencyScorer(judge, agent="Jim"), "score", said),
+            drive(mode, ConsistencyScorer(judge, agent="Jim"), "score", said, talk("Hi")),
+            drive(mode, ConsistencyScorer(judge, agent="Jim"), "score", talk("Hi"), said),
+        ):
+            assert found.overall is None
+            assert found.reason
+    assert drive(mode, ConvergenceScorer(judge), "score", heard).overall is None
+    assert judge.calls == 0
+    assert "those who speak: 'Pam', 'Al'" in AdherenceScorer(judge, JIM).score(others).reason
+
+
+def test_earlier_messages_of_another_agent_are_not_compared() -> None:
+    with pytest.raises(ConfigurationError, match="got those of Pam, Jim"):
+        ConsistencyScorer(Says(scores())).score(talk("Hi"), talk("Ho", by="Pam"))
+
+
+def test_adherence_to_a_persona_without_a_text_is_refused() -> None:
+    for nothing in ("", "  "):
+        with pytest.raises(ConfigurationError, match="persona of 'Jim' cannot be judged"):
+            AdherenceScorer(Says(1), Persona("Jim", nothing))
+
+
+# What fills a claim -------------------------------------------------------------------------------
+
+
+def reads(judge: Says) -> list[list[str]]:
+    """The claim of each question, and the text below it that it is about."""
+    block = r"(?:The claim.*|The draft|The task description):\n.*\n> (.*)"
+    return [re.findall(block, prompt_of(request)) for request in judge.asked]
+
+
+@MODES
+@pytest.mark.parametrize("batch", [True, False])
+def test_the_action_is_the_message_that_is_judged(mode: str, batch: bool) -> None:
+    judge = Says(scores())
+    said = room(("Jim", "one"), ("Pam", "two"), ("Jim", "three"))
+    about = claim("a", "{{agent_name}} tells {{recipient_name}} {{action}}", include_personas=False)
+    drive(mode, AdherenceScorer(judge, JIM, sets("adherence", about), batch=batch), "score", said)
+    drive(
+        mode,
+        ConsistencyScorer(judge, sets("consistency", about), agent="Jim", batch=batch),
+        "score",
+        talk("four"),
+        said,
+    )
+    about_it = "Jim tells Pam the draft below"
+    assert reads(judge) == [[about_it, text] for text in ("one", "three", "four", "four")]
+
+
+@MODES
+def test_a_claim_about_a_recipient_has_no_score_where_nobody_knows_whom(mode: str) -> None:
+    """The others count without it."""
+    judge = Says(scores(a=1, b=5))
+    both = sets("adherence", claim("a", "{{agent_name}} teases {{recipient_name}}"), claim("b"))
+    said = room(("Jim", "one"), ("Pam", "two"), ("Al", "three"))
+    found = drive(mode, AdherenceScorer(judge, JIM, both), "score", said)
+    assert found.overall == 5
+    assert found.reason == "a: there is no value for {{recipient_name}} here."
+    alone = drive(mode, AdherenceScorer(judge, JIM, sets("adherence", both[0])), "score", said)
+    assert alone.overall is None
+    assert "{{recipient_name}}" in alone.reason
+
+
+@MODES
+def test_a_claim_that_nobody_can_fill_has_no_score_and_is_told_when_the_scorer_is_made(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Says(scores(a=1, b=1))
+    both = sets("adherence", claim("a", "{{agent_nam}} is calm"), claim("b"))
+    with caplog.at_level("WARNING", "arbiter"):
+        scorer = AdherenceScorer(judge, JIM, both)
+    assert (
+        "proposition 'a': there is no value for {{agent_nam}} here. Did you mean 'agent_name'?" in caplog.text
+    )
+    found = drive(mode, scorer, "score", talk("Hi"))
+    assert found.overall == 1
+    assert "agent_nam" in found.reason
+
+
+def test_variables_of_the_user_fill_claims() -> None:
+    judge = Says(scores())
+    about = sets("adherence", claim("a", "helps to {{task_description}}"))
+    AdherenceScorer(judge, JIM, about, variables={"task_description": "sell paper"}).score(talk("Hi"))
+    assert reads(judge) == [["helps to the task description below", "sell paper"]]
+
+
+# Windows and units --------------------------------------------------------------------------------
+
+TALK = room(*(("Jim" if number % 2 else "Pam", f"m{number}") for number in range(8)))
+
+
+def shown(judge: Says) -> list[list[int]]:
+    """The numbers of the messages that each question shows."""
+    return [[int(at) for at in re.findall(r"^> .*\[m(\d+)\]$", prompt_of(one), re.M)] for one in judge.asked]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("windows", "seen"),
+    [
+        ({}, [[1], [3], [5], [7]]),
+        ({"first_n": 0, "last_n": 1}, [[1], [3], [5], [7]]),
+        ({"first_n": 0, "last_n": 2}, [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ({"first_n": 1, "last_n": 0}, [[0, 1], [0, 3], [0, 5], [0, 7]]),
+        ({"first_n": 10, "last_n": 100}, [[*range(2)], [*range(4)], [*range(6)], [*range(8)]]),
+    ],
+)
+def test_windows_of_adherence_show_what_came_before_each_message(mode: str, windows: Any, seen: Any) -> None:
+    judge = Says(scores())
+    drive(mode, AdherenceScorer(judge, JIM, sets("adherence", claim("a", **windows))), "score", TALK)
+    assert shown(judge) == seen
+    assert all(prompt_of(one).count("Jim acts: [m") >= 1 for one in judge.asked)
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("windows", "seen"),
+    [
+        ({}, [1, 7]),
+        ({"first_n": 0, "last_n": 1}, [1, 7]),
+        ({"first_n": 0, "last_n": 3}, [6, 1, 7]),
+        ({"first_n": 2, "last_n": 0}, [0, 2, 1, 7]),
+    ],
+)
+def test_windows_of_consistency_keep_the_pair(mode: str, windows: Any, seen: Any) -> None:
+    judge = Says(scores())
+    scorer = ConsistencyScorer(judge, sets("consistency", claim("a", **windows)), agent="Jim")
+    events = tuple(TALK)
+    drive(mode, scorer, "score", Trajectory(events[4:5] + events[6:]), Trajectory(events[:3]))
+    assert [sorted(found) for found in shown(judge)] == [sorted(seen)]
+
+
+def test_context_is_of_the_same_channel() -> None:
+    judge = Says(scores())
+    said = Trajectory.of(Event.action("Jim", f"m{at}", channel="ab"[at % 2]) for at in range(4))
+    AdherenceScorer(judge, JIM, sets("adherence", claim("a", first_n=5, last_n=5))).score(said)
+    assert shown(judge) == [[0], [1], [0, 2], [1, 3]]
+
+
+@MODES
+def test_a_trajectory_is_judged_as_a_whole(mode: str) -> None:
+    """One score for each proposition and agent-session, with the windows of the propositions."""
+    judge = Says(scores())
+    scorer = AdherenceScorer(judge, JIM, sets("adherence", claim("a"), claim("b")), unit="trajectory")
+    found = drive(mode, scorer, "score", TALK)
+    assert (found.sample_size, judge.calls, shown(judge)) == (4, 1, [[*range(8)]])
+    assert "--> Jim from Pam: [m0]" in judge.prompt()
+    narrow = sets("adherence", claim("a", first_n=1, last_n=2))
+    drive(mode, AdherenceScorer(judge, JIM, narrow, unit="trajectory"), "score", TALK)
+    assert shown(judge)[-1] == [0, 6, 7]
+
+
+@MODES
+def test_the_consistency_of_a_trajectory_takes_no_history(mode: str) -> None:
+    judge = Says(scores())
+    scorer = ConsistencyScorer(judge, agent="Jim", unit="trajectory")
+    found = drive(mode, scorer, "score", TALK)
+    assert (found.sample_size, judge.calls, shown(judge)) == (4, 1, [[*range(8)]])
+    both = drive(mode, scorer, "score", Trajectory(TALK.events[4:]), Trajectory(TALK.events[:4]))
+    assert (both.sample_size, shown(judge)[-1]) == (4, [*range(8)])
+    assert drive(mode, scorer, "score", talk("Hi")).overall is None
+    with pytest.raises(ConfigurationError, match="pass a history"):
+        ConsistencyScorer(judge, agent="Jim").score(TALK)
+
+
+def test_a_unit_is_one_that_there_is() -> None:
+    unit: Any = "session"
+    with pytest.raises(ConfigurationError, match="unit: expected 'message' or 'trajectory', got 'session'"):
+        AdherenceScorer(Says(1), JIM, unit=unit)
+    with pytest.raises(ConfigurationError, match="unit: expected 'pair' or 'trajectory', got 'session'"):
+        ConsistencyScorer(Says(1), unit=unit)
+
+
 # Conversations as users have them ------------------------------------------------------------------
 
 CHAT = [HumanMessage("Shall we?"), AIMessage("No.", name="Jim")]
@@ -428,3 +644,39 @@ def test_a_name_is_a_personas_by_name_id_or_another_spelling_of_them() -> None:
         assert names.find(written) == "Ilka Brandt"
     assert names.find("Pam") == "Pam"
     assert [names.find(written) for written in ("PAM", "Ilka B", "", "?")] == [None] * 4
+
+
+def test_scorers_take_messages_folders_and_files(tmp_path: Path) -> None:
+    judge = Says(scores())
+    said: Any
+    for said in (
+        CHAT,
+        [{"role": "assistant", "content": "No.", "name": "Jim"}],
+        list(Trajectory.from_messages(CHAT)),
+    ):
+        assert AdherenceScorer(judge, JIM).score(said).sample_size == 1
+        assert ConsistencyScorer(judge, agent="Jim").score(said, said).sample_size == 1
+        assert FluencyScorer(judge, agent="Jim").score(said).sample_size == 1
+        assert ConvergenceScorer(judge).score(said).overall is None
+    assert IdeasScorer(Says({"ideas": ["a"]})).score(CHAT).overall == 1
+    (tmp_path / "adherence").mkdir()
+    (tmp_path / "adherence" / "jim.yaml").write_text(
+        "dimension: adherence\nagent_id: jim\npropositions: [{id: own, claim: is calm}]\n"
+    )
+    for folder in (tmp_path, str(tmp_path)):
+        assert [found.id for found in AdherenceScorer(judge, JIM, folder).propositions] == ["own"]
+    assert len(AdherenceScorer(judge, JIM, [claim("a"), claim("b")]).propositions) == 2
+    assert AdherenceScorer(judge, "arbiter:ilka").persona.name == "Ilka Brandt"
+
+
+@pytest.mark.parametrize("given", ["No.", None, 3, {"messages": CHAT}, ["No."]])
+def test_scorers_say_what_a_conversation_is(given: Any) -> None:
+    judge = Says(scores())
+    for scorer in (
+        AdherenceScorer(judge, JIM),
+        FluencyScorer(judge),
+        ConvergenceScorer(judge),
+        IdeasScorer(judge),
+    ):
+        with pytest.raises(ConfigurationError, match="expected"):
+            scorer.score(given)

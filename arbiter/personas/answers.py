@@ -68,13 +68,14 @@ Reasoning = Annotated[str, BeforeValidator(_text)]
 Present = Annotated[bool, BeforeValidator(_present)]
 
 
+_NO_EVIDENCE = "False if the quoted text has nothing by which the claim could be judged."
+
+
 class ScoreAnswer(BaseModel):
     """How true one claim is."""
 
     reasoning: Reasoning = Field("", description="What in the quoted text speaks for and against the claim.")
-    evidence_present: Present = Field(
-        True, description="False if the quoted text has nothing by which the claim could be judged."
-    )
+    evidence_present: Present = Field(True, description=_NO_EVIDENCE)
     score: Number = Field(description="0 (certainly false everywhere) to 9 (certainly true everywhere).")
     confidence: Confidence = Field(0.5, description="How sure you are of the score, 0 to 1.")
 
@@ -96,6 +97,7 @@ class CheckAnswer(BaseModel):
 
     reasoning: Reasoning = Field("", description="What in the quoted text speaks for and against the claim.")
     result: bool = Field(description="Whether the claim is true.")
+    evidence_present: Present = Field(True, description=_NO_EVIDENCE)
     confidence: Confidence = Field(0.5, description="How sure you are, 0 to 1.")
 
 

@@ -32,7 +32,7 @@ from arbiter.personas.asking import Outcome, Steps, adrive, drive, together
 from arbiter.personas.characters import Persona
 from arbiter.personas.judges import Judge, JudgeReply, JudgeRequest, Purpose, judge_of
 from arbiter.personas.prompts import AGAIN, Claim, judging
-from arbiter.personas.propositions import DEFAULT_WINDOWS, Proposition, fill, variables_in
+from arbiter.personas.propositions import DEFAULT_WINDOWS, Proposition, fill, variables_in, without_value
 from arbiter.personas.trajectories import Trajectory
 
 Status = Literal["judged", "precondition_false", "no_evidence", "timeout", "error"]
@@ -49,12 +49,26 @@ class Target:
 
     A proposition with `target_type="agent"` is shown the trajectory from the agent's side, and the agent's persona;
     one with "environment" all of it in order, and every participant's.
+
+    `before` is for a `trajectory` that is a part of a conversation, such as one message: what came before it. Then all
+    of `trajectory` is judged, and `first_n` and `last_n` of a proposition say how many events of the conversation up to
+    its end are shown with it. A proposition that sets neither is shown `trajectory` alone.
     """
 
     trajectory: Trajectory
     agent: str | None = None
     personas: tuple[Persona, ...] = ()
     channel: str = ""
+    before: Trajectory | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("trajectory", "before"):
+            given: Any = getattr(self, name)
+            if not isinstance(given, Trajectory) and not (name == "before" and given is None):
+                raise ConfigurationError(
+                    f"Target: {name}: expected a Trajectory, got {given!r:.80}. "
+                    "Of messages make one with Trajectory.from_messages(messages, agent)."
+                )
 
     @property
     def own_personas(self) -> tuple[Persona, ...]:
@@ -78,8 +92,9 @@ class JudgeResult:
     """What became of one proposition, with all that it takes to look into it later.
 
     `score` is the final one, 0.0 to 9.0, inverted where the proposition is; None if there is none (`status`
-    "timeout" or "error", and for `check`). `raw` is the judge's own, 0 to 9. `result` is the answer of `check`.
-    "precondition_false" (the claim does not apply) and "no_evidence" count as 9, or True, whatever is inverted.
+    "timeout" or "error", and for `check`). `raw` is the judge's own, 0 to 9. `result` is the answer of `check`, None
+    without one. "precondition_false" (the claim does not apply) counts as 9, or True, whatever is inverted.
+    "no_evidence" counts as 9 for `score`, and is no answer of `check`.
 
     `calls` and `token_usage` are those of this proposition alone: 0 and None for one of a batch, whose calls and
     tokens `Judgements` has. `token_usage` is None where the model does not say. `first_raw` is the score before the
@@ -340,7 +355,6 @@ class PropositionEngine:
         known = {**target.variables, **(variables or {})}
         claim = fill(proposition.claim, known)
         used = variables_in(proposition.claim)
-        missing = sorted(used - known.keys())
         begun = JudgeResult(
             proposition_id=proposition.id,
             mode=mode,
@@ -351,27 +365,18 @@ class PropositionEngine:
         )
         if not _applies(proposition, target, context, known):
             return _trivially_true(begun, "the precondition is not met")
-        if "action" in missing:
-            return replace(
-                begun, status="error", problem="the claim is about {{action}}, and no action is given"
-            )
-        if missing:
-            names = ", ".join(f"{{{{{name}}}}}" for name in missing)
-            _log.info("proposition %r does not apply: no value for %s", proposition.id, names)
-            return _trivially_true(begun, f"the claim does not apply: there is no {names}")
-        seen = target.trajectory
-        personas: tuple[Persona, ...] = target.personas
-        if proposition.target_type == "agent":
-            seen = seen if target.agent is None else seen.seen_by(target.agent)
-            personas = target.own_personas
-        if not seen.events and "action" not in used:
-            return _trivially_true(replace(begun, status="no_evidence"), "there is nothing to judge")
-        first, last = DEFAULT_WINDOWS[self.level]
+        if missing := sorted(used - known.keys()):
+            return replace(begun, status="error", problem=without_value(missing))
+        of_agent = proposition.target_type == "agent"
+        if not target.trajectory.events and "action" not in used:
+            nothing = replace(begun, status="no_evidence")
+            reason = "there is nothing to judge"
+            return _trivially_true(nothing, reason) if mode == "score" else replace(nothing, problem=reason)
+        personas = target.own_personas if of_agent else target.personas
+        before, trajectory = self._texts(proposition, target, target.agent if of_agent else None)
         shown = _Shown(
-            trajectory=seen.text(
-                first if proposition.first_n is None else proposition.first_n,
-                last if proposition.last_n is None else proposition.last_n,
-            ),
+            trajectory=trajectory,
+            before=before,
             personas=tuple((found.name, found.text) for found in personas)
             if proposition.include_personas
             else (),
@@ -381,6 +386,20 @@ class PropositionEngine:
         inline = {name: visible(value) for name, value in known.items()}
         blocks = {title: known[name] for name, title in BLOCKS.items() if name in used}
         return _Ready(proposition, begun, shown, fill(proposition.claim, {**inline, **named}), blocks)
+
+    def _texts(self, proposition: Proposition, target: Target, agent: str | None) -> tuple[str, str]:
+        """What was said before what is judged, and that, as far as the proposition's windows go."""
+        first, last = proposition.first_n, proposition.last_n
+        if target.before is None:
+            default = DEFAULT_WINDOWS[self.level]
+            first, last = default[0] if first is None else first, default[1] if last is None else last
+            return "", target.trajectory.text(first, last, agent=agent)
+        judged = target.trajectory.text(agent=agent)
+        # The window ends with what is judged.
+        first, last = first or 0, max(0, (last or 0) - len(target.trajectory))
+        if not (first or last) or not target.before.events:
+            return "", judged
+        return target.before.text(first, last, agent=agent), judged
 
     def _request(
         self, purpose: Purpose, ready: Sequence[_Ready], context: str, evidence: str
@@ -395,6 +414,7 @@ class PropositionEngine:
                 shown.trajectory,
                 shown.personas,
                 blocks={title: text for one in ready for title, text in one.blocks.items()},
+                before=shown.before,
                 evidence=evidence,
                 context=context,
             ),
@@ -425,6 +445,7 @@ class _Shown(NamedTuple):
     """What a judge is shown beside the claim. Claims of one question have the same."""
 
     trajectory: str
+    before: str
     personas: tuple[tuple[str, str], ...]
 
 
@@ -517,6 +538,8 @@ def _result(
 
 def _judged(answer: ScoreAnswer | CheckAnswer, inverted: bool) -> dict[str, Any]:
     if isinstance(answer, CheckAnswer):
+        if not answer.evidence_present:
+            return {"status": "no_evidence", "problem": "the judge found no evidence"}
         return {"result": answer.result}
     raw, clamped = as_score(answer.score)
     known: dict[str, Any] = {"raw": raw, "clamped": clamped}

@@ -27,6 +27,7 @@ from arbiter.personas.trajectories import SOMEBODY, Trajectory, window
 from arbiter.verdicts import EvaluationResult
 
 T = TypeVar("T")
+S = TypeVar("S", AdherenceScorer, ConsistencyScorer, FluencyScorer, ConvergenceScorer)
 RECENT = 100
 """How many earlier messages of an agent an evaluator looks at: a conversation may be of any length."""
 
@@ -154,6 +155,12 @@ class DimensionEvaluator(NodeEvaluator):
     def _judge(self, given: Judge | ChatModel | str) -> Judge:
         return self._made("judge", lambda: judge_of(given))
 
+    def _ready(self, scorer: S) -> S:
+        """The scorer. Raises `ParameterError` for a claim that it can never ask about."""
+        if scorer.unfilled:
+            raise ParameterError(f"evaluator {self.name!r}", "propositions", scorer.unfilled)
+        return scorer
+
     def _propositions(
         self, given: PropositionSet | str | None, dimension: str, persona: Persona | None = None
     ) -> PropositionSet:
@@ -199,13 +206,15 @@ class AdherenceEvaluator(DimensionEvaluator):
         self.persona = self._made("persona", lambda: Persona.of(persona))
         found = self._propositions(propositions, "adherence", self.persona)
         asked = self._judge(judge)
-        self.scorer = self._made(
-            "sample", lambda: AdherenceScorer(asked, self.persona, found, sample=sample, seed=seed)
+        self.scorer = self._ready(
+            self._made(
+                "sample", lambda: AdherenceScorer(asked, self.persona, found, sample=sample, seed=seed)
+            )
         )
 
     def measure(self, history: History) -> ScorerResult:
-        _, current = self.said_by(history, self.persona)
-        return self.scorer.score(current)
+        earlier, current = self.said_by(history, self.persona)
+        return self.scorer.score(current, before=earlier)
 
 
 class SelfConsistencyEvaluator(DimensionEvaluator):
@@ -237,11 +246,13 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
         self.agent = _agent(self.persona)
         found = self._propositions(propositions, "consistency", self.persona)
         asked = self._judge(judge)
-        self.scorer = self._made(
-            "pairs",
-            lambda: ConsistencyScorer(
-                asked, found, agent=self.agent, personas=_known(self.persona), pairs=pairs, seed=seed
-            ),
+        self.scorer = self._ready(
+            self._made(
+                "pairs",
+                lambda: ConsistencyScorer(
+                    asked, found, agent=self.agent, personas=_known(self.persona), pairs=pairs, seed=seed
+                ),
+            )
         )
 
     def measure(self, history: History) -> ScorerResult:
@@ -276,7 +287,9 @@ class FluencyEvaluator(DimensionEvaluator):
         self.agent = _agent(self.persona)
         found = self._propositions(propositions, "fluency", self.persona)
         asked = self._judge(judge)
-        self.scorer = FluencyScorer(asked, found, agent=self.agent, personas=_known(self.persona))
+        self.scorer = self._ready(
+            FluencyScorer(asked, found, agent=self.agent, personas=_known(self.persona))
+        )
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said_by(history, self.persona)
@@ -307,7 +320,7 @@ class ConvergenceEvaluator(DimensionEvaluator):
         self._set_up(at_least, key)
         found = self._propositions(propositions, "convergence")
         asked = self._judge(judge)
-        self.scorer = ConvergenceScorer(asked, found)
+        self.scorer = self._ready(ConvergenceScorer(asked, found))
 
     def measure(self, history: History) -> ScorerResult:
         earlier, current = self.said(history)

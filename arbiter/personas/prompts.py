@@ -42,7 +42,7 @@ PRINCIPLES = """How to come to it:
 - Score each element that the claim is about, then give their average.
 - If personas are given, behaviour that cannot be traced back to them lowers the score."""
 _CHECK = """Decide whether the claim is true or false.
-- If the data that it takes to judge the claim is missing, it counts as true. The score would be 9 in the rubric below.
+- If the data that it takes to judge the claim is missing, you say that no evidence is present, whatever the answer.
 - Be strict: it is true only if the rubric below would give it 6 or more."""
 _HARD = "For this claim be harder than usual: each flaw that you find takes a fifth off the score."
 AGAIN = (
@@ -66,13 +66,14 @@ def judging(
     personas: Sequence[tuple[str, str]],
     *,
     blocks: Mapping[str, str] | None = None,
+    before: str = "",
     evidence: str = "",
     context: str = "",
 ) -> tuple[BaseMessage, ...]:
     """The question about one claim (`purpose` "score" or "check"), or about several ("batch").
 
     `personas` are pairs of a name and a text. `blocks` are the texts that claims are about, by what these call them:
-    "draft" for what a claim calls "the draft below".
+    "draft" for what a claim calls "the draft below". `before` is what was said before the trajectory.
     """
     system = [_ROLE, _DATA, _LINES]
     if purpose == "check":
@@ -80,6 +81,11 @@ def judging(
     system += [RUBRIC, PRINCIPLES, *map(_persona, personas)]
     parts = [_claims(claims) if purpose == "batch" else _claim(claims[0])]
     parts += [f"The {title}:\n{quote(text)}" for title, text in (blocks or {}).items()]
+    if before:
+        parts.append(
+            "What was said before, so that you can understand the trajectory; it is not judged itself:\n"
+            + quote(before, limit=MAX_TRAJECTORY)
+        )
     parts.append(
         f"The trajectory:\n{quote(trajectory, limit=MAX_TRAJECTORY)}"
         if trajectory
@@ -97,7 +103,8 @@ def judging(
 _WANTED = {
     "score": "Judge the claim: first the reasoning, then whether there is evidence, then the score and your "
     "confidence.",
-    "check": "Judge the claim: first the reasoning, then whether it is true, and your confidence.",
+    "check": "Judge the claim: first the reasoning, then whether it is true, whether there is evidence, and your "
+    "confidence.",
     "batch": "Judge each claim on its own, by its id, as if it were the only one: first the reasoning, then whether "
     "there is evidence, then the score and your confidence.",
 }

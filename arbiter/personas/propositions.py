@@ -124,7 +124,9 @@ class PropositionSet(Sequence[Proposition]):
 
 # Templates ----------------------------------------------------------------------------------------
 
-_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_VARIABLE = re.compile(
+    r"\{\{\s*([^{}]*?)\s*\}\}"
+)  # whatever is between the braces: `agent-name` is a misspelt one
 
 
 def fill(text: str, variables: Mapping[str, str]) -> str:
@@ -138,6 +140,17 @@ def fill(text: str, variables: Mapping[str, str]) -> str:
 def variables_in(text: str) -> frozenset[str]:
     """The names of the variables in a text."""
     return frozenset(_VARIABLE.findall(text))
+
+
+VARIABLES = ("agent_name", "channel_name", "action", "action_type", "recipient_name", "task_description")
+"""The variables that Arbiter or its caller fills. See docs/personas.md."""
+
+
+def without_value(names: Sequence[str]) -> str:
+    """Why a claim with these variables cannot be asked about."""
+    shown = ", ".join(f"{{{{{name}}}}}" for name in names)
+    meant = next((nearest(name, VARIABLES) for name in names if name not in VARIABLES), "")
+    return f"there is no value for {shown} here.{meant}"
 
 
 # Preconditions ------------------------------------------------------------------------------------
@@ -207,17 +220,23 @@ class PropositionWarning(UserWarning):
 
 
 def load_propositions(
-    folder: str | Path | Traversable | None, dimension: str, agent: str | None = None
+    folder: str | Path | Traversable | None,
+    dimension: str,
+    agent: str | None = None,
+    *,
+    variables: Iterable[str] = (),
 ) -> PropositionSet:
     """`<folder>/<dimension>/_default.yaml`, if there is one, and then `<agent>.yaml`, if there is one.
 
     `folder` None is what ships with Arbiter. Propositions are appended; what the agent's file says for all of them
     holds for all, what it does not say stays. A file may extend others of its folder by name, or shipped ones of
-    the same dimension ("arbiter:_default"); those are read before it. Raises `PackError` with every mistake in
+    the same dimension ("arbiter:_default"); those are read before it. Claims may have the variables that Arbiter knows
+    (docs/personas.md) and `variables`, which you fill yourself. Raises `PackError` with every mistake in
     every file, `ConfigurationError` if there is no file at all. Warns of a double negation, and where an agent without
     a file is called nearly as one that is there. `PropositionSet.files` are those that were read.
     """
-    return _Loader(_folder(folder), dimension).load(agent)
+    own = [variables] if isinstance(variables, str) else variables
+    return _Loader(_folder(folder), dimension, (*VARIABLES, *own)).load(agent)
 
 
 def _folder(folder: str | Path | Traversable | None) -> Traversable:
@@ -235,6 +254,7 @@ class _Loader:
 
     folder: Traversable
     dimension: str
+    variables: tuple[str, ...]
     read: list[tuple[Document, PropositionFile]] = field(
         default_factory=list[tuple[Document, PropositionFile]]
     )
@@ -322,11 +342,20 @@ class _Loader:
                     message = f"expected an id of its own, got {entry.id!r}, which {seen[entry.id]} has"
                     self.mistakes.append(document.mistake((*place, "id"), message))
                     continue
+                self.check_variables(document, place, entry)
                 line = document.line((*place, "id"))
                 seen[entry.id] = f"{document.file}:{line}"
                 _lint(entry, f"{document.file}:{document.line((*place, 'claim'))}")
                 propositions.append(_proposition(entry, {**settings, **_written(entry)}))
         return tuple(propositions)
+
+    def check_variables(self, document: Document, place: Place, entry: PropositionEntry) -> None:
+        """A claim with a variable that nobody fills can never be asked about."""
+        for key in ("claim", "recommendations_for_improvement"):
+            for name in sorted(variables_in(getattr(entry, key) or "") - {*self.variables}):
+                known = ", ".join(f"{{{{{variable}}}}}" for variable in self.variables)
+                message = f"expected one of {known}, got {{{{{name}}}}}.{nearest(name, self.variables)}"
+                self.mistakes.append(document.mistake((*place, key), message))
 
 
 def _wrong_in(document: Document, found: PropositionFile, dimension: str, stem: str) -> Iterator[PackMistake]:

@@ -7,20 +7,23 @@ overall       mean of the dimensions that have a score, ideas aside
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
 
+from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 
 from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel, visible
 from arbiter.personas.answers import HIGHEST, IdeasAnswer
 from arbiter.personas.asking import Steps, together
-from arbiter.personas.characters import Persona
+from arbiter.personas.characters import Names, Persona
 from arbiter.personas.engine import (
     NO_TOKENS,
     Judgements,
@@ -33,12 +36,24 @@ from arbiter.personas.engine import (
 )
 from arbiter.personas.judges import Judge, JudgeRequest
 from arbiter.personas.prompts import counting_ideas
-from arbiter.personas.propositions import PropositionSet, load_propositions
+from arbiter.personas.propositions import (
+    Proposition,
+    PropositionSet,
+    load_propositions,
+    variables_in,
+    without_value,
+)
 from arbiter.personas.texts import repeated_ngrams, text_statistics, vocabulary_similarity
-from arbiter.personas.trajectories import Event, Trajectory
+from arbiter.personas.trajectories import SOMEBODY, Event, Trajectory
 
+_log = logging.getLogger("arbiter.personas")
 IDEAS = "ideas_quantity"
+Propositions = PropositionSet | Iterable[Proposition] | str | Path | None
 Method = Literal["enumerate", "rapporteur"]
+T = TypeVar("T")
+_ABOUT_AN_AGENT = frozenset({"agent_name", "channel_name", "recipient_name"})
+_ABOUT_A_MESSAGE = _ABOUT_AN_AGENT | {"action", "action_type"}
+_PAIR = "The first message is an earlier one, the second one is current."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,32 +118,106 @@ def overall_score(results: Iterable[ScorerResult]) -> float | None:
     return math.fsum(scores) / len(scores) if scores else None
 
 
+Conversation = Trajectory | Iterable[BaseMessage | Mapping[str, Any] | tuple[str, Any] | Event]
+"""What a scorer reads: a trajectory, its events, or messages, as LangChain takes them."""
+
+
+def _trajectory(conversation: Conversation) -> Trajectory:
+    if isinstance(conversation, Trajectory):
+        return conversation
+    parts: Any = conversation
+    if isinstance(conversation, list | tuple) and all(isinstance(one, Event) for one in parts):
+        return Trajectory.of(parts)
+    return Trajectory.from_messages(parts)
+
+
+def _engine(judge: PropositionEngine | Judge | ChatModel | str) -> PropositionEngine:
+    return judge if isinstance(judge, PropositionEngine) else PropositionEngine(judge)
+
+
+def _personas(given: Any) -> tuple[Persona, ...]:
+    one = isinstance(given, Persona | str | Path | Mapping)
+    many: list[Any] = [given] if one else list(given)
+    return tuple(map(Persona.of, many))
+
+
 class _Scorer:
     """What the four judged dimensions share: an engine, and the propositions of their dimension.
 
-    `judge` is a judge, a chat model, a text for one, or an engine that is set up otherwise. `propositions` None are
-    those that ship. `batch` False asks about each proposition on its own, which is dearer and more exact. Whether a
+    `judge` is a judge, a chat model, a text for one, or an engine that is set up otherwise. `propositions` are a set, a
+    folder of them, or None for those that ship. `variables` fill the claims' templates, beside those that the scorer
+    fills itself. `batch` False asks about each proposition on its own, which is dearer and more exact. Whether a
     judge is shown `personas` is said by the propositions, and those that ship for these dimensions say no.
     """
 
     dimension: str
+    fills: frozenset[str] = frozenset({"channel_name"})
+    """The variables that it can fill in a claim."""
 
     def __init__(
         self,
         judge: PropositionEngine | Judge | ChatModel | str,
-        propositions: PropositionSet | None = None,
+        propositions: Propositions = None,
         *,
         personas: Iterable[Persona] = (),
+        variables: Mapping[str, str] | None = None,
         batch: bool = True,
     ) -> None:
-        self.engine = judge if isinstance(judge, PropositionEngine) else PropositionEngine(judge)
-        self.propositions = load_propositions(None, self.dimension) if propositions is None else propositions
-        if self.propositions.dimension != self.dimension:
-            raise ConfigurationError(
-                f"expected propositions of {self.dimension!r}, got those of {self.propositions.dimension!r}."
-            )
-        self.personas = tuple(personas)
+        self.engine = _engine(judge)
+        self.personas = _personas(personas)
+        self.variables = dict(variables or {})
+        self.propositions = self._propositions(propositions)
         self.batch = batch
+        self._names = Names(self.personas)
+        self._windowed = any(p.first_n is not None or p.last_n is not None for p in self.propositions)
+        if self.unfilled:
+            _log.warning("%s: %s", type(self).__name__, self.unfilled)
+
+    def _propositions(self, given: Propositions) -> PropositionSet:
+        if given is None or isinstance(given, str | Path):
+            agent = self.personas[0].id if len(self.personas) == 1 else ""
+            return load_propositions(given, self.dimension, agent or None, variables=self.variables)
+        found = given if isinstance(given, PropositionSet) else PropositionSet(self.dimension, given)
+        if found.dimension != self.dimension:
+            raise ConfigurationError(
+                f"expected propositions of {self.dimension!r}, got those of {found.dimension!r}."
+            )
+        return found
+
+    @property
+    def unfilled(self) -> str:
+        """Which claims it can never ask about, because nobody fills one of their variables; "" for none."""
+        wrong = {
+            found.id: missing
+            for found in self.propositions
+            if (missing := sorted(variables_in(found.claim) - self.fills - self.variables.keys()))
+        }
+        return "; ".join(f"proposition {id!r}: {without_value(missing)}" for id, missing in wrong.items())
+
+    @property
+    def _alone(self) -> str | None:
+        """Who says what has no name: the only persona."""
+        return self.personas[0].name if len(self.personas) == 1 else None
+
+    def _heard(self, given: Conversation) -> Trajectory:
+        """A conversation with its speakers by the names of their personas."""
+        found = _trajectory(given)
+        if not isinstance(found.events, tuple):
+            return found  # of the messages of a graph, whose speakers a `Cast` has named
+        names = {event.actor: self._name(event.actor) for event in found}
+        names |= {event.source: self._name(event.source) for event in found if event.source}
+        if all(written == name for written, name in names.items()):
+            return found
+        return Trajectory(
+            tuple(
+                replace(event, actor=names[event.actor], source=names.get(event.source, ""))
+                for event in found
+            )
+        )
+
+    def _name(self, written: str) -> str:
+        found = self._names.find(written)
+        return found or (self._alone or written if written == SOMEBODY else written)
 
     def _judging(self, elements: Sequence[_Element], **known: Any) -> Steps[ScorerResult]:
         """Judge each element by each proposition, and put the scores together."""
@@ -141,7 +230,7 @@ class _Scorer:
         return ScorerResult(
             dimension=self.dimension,
             overall=overall,
-            reason="" if overall is not None else _first_problem(runs),
+            reason=_first_problem(runs) if overall is None else _not_judged(scores),
             propositions=tuple(scores),
             sample_size=len(elements),
             calls=sum(run.calls for run in runs),
@@ -150,7 +239,7 @@ class _Scorer:
         )
 
     def _judging_one(self, element: _Element) -> Steps[Judgements]:
-        asked = (element.target, element.context, None, element.evidence)
+        asked = (element.target, element.context, element.variables, element.evidence)
         if self.batch:
             return (yield from self.engine.asking_batch(self.propositions.propositions, *asked))
         results = yield from together(
@@ -162,18 +251,55 @@ class _Scorer:
             token_usage=total_usage(result.token_usage for result in results),
         )
 
-    def _element(self, agent: str | None, events: tuple[Event, ...], **known: str) -> _Element:
+    def _element(
+        self,
+        agent: str | None,
+        events: Sequence[Event],
+        *,
+        before: Trajectory | None = None,
+        variables: Mapping[str, str] | None = None,
+        **known: str,
+    ) -> _Element:
+        """`events` are judged; `before` is what was said before them, None if they are a whole conversation."""
         channels = {event.channel for event in events}
         target = Target(
-            trajectory=Trajectory(events),
+            trajectory=Trajectory(tuple(events)),
             agent=agent,
             personas=self.personas,
             channel=channels.pop() if len(channels) == 1 else "",
+            before=before,
         )
-        return _Element(target, events[-1].text, **known)
+        own = next((event for event in reversed(events) if event.actor == agent), events[-1])
+        return _Element(target, own.text, {**(variables or {}), **self.variables}, **known)
+
+    def _about(self, action: Event, *conversation: Iterable[Event]) -> dict[str, str]:
+        """The variables of one message."""
+        known = {"action": action.text, "action_type": action.type}
+        return {**known, **self._recipient(action, *conversation)}
+
+    def _recipient(self, said: Event, *conversation: Iterable[Event]) -> dict[str, str]:
+        """Who that was said to, as a variable: the other speaker, where there are two in its channel."""
+        if not any("recipient_name" in variables_in(found.claim) for found in self.propositions):
+            return {}
+        speakers = {
+            event.actor if event.kind == "action" else event.source
+            for events in conversation
+            for event in events
+            if event.channel == said.channel
+        }
+        others = speakers - {said.actor, ""}
+        return {"recipient_name": others.pop()} if len(others) == 1 else {}
 
     def _unjudged(self, overall: float | None, reason: str) -> ScorerResult:
         return ScorerResult(dimension=self.dimension, overall=overall, reason=reason, token_usage=NO_TOKENS)
+
+    def _silent(self, heard: Trajectory, agent: str) -> ScorerResult:
+        """The result of a conversation without a message of the agent: 9 if it has none at all, else no score."""
+        reason = f"there is no message of {agent!r}" if agent else "there is no message"
+        if not heard.events:
+            return self._unjudged(float(HIGHEST), reason)
+        others = ", ".join(map(repr, heard.actors)) or "nobody"
+        return self._unjudged(None, f"{reason}; those who speak: {others}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +308,7 @@ class _Element:
 
     target: Target
     snippet: str
+    variables: Mapping[str, str]
     context: str = ""
     evidence: str = ""
 
@@ -213,15 +340,28 @@ def _score_of(
     )
 
 
+def _not_judged(scores: Sequence[PropositionScore]) -> str:
+    """Which propositions have no score and why, or why none had to be judged."""
+    if not any(score.judged for score in scores):
+        return f"nothing was judged: {scores[0].reasoning}"
+    return "; ".join(f"{found.proposition_id}: {found.reasoning}" for found in scores if found.score is None)
+
+
 def _first_problem(runs: Sequence[Judgements]) -> str:
     problems = [result.problem for run in runs for result in run if result.problem]
     return f"no proposition could be judged: {problems[0]}" if problems else "no proposition has a weight"
 
 
 class AdherenceScorer(_Scorer):
-    """Whether what an agent says fits its persona: each message, of at most `sample`, by each proposition.
+    """Whether what an agent says fits its persona.
 
-    `propositions` None are those that ship for everybody and for the persona's `id`.
+    `unit` "message" judges each message, of at most `sample`, on its own; with `first_n` or `last_n` in a proposition
+    the judge is also shown that much of the conversation up to it. `unit` "trajectory" judges all that the agent says
+    as a whole, in the conversation and with one score for each proposition.
+
+    `persona` is a `Persona`, its YAML file, or one that ships ("arbiter:ilka"). A message is the persona's if it is
+    signed with the name or id, in any spelling, or if it is an AI message without a name. `propositions` None are those
+    that ship for everybody and for the persona's `id`.
     """
 
     dimension = "adherence"
@@ -229,36 +369,73 @@ class AdherenceScorer(_Scorer):
     def __init__(
         self,
         judge: PropositionEngine | Judge | ChatModel | str,
-        persona: Persona,
-        propositions: PropositionSet | None = None,
+        persona: Persona | str | Path | Mapping[str, Any],
+        propositions: Propositions = None,
         *,
+        unit: Literal["message", "trajectory"] = "message",
         sample: int = 20,
         seed: int = 0,
+        variables: Mapping[str, str] | None = None,
         batch: bool = True,
     ) -> None:
-        if propositions is None:
-            propositions = load_propositions(None, self.dimension, persona.id or None)
-        super().__init__(judge, propositions, personas=[persona], batch=batch)
-        self.persona = persona
+        self.unit = _one_of("unit", unit, ("message", "trajectory"))
+        self.fills = _ABOUT_A_MESSAGE if unit == "message" else _ABOUT_AN_AGENT
+        self.persona = Persona.of(persona)
+        if not self.persona.text.strip():
+            raise ConfigurationError(
+                f"adherence to the persona of {self.persona.name!r} cannot be judged: its description is empty."
+            )
+        super().__init__(judge, propositions, personas=[self.persona], variables=variables, batch=batch)
         self.sample = _at_least_one("sample", sample)
         self.seed = seed
 
-    def score(self, messages: Trajectory) -> ScorerResult:
-        """Judge the persona's own messages, 9 if there are none. A sample is the same for the same seed."""
-        return self.engine.run(self.asking(messages))
+    def score(self, messages: Conversation, *, before: Conversation = ()) -> ScorerResult:
+        """Judge the persona's own messages: 9 for an empty conversation, None for one in which it says nothing.
 
-    async def ascore(self, messages: Trajectory) -> ScorerResult:
+        `before` is what was said before `messages`; it is context and not judged. A sample is the same for the same
+        seed.
+        """
+        return self.engine.run(self.asking(messages, before))
+
+    async def ascore(self, messages: Conversation, *, before: Conversation = ()) -> ScorerResult:
         """As `score`."""
-        return await self.engine.arun(self.asking(messages))
+        return await self.engine.arun(self.asking(messages, before))
 
-    def asking(self, messages: Trajectory) -> Steps[ScorerResult]:
+    def asking(self, messages: Conversation, before: Conversation = ()) -> Steps[ScorerResult]:
         """The decisions of `score`."""
-        name = self.persona.name
-        said = messages.actions_of(name)
+        name, heard, earlier = self.persona.name, self._heard(messages), self._heard(before)
+        said = heard.actions_of(name)
         if not said:
-            return self._unjudged(float(HIGHEST), f"there is no message of {name!r}")
-        sampled = [said[at] for at in _sampled(len(said), self.sample, self.seed)]
-        return (yield from self._judging([self._element(name, (event,)) for event in sampled]))
+            return self._silent(heard, name)
+        if self.unit == "trajectory":
+            known = self._recipient(said[0], heard, earlier)
+            whole = [*earlier, *heard] if earlier.events else heard.events
+            result = yield from self._judging([self._element(name, whole, variables=known)])
+            return replace(result, sample_size=len(said))
+        places = _places(heard, name)
+        elements: list[_Element] = []
+        for at in _sampled(len(said), self.sample, self.seed):
+            event, place, channel = places[at]
+            context = _joined(earlier, channel[:place]) if self._windowed else Trajectory()
+            known = self._about(event, channel, earlier)
+            elements.append(self._element(name, (event,), before=context, variables=known))
+        return (yield from self._judging(elements))
+
+
+def _joined(before: Trajectory, events: Sequence[Event]) -> Trajectory:
+    return Trajectory((*before, *events)) if events else before
+
+
+def _places(heard: Trajectory, agent: str) -> list[tuple[Event, int, list[Event]]]:
+    """Each action of the agent with its place in its channel, and that channel."""
+    channels: dict[str, list[Event]] = {}
+    found: list[tuple[Event, int, list[Event]]] = []
+    for event in heard:
+        channel = channels.setdefault(event.channel, [])
+        if event.kind == "action" and event.actor == agent:
+            found.append((event, len(channel), channel))
+        channel.append(event)
+    return found
 
 
 def _sampled(size: int, most: int, seed: int) -> list[int]:
@@ -273,35 +450,58 @@ def _at_least_one(parameter: str, value: int) -> int:
     return value
 
 
+def _one_of(parameter: str, value: T, allowed: Sequence[T]) -> T:
+    if value not in allowed:
+        choice = " or ".join(map(repr, allowed))
+        raise ConfigurationError(f"{parameter}: expected {choice}, got {value!r:.80}.")
+    return value
+
+
 class _OneAgent(_Scorer):
     """A scorer of one agent's messages. `agent` None is the single persona's name, else whoever alone speaks."""
+
+    fills = _ABOUT_AN_AGENT
 
     def __init__(
         self,
         judge: PropositionEngine | Judge | ChatModel | str,
-        propositions: PropositionSet | None = None,
+        propositions: Propositions = None,
         *,
         agent: str | None = None,
         personas: Iterable[Persona] = (),
+        variables: Mapping[str, str] | None = None,
         batch: bool = True,
     ) -> None:
-        super().__init__(judge, propositions, personas=personas, batch=batch)
-        self.agent = self.personas[0].name if agent is None and len(self.personas) == 1 else agent
+        super().__init__(judge, propositions, personas=personas, variables=variables, batch=batch)
+        if agent is None:
+            self.agent = super()._alone
+        else:
+            self.agent = self._names.find(agent) or agent
+            if self.agent not in {persona.name for persona in self.personas}:
+                self._names = Names([*self.personas, Persona(self.agent, "")])
 
-    def _own(self, messages: Trajectory) -> tuple[Event, ...]:
-        """What the agent said. Raises `ConfigurationError` if several did and nobody says whom to judge."""
-        if self.agent is None and len(messages.actors) > 1:
+    @property
+    def _alone(self) -> str | None:
+        """Who says what has no name: the agent, unless one of several personas might have."""
+        return self.agent if len(self.personas) < 2 else None
+
+    def _speaker(self, *heard: Trajectory) -> str:
+        """Whose messages are judged, "" for nobody's. Raises `ConfigurationError` for several without `agent`."""
+        actors = dict.fromkeys(actor for part in heard for actor in part.actors)
+        if self.agent is None and len(actors) > 1:
             raise ConfigurationError(
-                f"expected the messages of one agent, got those of {', '.join(messages.actors)}. Pass agent=."
+                f"expected the messages of one agent, got those of {', '.join(actors)}. Pass agent=."
             )
-        agent = self.agent or next(iter(messages.actors), "")
-        return messages.actions_of(agent)
+        return self.agent or next(iter(actors), "")
 
 
 class ConsistencyScorer(_OneAgent):
-    """Whether an agent sounds like itself: pairs of an earlier and a current message of the same channel.
+    """Whether an agent sounds like itself.
 
-    At most `pairs` of all pairs are judged, the same ones for the same `seed`.
+    `unit` "pair" judges pairs of an earlier and a current message of the same channel: at most `pairs` of them, the
+    same ones for the same `seed`. With `first_n` or `last_n` in a proposition the judge is also shown that much of the
+    conversation up to the current message. `unit` "trajectory" judges all that the agent says as a whole, with one
+    score for each proposition.
     """
 
     dimension = "consistency"
@@ -309,40 +509,84 @@ class ConsistencyScorer(_OneAgent):
     def __init__(
         self,
         judge: PropositionEngine | Judge | ChatModel | str,
-        propositions: PropositionSet | None = None,
+        propositions: Propositions = None,
         *,
         agent: str | None = None,
         personas: Iterable[Persona] = (),
+        unit: Literal["pair", "trajectory"] = "pair",
         pairs: int = 10,
         seed: int = 0,
+        variables: Mapping[str, str] | None = None,
         batch: bool = True,
     ) -> None:
-        super().__init__(judge, propositions, agent=agent, personas=personas, batch=batch)
+        self.unit = _one_of("unit", unit, ("pair", "trajectory"))
+        self.fills = _ABOUT_A_MESSAGE if unit == "pair" else _ABOUT_AN_AGENT
+        super().__init__(
+            judge, propositions, agent=agent, personas=personas, variables=variables, batch=batch
+        )
         self.pairs = _at_least_one("pairs", pairs)
         self.seed = seed
 
-    def score(self, current: Trajectory, history: Trajectory) -> ScorerResult:
-        """Judge pairs. None without history, or without a common channel; 9 without a current message."""
+    def score(self, current: Conversation, history: Conversation | None = None) -> ScorerResult:
+        """Judge pairs, or the trajectory of `history` and then `current`.
+
+        Pairs take a `history`. None where there is nothing to compare with: no earlier message of the agent, or none of
+        the same channel; one message for the unit "trajectory". 9 for pairs without any current message.
+        """
         return self.engine.run(self.asking(current, history))
 
-    async def ascore(self, current: Trajectory, history: Trajectory) -> ScorerResult:
+    async def ascore(self, current: Conversation, history: Conversation | None = None) -> ScorerResult:
         """As `score`."""
         return await self.engine.arun(self.asking(current, history))
 
-    def asking(self, current: Trajectory, history: Trajectory) -> Steps[ScorerResult]:
+    def asking(self, current: Conversation, history: Conversation | None = None) -> Steps[ScorerResult]:
         """The decisions of `score`."""
-        before, now = self._own(history), self._own(current)
+        if history is None and self.unit == "pair":
+            raise ConfigurationError(
+                "pairs are of an earlier and a current message: pass a history. "
+                "ConsistencyScorer(..., unit='trajectory') judges one trajectory."
+            )
+        earlier, heard = self._heard(() if history is None else history), self._heard(current)
+        agent = self._speaker(earlier, heard)
+        before, now = earlier.actions_of(agent), heard.actions_of(agent)
+        if self.unit == "trajectory":
+            return (yield from self._judging_all(agent, [*earlier, *heard], [*before, *now]))
         if not before:
             return self._unjudged(None, "there is no earlier message to compare with")
         if not now:
-            return self._unjudged(float(HIGHEST), "there is no current message")
+            return self._silent(heard, agent)
         found = self._pairs(before, now)
         if not found:
             return self._unjudged(None, "no channel has an earlier and a current message")
-        context = "The first message is an earlier one, the second one is current."
-        return (
-            yield from self._judging([self._element(now[0].actor, pair, context=context) for pair in found])
+        places = (
+            {id(event): channel[:place] for event, place, channel in _places(heard, agent)}
+            if self._windowed
+            else {}
         )
+        elements: list[_Element] = []
+        for pair in found:
+            known = {
+                "action": pair[1].text,
+                "action_type": pair[1].type,
+                **self._recipient(pair[1], earlier, heard),
+            }
+            context: Iterable[Event] = ()
+            if self._windowed:
+                same = [
+                    event for event in earlier if event.channel == pair[1].channel and event is not pair[0]
+                ]
+                context = [*same, *places[id(pair[1])]]
+            elements.append(
+                self._element(agent, pair, before=Trajectory(tuple(context)), variables=known, context=_PAIR)
+            )
+        return (yield from self._judging(elements))
+
+    def _judging_all(self, agent: str, events: Sequence[Event], said: Sequence[Event]) -> Steps[ScorerResult]:
+        if len(said) < 2:
+            return self._unjudged(None, f"there are fewer than two messages of {agent!r} to compare")
+        known = self._recipient(said[0], events)
+        result = yield from self._judging([self._element(agent, events, variables=known)])
+        return replace(result, sample_size=len(said))
 
     def _pairs(self, before: Sequence[Event], now: Sequence[Event]) -> list[tuple[Event, Event]]:
         earlier, later = _by_channel(before), _by_channel(now)
@@ -372,22 +616,25 @@ class FluencyScorer(_OneAgent):
 
     dimension = "fluency"
 
-    def score(self, messages: Trajectory) -> ScorerResult:
-        """Judge the agent's messages, 9 if there are none."""
+    def score(self, messages: Conversation) -> ScorerResult:
+        """Judge the agent's messages: 9 for an empty conversation, None for one in which it says nothing."""
         return self.engine.run(self.asking(messages))
 
-    async def ascore(self, messages: Trajectory) -> ScorerResult:
+    async def ascore(self, messages: Conversation) -> ScorerResult:
         """As `score`."""
         return await self.engine.arun(self.asking(messages))
 
-    def asking(self, messages: Trajectory) -> Steps[ScorerResult]:
+    def asking(self, messages: Conversation) -> Steps[ScorerResult]:
         """The decisions of `score`."""
-        said = self._own(messages)
+        heard = self._heard(messages)
+        agent = self._speaker(heard)
+        said = heard.actions_of(agent)
         if not said:
-            return self._unjudged(float(HIGHEST), "there is no message")
+            return self._silent(heard, agent)
         texts = [event.text for event in said]
         numbers = text_statistics(texts)
-        element = self._element(said[0].actor, said, evidence=_about_texts(texts, numbers))
+        known = self._recipient(said[0], heard)
+        element = self._element(agent, said, variables=known, evidence=_about_texts(texts, numbers))
         result = yield from self._judging([element], evidence=numbers)
         return replace(result, sample_size=len(said))
 
@@ -411,19 +658,20 @@ class ConvergenceScorer(_Scorer):
 
     dimension = "convergence"
 
-    def score(self, conversation: Trajectory) -> ScorerResult:
-        """Judge a whole conversation. 9 if it is empty, None if a single participant speaks."""
+    def score(self, conversation: Conversation) -> ScorerResult:
+        """Judge a whole conversation. 9 if it is empty, None if fewer than two participants speak."""
         return self.engine.run(self.asking(conversation))
 
-    async def ascore(self, conversation: Trajectory) -> ScorerResult:
+    async def ascore(self, conversation: Conversation) -> ScorerResult:
         """As `score`."""
         return await self.engine.arun(self.asking(conversation))
 
-    def asking(self, conversation: Trajectory) -> Steps[ScorerResult]:
+    def asking(self, given: Conversation) -> Steps[ScorerResult]:
         """The decisions of `score`."""
+        conversation = self._heard(given)
         actors = conversation.actors
         if not actors:
-            return self._unjudged(float(HIGHEST), "there is no message")
+            return self._silent(conversation, "")
         if len(actors) == 1:
             return self._unjudged(None, f"only {actors[0]!r} speaks, and there is nothing to diverge from")
         alike = vocabulary_similarity(
@@ -457,19 +705,20 @@ class IdeasScorer:
     ) -> None:
         if method not in get_args(Method):
             raise ConfigurationError(f"method: expected 'enumerate' or 'rapporteur', got {method!r}.")
-        self.engine = judge if isinstance(judge, PropositionEngine) else PropositionEngine(judge)
+        self.engine = _engine(judge)
         self.method: Method = method
 
-    def score(self, conversation: Trajectory, report: str | None = None) -> ScorerResult:
+    def score(self, conversation: Conversation, report: str | None = None) -> ScorerResult:
         """Count. 0 for an empty conversation; None if no list could be had. `report` is for "rapporteur" alone."""
         return self.engine.run(self.asking(conversation, report))
 
-    async def ascore(self, conversation: Trajectory, report: str | None = None) -> ScorerResult:
+    async def ascore(self, conversation: Conversation, report: str | None = None) -> ScorerResult:
         """As `score`."""
         return await self.engine.arun(self.asking(conversation, report))
 
-    def asking(self, conversation: Trajectory, report: str | None = None) -> Steps[ScorerResult]:
+    def asking(self, given: Conversation, report: str | None = None) -> Steps[ScorerResult]:
         """The decisions of `score`."""
+        conversation = _trajectory(given)
         if (report is not None) != (self.method == "rapporteur"):
             raise ConfigurationError("a report is what the method 'rapporteur' counts in, and no other.")
         known: dict[str, Any] = {"dimension": IDEAS, "method": self.method, "sample_size": len(conversation)}

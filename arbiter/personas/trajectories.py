@@ -227,17 +227,19 @@ class Trajectory:
             return Trajectory(self.events.seen_by(agent))
         return Trajectory(tuple(event.seen_by(agent) for event in self.events))
 
-    def text(self, first_n: int | None = None, last_n: int | None = None) -> str:
-        """One line for each event of that window, with one that says how many are left out.
+    def text(self, first_n: int | None = None, last_n: int | None = None, *, agent: str | None = None) -> str:
+        """One line for each event of that window, with one that says how many are left out; from the side of `agent`.
 
         With types ("[THINK] ...") if any of these events is no "TALK".
         """
         shown = window(self.events, first_n, last_n)
         with_type = any(event.type != "TALK" for event in (*shown.head, *shown.tail))
-        lines = [event.line(with_type=with_type) for event in shown.head]
-        if shown.omitted:
-            lines.append(f"({shown.omitted} events omitted)")
-        return "\n".join(lines + [event.line(with_type=with_type) for event in shown.tail])
+        head, tail = (
+            [(event if agent is None else event.seen_by(agent)).line(with_type=with_type) for event in part]
+            for part in (shown.head, shown.tail)
+        )
+        left_out = [f"({shown.omitted} events omitted)"] if shown.omitted else []
+        return "\n".join([*head, *left_out, *tail])
 
 
 def _messages(value: Any) -> list[BaseMessage]:
