@@ -466,6 +466,142 @@ def test_a_pattern_takes_linear_time() -> None:
     assert time.perf_counter() - begun < 0.05
 
 
+# What would take too much -------------------------------------------------------------------------
+
+HOSTILE = {
+    "macros in macros": ("state.xs.all(a, state.xs.all(b, a + b >= 0))", "macros would run too often"),
+    "three deep": ("state.xs.all(a, state.xs.all(b, state.xs.all(c, c >= 0)))", "macros would run too often"),
+    "macros over macros": ("state.xs.map(a, state.xs).all(b, b.all(c, c >= 0))", "5,000,000 steps"),
+    "a list that is built": ("size(state.rows.filter(r, r.all(x, x == 'a'))) > 0", "map and filter copy"),
+    "members in macros": ("state.table.all(k, state.table[k].age >= 0)", "macros would run too often"),
+    "texts that grow": ("state.words.map(w, w + w).map(w, w + w).map(w, w + state.text) == []", "5,000,000"),
+    "lists that grow": ("state.xs.exists(x, size(state.xs + state.xs + state.xs) == x)", "5,000,000"),
+    "a long sum": ("size(" + "+".join(["state.text"] * 90) + ") > 0", "lists and texts grow too large"),
+    "patterns": ("state.words.all(w, w.matches('[\\\\w.]+@[\\\\w.]+'))", "a pattern is too large"),
+    "given patterns": ("state.patterns.all(p, 'a'.matches(p))", "a pattern is too large"),
+    "a large pattern": ("state.text.matches('(a{100}){100}')", "a pattern is too large"),
+    "a large given pattern": ("state.text.matches(state.pattern)", "a pattern is too large"),
+    "one text many times": (
+        "size(state.shared) > 0 && state.shared.all(t, t == '')",
+        "16,000,000 characters",
+    ),
+    "long time": ("state.time + state.span > state.time", "a duration of more than 292 years"),
+}
+
+
+class Large(TypedDict, total=False):
+    xs: list[int]
+    rows: list[list[str]]
+    table: dict[str, Any]
+    words: list[str]
+    text: str
+    patterns: list[str]
+    pattern: str
+    shared: list[str]
+    time: datetime
+    span: timedelta
+
+
+LARGE: dict[str, Any] = {
+    "xs": list(range(1500)),
+    "rows": [["a", "b", "c"]] * 1500,
+    "table": {f"k{n}": {"age": n} for n in range(1500)},
+    "words": ["word " * 50] * 1500,
+    "text": "a" * 1_000_000,
+    "patterns": [r"\w{50}"] * 1500,
+    "pattern": "(a{100}){100}",
+    "shared": ["x" * 1_000_000] * 50_000,
+    "time": datetime(9999, 12, 31, tzinfo=UTC),
+    "span": timedelta.max,
+}
+
+
+@MODES
+@pytest.mark.parametrize(("expression", "says"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_would_keep_every_thread_waiting_is_denied_with_the_bound(
+    expression: str, says: str, mode: str
+) -> None:
+    """The engine cannot be stopped, and no other thread runs meanwhile."""
+    pay = Spy("pay")
+    builder = StateGraph(Large)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ConditionChecker("limit", expression))
+    app = arbiter_os.govern(builder.compile())
+    begun = time.process_time()
+    with pytest.raises(PolicyViolationError) as caught:
+        run(app, LARGE, mode=mode)
+    assert time.process_time() - begun < 1
+    assert says in caught.value.reason
+    assert not pay.calls
+
+
+NESTED = "".join(f"[1].all(x{n}, " for n in range(6)) + "true" + ")" * 6
+BOMBS = {
+    "doubled texts": "['x']" + ".map(s, s + s)" * 40 + " == []",
+    "doubled lists": "[1]" + ".map(s, [s, s])" * 40 + " == []",
+    "macros six deep": NESTED,
+    "members": "state.x" + ".y" * 1900 + " == 1",
+    "indexes": "state.x" + "[0]" * 1200 + " == 1",
+    "brackets": "(" * 1900 + "1" + ")" * 1900,
+    "a sum": "1" + "+1" * 1900 + " > 0",
+    "comparisons": "==".join(["true"] * 600),
+}
+
+
+@pytest.mark.parametrize("expression", BOMBS.values(), ids=BOMBS.keys())
+def test_what_is_too_much_for_any_values_is_refused_when_it_is_made(expression: str) -> None:
+    with pytest.raises(ParameterError, match=r"steps|deep|in a row"):
+        ConditionChecker("limit", expression)
+
+
+def test_no_condition_ends_the_process() -> None:
+    """Each of these let the engine abort, for want of memory or of stack."""
+    script = f"""
+import resource, threading
+from arbiter.conditions import Condition, ConditionError
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+threading.stack_size(512 << 10)
+
+def ask(expression):
+    try:
+        Condition(expression, {{"state"}}).evaluate({{"state": {{"x": {{}}, "words": ["x" * 10_000] * 1500}}}})
+    except ConditionError:
+        pass
+
+for expression in {[*BOMBS.values(), "state.words.map(w, w + w + w) == state.words.map(w, [w, w])"]!r}:
+    thread = threading.Thread(target=ask, args=(expression,))
+    thread.start()
+    thread.join()
+print("alive")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-2000:]
+
+
+USUAL = {
+    "any message": ("state.messages.exists(m, m.type == 'tool' && m.content.contains('DROP'))", False),
+    "inside messages": ("state.messages.exists(m, m.tags.exists(t, t in state.blocked))", False),
+    "a few in many": ("state.messages.exists(m, state.blocked.exists(b, m.content.contains(b)))", False),
+    "pairs": ("state.blocked.all(a, state.blocked.exists(b, a == b))", True),
+    "patterns": ("state.messages.exists(m, m.content.matches('DROP +TABLE'))", False),
+    "a list of patterns": ("state.blocked.exists(b, state.text.matches(b))", False),
+    "one pattern": (r"state.text.matches('\\w+@\\w+')", False),
+    "filtered": ("size(state.recent.filter(m, m.type == 'tool')) > 3", False),
+    "last": ("state.messages[size(state.messages) - 1].type == 'human'", True),
+    "long text": ("state.text.contains('DROP') || state.text.startsWith('q')", False),
+}
+
+
+@pytest.mark.parametrize(("expression", "holds"), USUAL.values(), ids=USUAL.keys())
+def test_usual_questions_about_long_conversations_are_answered(expression: str, holds: bool) -> None:
+    messages = [{"type": "human", "content": "hello " * 20, "tags": ["a", "b"]} for _ in range(1500)]
+    blocked = [f"blocked{n}" for n in range(20)]
+    state = {"messages": messages, "recent": messages[:300], "blocked": blocked, "text": "x" * 100_000}
+    assert asked(expression, state) is holds
+
+
 # What is no condition -----------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[str, str]] = {

@@ -27,8 +27,6 @@ class ConditionChecker(PolicyChecker):
     `reason` is the text that is shown, by default the condition itself.
     """
 
-    blocking = False
-
     def __init__(
         self,
         name: str,
@@ -57,6 +55,7 @@ class ConditionChecker(PolicyChecker):
         asked = [condition for condition in (self._deny, self._ask) if condition is not None]
         named = {field[0] for condition in asked for field in condition.fields}
         self._instructions = instructions_in(asked)
+        self.blocking = None if any(condition.grows for condition in asked) else False
         self.reads_history = not named.isdisjoint({"history", "config"})
 
     def check_before(self, history: History) -> Verdict:

@@ -8,17 +8,18 @@ from typing import Any
 from arbiter.conditions.failures import broken_text, kind_of, kinds
 from arbiter.conditions.handover import Handover
 from arbiter.conditions.needs import TYPES, Field, Scan
-from arbiter.conditions.program import compile_cel, first_line, is_failure
+from arbiter.conditions.program import MAX_LENGTH, compile_cel, first_line, is_failure
 from arbiter.conditions.totals import check_history
+from arbiter.conditions.work import Work, refuse_deep
 from arbiter.errors import ConditionError, ParameterError
 
 
 class Condition:
     """A CEL expression over `variables`, compiled once, which gives True or False.
 
-    Raises `ConditionError` for an expression that is no CEL, is longer than 4,000 characters, names a variable or
-    function that does not exist, or would need a whole state. `fields` are the fields that are handed over: those
-    that the expression names, each as far as it can be told from the text.
+    Raises `ConditionError` for an expression that is no CEL, is longer than 4,000 characters, nests macros more than
+    5 deep, names a variable or function that does not exist, or would need a whole state. `fields` are the fields that
+    are handed over: those that the expression names, each as far as it can be told from the text.
     """
 
     def __init__(self, expression: str, variables: Collection[str]) -> None:
@@ -27,11 +28,14 @@ class Condition:
             raise ConditionError(str(given), f"expected a text, got {given!r}")
         self.expression = expression
         self.variables = frozenset(variables)
+        if len(expression) <= MAX_LENGTH:
+            refuse_deep(expression)
         self._program = compile_cel(expression)
         scan = Scan(expression, self.variables)
         named = set(self._program.variables())
         if unseen := named - scan.needs.keys() - scan.bound - TYPES:
             raise ConditionError(expression, f"the use of {min(unseen)!r} could not be followed")
+        self._work = Work(expression, self.variables)
         self._needs = scan.needs
         for need in self._needs.values():
             need.settle()
@@ -39,16 +43,22 @@ class Condition:
             (name, *path) for name, need in self._needs.items() for path in need.leaves()
         )
 
+    @property
+    def grows(self) -> bool:
+        """Whether it asks something of each of several elements, so that it takes longer the more there are."""
+        return not self._work.is_simple or any(need.iterates for need in self._needs.values())
+
     def evaluate(self, values: Mapping[str, Any]) -> bool:
         """The answer for these values of the variables; those that the expression does not name are not read.
 
-        Raises `ConditionError` when a field is missing, holds what CEL cannot take, or the evaluation fails, and
-        nothing else.
+        Raises `ConditionError` when a field is missing, holds what CEL cannot take, could keep the engine busy for
+        longer than about a quarter of a second, or the evaluation fails, and nothing else.
         """
         handover = Handover(self.expression)
         handed: dict[str, Any] = {}
         for name, need in self._needs.items():
             handed[name] = handover.root(need, values, name)
+        self._work.refuse_if_too_much(handed, handover.weight)
         try:
             answer = self._program.execute(handed)
         except BaseException as exc:

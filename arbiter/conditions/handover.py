@@ -22,6 +22,8 @@ MAX_DEPTH = 64
 """How deep a field's value may be nested."""
 MAX_VALUES = 200_000
 """How many values are handed over for one evaluation."""
+MAX_CHARACTERS = 16_000_000
+"""How long all texts are together that are handed over for one evaluation."""
 
 _ABSENT: Any = object()
 _type_of: Any = type
@@ -31,8 +33,10 @@ _keys = cast(Any, dict.keys)
 _iter = cast(Any, list.__iter__)
 _at = cast(Any, list.__getitem__)
 _PLAIN = frozenset({str, bool, float, bytes, type(None)})
+_TEXTS = frozenset({str, bytes})
 _LISTS = (list, tuple, set, frozenset, deque)
 _LOWEST, _HIGHEST = -(2**63), 2**64
+_LONGEST = timedelta(microseconds=2**63 // 1000)
 
 
 class _UnfitError(Exception):
@@ -45,12 +49,18 @@ class Handover:
     Values are told by their types: nothing is asked of an object that nobody knows.
     """
 
-    __slots__ = ("_expression", "_left", "_missing")
+    __slots__ = ("_expression", "_left", "_missing", "characters")
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._left = MAX_VALUES
+        self.characters = 0
         self._missing: list[tuple[str | int, Need]] = []
+
+    @property
+    def weight(self) -> int:
+        """At most so many steps does it take to copy all that was handed over; see `conditions.work`."""
+        return 6 * (MAX_VALUES - self._left) + self.characters // 256
 
     def root(self, need: Need, values: Mapping[str, Any], name: str) -> Any:
         try:
@@ -130,7 +140,7 @@ class Handover:
         """All of a value, as CEL can take it."""
         kind = _type_of(value)
         if kind in _PLAIN:
-            return value
+            return self._text(value) if kind in _TEXTS else value
         shape = _shape(kind)
         if shape == "int":
             number = int(value)
@@ -153,31 +163,41 @@ class Handover:
         if issubclass(kind, Enum):
             return self.whole(value.value, depth + 1)
         if issubclass(kind, str):
-            return str.__str__(value)
+            return self._text(str.__str__(value))
         if issubclass(kind, datetime):
             if value.utcoffset() is None:
                 raise _UnfitError("holds a time without a time zone. Make it aware, as in datetime.now(UTC)")
             return value
         if issubclass(kind, timedelta):
+            if abs(value) > _LONGEST:
+                raise _UnfitError("holds a duration of more than 292 years")
             return value
         if issubclass(kind, Decimal):
             return _decimal(value)
         if issubclass(kind, Real):
             return float(value)
         if issubclass(kind, bytes | bytearray | memoryview):
-            return bytes(value)
+            return self._text(bytes(value))
         if issubclass(kind, UUID | PurePath):
-            return str(value)
+            return self._text(str(value))
         raise _UnfitError(f"holds an object of type {kind.__name__}, which a condition cannot read")
 
     def _key(self, name: Any) -> Any:
         if isinstance(name, Enum):
             name = name.value
-        if type(name) in (str, bool) or (type(name) is int and _LOWEST <= name < 2**63):
+        if type(name) is str:
+            return self._text(name)
+        if type(name) is bool or (type(name) is int and _LOWEST <= name < 2**63):
             return name
         raise _UnfitError(
             f"has a key that is a {type(name).__name__}; expected a text, a whole number or a bool"
         )
+
+    def _text(self, text: Any) -> Any:
+        self.characters += len(text)
+        if self.characters > MAX_CHARACTERS:
+            raise _UnfitError(f"is too large: more than {MAX_CHARACTERS:,} characters would be handed over")
+        return text
 
     def _spend(self, count: int) -> None:
         self._left -= count

@@ -9,9 +9,6 @@ from typing import NamedTuple, NoReturn
 from arbiter.conditions.program import compile_cel
 from arbiter.errors import ConditionError, nearest
 
-MAX_BRACKETS = 50
-"""How deep brackets may stand in one another."""
-
 RECORDS = frozenset({"state", "input", "output", "history", "config"})
 """Variables whose fields have to be named: whole, they may be of any size."""
 
@@ -47,6 +44,11 @@ class Need:
     @property
     def presence(self) -> bool:
         return not (self.whole or self.size or self.each or self.keys)
+
+    @property
+    def iterates(self) -> bool:
+        """Whether something is needed of every element of a list or map."""
+        return self.each is not None or any(need.iterates for need in self.keys.values())
 
     def settle(self) -> None:
         """Where every element is needed, what is needed of single ones is needed of all."""
@@ -84,8 +86,8 @@ class Need:
 
 
 _NAME = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
-_WORDS = frozenset({"true", "false", "null", "in"})
-_MACROS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
+WORDS = frozenset({"true", "false", "null", "in"})
+MACROS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 TYPES = frozenset({"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"})
 _FUNCTIONS = frozenset(
     {"bytes", "double", "duration", "dyn", "int", "matches", "size", "string", "timestamp", "type", "uint"}
@@ -112,12 +114,26 @@ _TOKEN = re.compile(
 )
 
 
-class _Token(NamedTuple):
+class Token(NamedTuple):
     kind: str
     text: str
 
 
-_END = _Token("end", "")
+_END = Token("end", "")
+
+
+def tokens_of(expression: str) -> list[Token]:
+    """The tokens, without blanks and comments. The last one is an end."""
+    found = (Token(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(expression))
+    return [*(token for token in found if token.kind != "blank"), _END]
+
+
+def key_of(token: Token) -> str | int | None:
+    """The text or number that a literal in square brackets stands for, if it can be a key."""
+    if token.kind == "text" and token.text[0] not in "bB":
+        text: str = compile_cel(token.text).execute({})
+        return text
+    return int(token.text) if token.kind == "number" and token.text.isdecimal() else None
 
 
 class Scan:
@@ -135,12 +151,7 @@ class Scan:
         """Names that a macro has given to elements."""
         self._scope: dict[str, Need | None] = {}
         self._at = 0
-        self._depth = 0
-        self._tokens = [
-            _Token(str(match.lastgroup), match[0])
-            for match in _TOKEN.finditer(expression)
-            if match.lastgroup != "blank"
-        ]
+        self._tokens = tokens_of(expression)
         self._until("")
         for name, need in self.needs.items():
             if name in RECORDS and (need.whole or need.size or need.each is not None):
@@ -152,7 +163,7 @@ class Scan:
     def _refuse(self, problem: str) -> NoReturn:
         raise ConditionError(self.expression, problem)
 
-    def _peek(self, ahead: int = 0) -> _Token:
+    def _peek(self, ahead: int = 0) -> Token:
         at = self._at + ahead
         return self._tokens[at] if at < len(self._tokens) else _END
 
@@ -162,13 +173,9 @@ class Scan:
 
     def _until(self, closing: str) -> None:
         """Everything up to the bracket that closes, which is read too."""
-        self._depth += 1
-        if self._depth > MAX_BRACKETS:
-            self._refuse(f"brackets stand more than {MAX_BRACKETS} deep in one another. Split it")
         while (token := self._peek()) is not _END and token.text != closing:
             self._needed_whole(self._operand())
         self._at += 1
-        self._depth -= 1
 
     def _needed_whole(self, need: Need | None) -> None:
         if need is not None:
@@ -181,7 +188,7 @@ class Scan:
         self._at += 1
         if token.text in _CLOSING:
             self._until(_CLOSING[token.text])
-        elif token.kind == "name" and token.text not in _WORDS:
+        elif token.kind == "name" and token.text not in WORDS:
             if self._next("("):
                 self._function(token.text)
             else:
@@ -257,7 +264,7 @@ class Scan:
                     need = need if selected else None
                     continue
                 if name not in _METHODS:
-                    known = sorted(_METHODS | _MACROS)
+                    known = sorted(_METHODS | MACROS)
                     self._refuse(
                         f"there is no method {name!r}. Methods: {', '.join(known)}.{nearest(name, known)}"
                     )
@@ -274,7 +281,7 @@ class Scan:
                 return need
 
     def _is_macro(self, name: str) -> bool:
-        return name in _MACROS and self._peek(1).kind == "name" and self._peek(2).text == ","
+        return name in MACROS and self._peek(1).kind == "name" and self._peek(2).text == ","
 
     def _macro(self, need: Need | None) -> None:
         variable = self._peek(1).text
@@ -302,15 +309,8 @@ class Scan:
 
     def _key(self) -> tuple[str | int, int] | None:
         """A literal text or number up to the bracket, and how many tokens that takes."""
-        token = self._peek()
-        if self._peek(1).text != "]":
-            return None
-        if token.kind == "text" and token.text[0] not in "bB":
-            text: str = compile_cel(token.text).execute({})
-            return text, 2
-        if token.kind == "number" and token.text.isdecimal():
-            return int(token.text), 2
-        return None
+        key = key_of(self._peek()) if self._peek(1).text == "]" else None
+        return None if key is None else (key, 2)
 
     def _key_from_end(self, chain: list[str]) -> tuple[str | int, int] | None:
         """`messages[size(messages) - 1]`: the last one, and not all of them."""

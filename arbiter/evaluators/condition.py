@@ -22,8 +22,6 @@ class ConditionEvaluator(NodeEvaluator):
     or needs a field that is missing, gives no score: it is an error in the record.
     """
 
-    blocking = False
-
     def __init__(
         self,
         name: str,
@@ -36,6 +34,7 @@ class ConditionEvaluator(NodeEvaluator):
         super().__init__(name, target_instructions, target_nodes, durable)
         self.pass_when = pass_when
         self._condition = condition_of(f"evaluator {name!r}", "pass_when", pass_when, _VARIABLES)
+        self.blocking = None if self._condition.grows else False
         self._instructions = instructions_in([self._condition])
 
     def evaluate(self, history: History) -> EvaluationResult:
