@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 
 from arbiter.errors import ConfigurationError
 from arbiter.personas import (
+    AdherenceScorer,
     ChatJudge,
     Event,
     JudgeReply,
@@ -23,6 +25,7 @@ from arbiter.personas import (
     MockJudge,
     Persona,
     PropositionEngine,
+    PropositionSet,
     RecordingError,
     RecordingJudge,
     Target,
@@ -529,6 +532,55 @@ def test_a_judge_that_hangs_costs_its_time_once(mode: str) -> None:
     found = drive(mode, slow, "score_batch", [claim(str(n), double_check=True) for n in range(4)], target())
     assert time.monotonic() - begun < 0.6
     assert {(result.status, result.score) for result in found} == {("timeout", None)}
+
+
+async def test_a_judge_that_ignores_its_cancellation_costs_its_timeout_and_no_more() -> None:
+    released = asyncio.Event()
+
+    class Stubborn(Says):
+        async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+            while not released.is_set():
+                try:
+                    await asyncio.wait_for(released.wait(), 20)
+                except asyncio.CancelledError:
+                    continue
+            return self.judge(request)
+
+    begun = time.perf_counter()
+    found = await engine(Stubborn(1), timeout=0.1).ascore(claim(), target())
+    assert time.perf_counter() - begun < 5
+    assert (found.status, found.score) == ("timeout", None)
+    released.set()
+
+
+@MODES
+def test_a_slow_question_keeps_only_its_own_place(mode: str) -> None:
+    """The others go on beside it: here the first answer waits for the last question."""
+    last = threading.Event()
+
+    class Uneven(Says):
+        def judge(self, request: JudgeRequest) -> JudgeReply:
+            if request.propositions == ("p0",):
+                assert last.wait(20)
+            if request.propositions == ("p9",):
+                last.set()
+            return super().judge(request)
+
+        async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+            while request.propositions == ("p0",) and not last.is_set():
+                await asyncio.sleep(0.001)
+            return await super().ajudge(request)
+
+    claims = PropositionSet("adherence", [claim(f"p{number}") for number in range(10)])
+    judge = Uneven(lambda request: {"score": int(request.propositions[0][1:])})
+    asked = PropositionEngine(judge, concurrency=2, timeout=30)
+    found = drive(mode, AdherenceScorer(asked, JIM, claims, batch=False), "score", talk("Hi"))
+    assert [score.score for score in found.propositions] == [*range(10)]
+
+
+def test_no_judge_holds_up_a_run_for_ever_unless_it_may() -> None:
+    assert AdherenceScorer(Says(1), JIM).engine.timeout == 120
+    assert engine(Says(1), timeout=None).timeout is None
 
 
 def test_recommendations_are_told_below_the_threshold_only() -> None:

@@ -4,13 +4,15 @@ the judge answered, or raised, is sent back."""
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
-from arbiter.calls import start, within
+from arbiter.calls import awaited, start
 from arbiter.errors import ConfigurationError
 from arbiter.personas.judges import Judge, JudgeReply, JudgeRequest
 
@@ -20,7 +22,10 @@ Steps = Generator[Sequence[JudgeRequest], Sequence[Outcome], T]
 
 
 def drive(steps: Steps[T], judge: Judge, timeout: float | None, concurrency: int) -> T:
-    """Run the decisions, asking with `judge`; several questions at once on threads."""
+    """Run the decisions, asking with `judge`; several questions at once on threads.
+
+    A judge that does not answer in time costs its timeout: its thread is left to itself.
+    """
     try:
         asked = next(steps)
         while True:
@@ -36,7 +41,7 @@ async def adrive(steps: Steps[T], judge: Judge, timeout: float | None, concurren
     async def answer(request: JudgeRequest) -> Outcome:
         async with free:
             try:
-                return _checked(await asyncio.wait_for(judge.ajudge(request), timeout))
+                return _checked(await awaited(timeout, judge.ajudge(request)))
             except ConfigurationError:
                 raise
             except Exception as error:
@@ -56,16 +61,22 @@ def _ask_all(
     calls = [partial(judge.judge, request) for request in asked]
     if timeout is None and (concurrency == 1 or len(asked) == 1):
         return [_outcome(call) for call in calls]
-    outcomes: list[Outcome] = []
-    for at in range(0, len(asked), concurrency):
-        futures = [start(call, name="arbiter-judge") for call in calls[at : at + concurrency]]
-        end = None if timeout is None else time.monotonic() + timeout
-        outcomes += [_outcome(partial(_wait, end, future)) for future in futures]
-    return outcomes
-
-
-def _wait(end: float | None, future: Future[Any]) -> Any:
-    return within(None if end is None else max(0.0, end - time.monotonic()), future)
+    outcomes: dict[int, Outcome] = {}
+    waiting = deque(enumerate(calls))
+    running: dict[Future[Any], tuple[int, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < concurrency:
+            at, call = waiting.popleft()
+            end = math.inf if timeout is None else time.monotonic() + timeout
+            running[start(call, name="arbiter-judge")] = at, end
+        first = min(end for _, end in running.values())
+        wait(running, None if first == math.inf else max(0.0, first - time.monotonic()), FIRST_COMPLETED)
+        now = time.monotonic()
+        for future, (at, end) in [*running.items()]:
+            if future.done() or end <= now:
+                del running[future]
+                outcomes[at] = _outcome(partial(future.result, 0))
+    return [outcomes[at] for at in range(len(asked))]
 
 
 def _outcome(call: Callable[[], Any]) -> Outcome:

@@ -157,8 +157,8 @@ class PropositionEngine:
     """Scores and checks propositions with a judge: a chat model, a text like "openai:gpt-5-mini", or a `Judge`.
 
     `level` gives the default windows: "evaluation" (the first 10 and last 100 events) or "action" (5 and 10), for a
-    draft that is judged before it is said. A question that takes longer than `timeout` seconds has the status
-    "timeout". Up to `concurrency` questions are asked at once, on threads or on the event loop.
+    draft that is judged before it is said. A question that takes longer than `timeout` seconds (None: any time) has the
+    status "timeout". Up to `concurrency` questions are asked at once, on threads or on the event loop.
 
     Each method has an async twin. A mistake in the set-up (a stale recording, a precondition that returns no bool)
     raises; whatever else goes wrong is an outcome.
@@ -169,7 +169,7 @@ class PropositionEngine:
         judge: Judge | ChatModel | str,
         *,
         level: Level = "evaluation",
-        timeout: float | None = None,
+        timeout: float | None = 120.0,
         concurrency: int = 8,
     ) -> None:
         if level not in DEFAULT_WINDOWS:
