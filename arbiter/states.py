@@ -15,11 +15,13 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cached_property
 from math import inf
+from operator import is_not
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, Literal, NoReturn, SupportsIndex, TypeGuard, cast, overload
 from uuid import uuid4
 
-from langgraph.types import Command
+from langchain_core.messages import BaseMessage
+from langgraph.types import Command, Overwrite
 from pydantic import BaseModel
 
 Snapshot = Literal["shallow", "deep", "digest"]
@@ -30,7 +32,7 @@ def as_state(value: object) -> dict[str, Any]:
     """`value` as a new dict: the shape in which contracts and the history see it.
 
     Dicts, pydantic models and dataclasses give their fields; `None` gives `{}`; a `Command` gives its
-    update; a list of commands and updates gives all updates in order; a list of messages, which LangGraph
+    update; a list of commands and updates gives all updates, joined in order; a list of messages, which LangGraph
     writes to the root, and anything else give `{"__root__": value}`. Nothing is copied below the top.
     """
     if type(value) is dict:
@@ -48,11 +50,59 @@ def as_state(value: object) -> dict[str, Any]:
         return {f.name: getattr(value, f.name) for f in fields(value) if hasattr(value, f.name)}
     parts: Any = value
     if isinstance(value, list | tuple) and any(isinstance(part, Command) for part in parts):
-        merged: dict[str, Any] = {}
-        for part in parts:
-            merged.update(as_state(part))
-        return merged
+        return joined(map(as_state, parts))
     return {ROOT: value}
+
+
+def joined(updates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several updates of one node run as one, in order.
+
+    What is written twice goes to a reducer, so both count: lists and messages are put in one list, mappings in one
+    mapping. An `Overwrite` is all that its key gets. Of anything else the last one stands.
+    """
+    state: dict[str, Any] = {}
+    for update in updates:
+        for key, part in update.items():
+            state[key] = _both(state[key], part) if key in state else part
+    return state
+
+
+def _both(one: Any, other: Any) -> Any:
+    if overwriting(one)[0]:
+        return one
+    if overwriting(other)[0]:
+        return other
+    if _is_many(one) or _is_many(other):
+        return [*(one if isinstance(one, list) else [one]), *(other if isinstance(other, list) else [other])]
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return {**cast(Any, one), **cast(Any, other)}
+    return other
+
+
+def _is_many(value: Any) -> bool:
+    """Whether that is a list, or what LangChain takes for a message, which goes to a list."""
+    pair: Any = value
+    if isinstance(value, tuple):
+        return len(pair) == 2 and all(isinstance(part, str) for part in pair)
+    return isinstance(value, list | BaseMessage) or (isinstance(value, Mapping) and "role" in pair)
+
+
+def overwriting(value: Any) -> tuple[bool, Any]:
+    """Whether that is an `Overwrite`, in any of the forms in which LangGraph takes one, and what it writes."""
+    if isinstance(value, Overwrite):
+        return True, value.value
+    form: Any = value
+    if isinstance(value, dict):
+        if len(form) == 1 and "__overwrite__" in form:
+            return True, _item(form, "__overwrite__")
+        if len(form) == 2 and "value" in form and dict[Any, Any].get(form, "type") == "__overwrite__":
+            return True, _item(form, "value")
+    return False, form
+
+
+def overwriting_with(value: Any, better: Any) -> Any:
+    """`better`, as an `Overwrite` if `value` is one."""
+    return Overwrite(better) if overwriting(value)[0] else better
 
 
 def _update_of(command: Any) -> dict[str, Any]:
@@ -60,7 +110,7 @@ def _update_of(command: Any) -> dict[str, Any]:
     pairs = update
     if isinstance(update, list | tuple):
         try:
-            return dict(pairs)
+            return joined({key: part} for key, part in pairs)
         except (TypeError, ValueError):
             return {ROOT: update}
     return as_state(update)
@@ -409,17 +459,22 @@ def without(value: Any, is_transient: Callable[[Any], bool]) -> Any:
     """A node's output without messages that were only lent to it for one call.
 
     Looks at the lists of the top level (`{"messages": [...]}`, a model's or dataclass's, a `Command`'s update, a bare
-    list), where a chat node returns what it was given. Returns `value` itself when there is nothing to take out.
+    list, an `Overwrite`, a list of commands), where a chat node returns what it was given. Returns `value` itself when
+    there is nothing to take out.
     """
     given: Any = value
+    is_overwrite, written = overwriting(given)
+    if is_overwrite:
+        left = without(written, is_transient)
+        return given if left is written else Overwrite(left)
     if isinstance(value, list):
-        left = [part for part in given if not is_transient(part)]
-        return left if len(left) != len(given) else given
+        left = [_command_without(part, is_transient) for part in given if not is_transient(part)]
+        return left if len(left) != len(given) or any(map(is_not, left, given)) else given
     if isinstance(value, dict):
         changed = _lists_without(given, is_transient)
         return {**given, **changed} if changed else given
     if isinstance(value, Command):
-        update = without(given.update, is_transient) if isinstance(given.update, dict) else given.update
+        update = _update_without(given.update, is_transient)
         if update is given.update:
             return given
         return Command(graph=given.graph, update=update, resume=given.resume, goto=given.goto)
@@ -435,8 +490,27 @@ def without(value: Any, is_transient: Callable[[Any], bool]) -> Any:
     return given
 
 
+def _command_without(part: Any, is_transient: Callable[[Any], bool]) -> Any:
+    """One of several commands and updates that a node returns."""
+    return without(part, is_transient) if isinstance(part, Command) else part
+
+
+def _update_without(update: Any, is_transient: Callable[[Any], bool]) -> Any:
+    if not isinstance(update, list | tuple):
+        return without(update, is_transient)
+    try:
+        pairs: list[tuple[Any, Any]] = [(key, part) for key, part in cast(Any, update)]
+    except (TypeError, ValueError):
+        return without(update, is_transient)
+    left = [(key, without(part, is_transient)) for key, part in pairs]
+    changed = any(new is not old for (_, new), (_, old) in zip(left, pairs, strict=True))
+    return left if changed else cast(Any, update)
+
+
 def _lists_without(state: dict[Any, Any], is_transient: Callable[[Any], bool]) -> dict[Any, Any]:
     """The lists of a state that have something to take out, without it."""
-    lists: dict[Any, Any] = {key: part for key, part in state.items() if isinstance(part, list)}
+    lists: dict[Any, Any] = {
+        key: part for key, part in state.items() if isinstance(part, list) or overwriting(part)[0]
+    }
     left = {key: without(part, is_transient) for key, part in lists.items()}
     return {key: part for key, part in left.items() if part is not lists[key]}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
 from arbiter.errors import ConfigurationError, CorrectionError
@@ -17,17 +18,18 @@ from arbiter.lifecycle.requests import Body, Call, Keep, LookBack, Raised, Steps
 from arbiter.lifecycle.routing import parts_of, with_update
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.registry import Seat
-from arbiter.states import as_state, freeze, snapshot, thaw
+from arbiter.states import as_state, freeze, joined, snapshot, thaw
 from arbiter.verdicts import Correction
 
 
 def audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
     """Call the body once, and note what the gate would have made of its first draft."""
     output = yield Body(run.input)
-    if type(output) is Raised:
+    draft = draft_in(output)
+    if type(draft) is Raised:
         return output
-    run.record.output = snapshot(output, run.settings.snapshot)
-    answer = yield Call(seat, (run.view, freeze(as_state(output)), 1))
+    run.record.output = snapshot(draft, run.settings.snapshot)
+    answer = yield Call(seat, (run.view, freeze(as_state(draft)), 1))
     if isinstance(answer, Correction):
         if answer.kind != "commit" or answer.replaces:
             what = (
@@ -37,6 +39,22 @@ def audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
     else:
         problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
         run.record.failed(f"gate {seat.name}", problem)
+    return output
+
+
+def draft_in(output: Any) -> Any:
+    """What a body has written: its output, or the command with which a subgraph hands over to the graph around it,
+    which it raises. `Raised` if it has written nothing."""
+    if type(output) is not Raised or not isinstance(output.error, ParentCommand):
+        return output
+    return cast(Any, output.error).args[0]
+
+
+def _with_draft(output: Any, draft: Any) -> Any:
+    """The output with that draft."""
+    if type(output) is not Raised:
+        return draft
+    output.error.args = (draft,)  # as LangGraph itself does on its way up
     return output
 
 
@@ -59,12 +77,15 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
     while True:
         attempt = len(record.drafts) + 1
         output = yield Body(run.input, held=True)
-        if type(output) is Raised:
+        draft = draft_in(output)
+        if type(draft) is Raised:
             return output
         if run.lent:
-            output = without_lent(run, output)
-        record.output = snapshot(output, run.settings.snapshot)
-        answer = yield Call(seat, (run.view, freeze(as_state(output)), attempt))
+            draft = without_lent(run, draft)
+            output = _with_draft(output, draft)
+        record.output = snapshot(draft, run.settings.snapshot)
+        written = joined([*run.pushed, as_state(draft)])
+        answer = yield Call(seat, (run.view, freeze(written), attempt))
         if type(answer) is Raised or not isinstance(answer, Correction):
             if type(answer) is Raised and (
                 isinstance(answer.error, ConfigurationError) or not isinstance(answer.error, Exception)
@@ -101,7 +122,7 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
                 return kept
             record.failed(f"gate {seat.name}", f"the attempt could not be saved: {describe(kept.error)}")
         run.input, run.lent = given, lent
-        _lend_feedback(run, seat, answer.feedback, output)
+        _lend_feedback(run, seat, answer.feedback, draft)
     for emit in run.streamed:
         emit()
     return output
@@ -152,11 +173,12 @@ def _taken(run: NodeRun, seat: Seat[Any], answer: Correction, output: Any) -> An
     record, streamed = run.record, run.streamed
     if answer.replaces:
         better: Any = thaw(answer.output)
-        if isinstance(answer.output, Command | list):
-            return better
-        return (
-            with_update(output, better) if any(isinstance(p, Command) for p in parts_of(output)) else better
-        )
+        draft = draft_in(output)
+        if not isinstance(answer.output, Command | list) and any(
+            isinstance(part, Command) for part in parts_of(draft)
+        ):
+            better = with_update(draft, better)
+        return _with_draft(output, better)
     if answer.attempt is not None and answer.attempt != len(record.drafts) + 1:
         known = record.drafts[answer.attempt - 1 : answer.attempt] if answer.attempt > 0 else ()
         if known and known[0].feedback is not None:

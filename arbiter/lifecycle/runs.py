@@ -93,6 +93,8 @@ class NodeRun:
     """What looks into the body."""
     streamed: Sequence[Callable[[], None]] = ()
     """What the body has streamed while it was held; each sends one thing on its way."""
+    pushed: Sequence[Mapping[str, Any]] = ()
+    """What the body has written to the state by itself, beside its output, while it was held: `push_message`, say."""
     escalation: tuple[PolicyRouter, Verdict] | None = None
     """A router wants a human to look at the output."""
     held: Mapping[str, Any] | None = None

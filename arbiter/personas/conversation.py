@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any, overload
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
-from langgraph.types import Overwrite
 
 from arbiter.errors import ConfigurationError
 from arbiter.history import CausalHistory, History, HistoryItem
@@ -20,7 +19,7 @@ from arbiter.personas.characters import Persona
 from arbiter.personas.config import GateConfig
 from arbiter.personas.engine import Target
 from arbiter.personas.trajectories import SOMEBODY, Event, LazyEvents, Trajectory, event_of
-from arbiter.states import Digest
+from arbiter.states import Digest, overwriting
 
 AgentOf = Callable[[HistoryItem], str | None]
 """Says from a node run which agent acts in it, by name or id; None for nobody who is known."""
@@ -280,8 +279,12 @@ _ROLES = frozenset({"human", "user", "ai", "assistant", "function", "tool", "sys
 
 def messages_at(state: Mapping[str, Any], key: str) -> Messages:
     """The messages at that key of a state. Raises what `messages_in` raises."""
-    # Past the view of the history, which copies each message that is looked at.
-    return messages_in(dict.get(state, key) if isinstance(state, dict) else state.get(key))
+    return messages_in(part_at(state, key))
+
+
+def part_at(state: Mapping[str, Any], key: str) -> Any:
+    """The part of a state, past a read-only view of it, which copies each message that is looked at."""
+    return dict[str, Any].get(state, key) if isinstance(state, dict) else state.get(key)
 
 
 def messages_in(value: Any) -> Messages:
@@ -305,19 +308,6 @@ def messages_in(value: Any) -> Messages:
     parts: Any = value
     # Past the iterator of a read-only view, which copies each message.
     return Messages(list[Any].__getitem__(parts, slice(None)) if isinstance(value, list) else list(parts))
-
-
-def overwriting(value: Any) -> tuple[bool, Any]:
-    """Whether that is an `Overwrite`, in any of the forms in which LangGraph takes one, and what it writes."""
-    if isinstance(value, Overwrite):
-        return True, value.value
-    form: Any = value
-    if isinstance(value, Mapping):
-        if set(form) == {"__overwrite__"}:
-            return True, form["__overwrite__"]
-        if set(form) == {"value", "type"} and form["type"] == "__overwrite__":
-            return True, form["value"]
-    return False, form
 
 
 def is_single(value: Any) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter.history import History
-from arbiter.personas.conversation import Cast, is_single, messages_at, messages_in, new_of
+from arbiter.personas.conversation import Cast, is_single, messages_at, messages_in, new_of, part_at
 from arbiter.personas.texts import jaccard, tokens
 from arbiter.personas.trajectories import Trajectory
+from arbiter.states import overwriting, overwriting_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,17 @@ def commit_nothing(key: str, output: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_text(cast: Cast, history: History, output: Mapping[str, Any], text: str) -> dict[str, Any]:
     """A node's update that says `text` instead."""
-    value = output.get(cast.key)
-    if isinstance(value, str):
-        return {**output, cast.key: text}
+    value = part_at(output, cast.key)
+    written = overwriting(value)[1]
+    if isinstance(written, str):
+        return {**output, cast.key: overwriting_with(value, text)}
     messages = messages_in(value)
-    given = messages_in(history.entries[-1][-1].input_state.get(cast.key))
-    begin = len(messages) - len(new_of(given, messages))
-    spoken = [at for at, one in enumerate(messages) if at >= begin and is_said(cast, one) and _text(one)]
+    new = {id(one) for one in new_of(cast.given(history), messages).parts}
+    spoken = [
+        at
+        for at, (part, one) in enumerate(zip(messages.parts, messages, strict=True))
+        if id(part) in new and is_said(cast, one) and _text(one)
+    ]
     kept: list[Any] = []
     for at, one in enumerate(messages):
         if at == spoken[-1]:
@@ -87,7 +92,8 @@ def with_text(cast: Cast, history: History, output: Mapping[str, Any], text: str
         elif at in spoken:
             continue  # the new text stands for all that was said
         kept.append(one)
-    return {**output, cast.key: kept[0] if is_single(value) else kept}
+    better = kept[0] if is_single(written) else kept
+    return {**output, cast.key: overwriting_with(value, better)}
 
 
 def _text(one: Any) -> str:

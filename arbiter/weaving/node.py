@@ -494,6 +494,8 @@ class Visit(NodeRun):
     def _holding(self, config: RunnableConfig) -> RunnableConfig:
         """The config for a draft: what it streams, and writes to the state by itself, waits until it is taken."""
         self.streamed = held = []
+        pushed: list[Mapping[str, Any]] = []
+        self.pushed = pushed
 
         def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
             return lambda chunk: held.append(partial(emit, chunk))
@@ -511,6 +513,7 @@ class Visit(NodeRun):
                     send(now)
                 if own:
                     held.append(partial(send, own))
+                    pushed.extend({key: part} for key, part in own if not key.startswith("__"))
 
             return write
 
