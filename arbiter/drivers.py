@@ -18,6 +18,7 @@ from arbiter.errors import SyncDriverError
 from arbiter.history import CausalHistory
 from arbiter.lifecycle import (
     Ask,
+    Begin,
     Body,
     Call,
     CallAll,
@@ -29,6 +30,7 @@ from arbiter.lifecycle import (
     Raised,
     Resolve,
     Steps,
+    Stopped,
     conclude,
     is_yes,
     judge,
@@ -317,11 +319,15 @@ class Sum:
 
 def _perform(op: Op, run: NodeRun) -> Any:
     if type(op) is LookBack:
-        return op.run.saved()
+        return op.run.look_back()
     if type(op) is OutputOf:
         return run.output_of(op.task)
     if type(op) is Keep:
         return run.keep(op.note)
+    if type(op) is Begin:
+        return run.begin(op)
+    if type(op) is Stopped:
+        return run.stopped(op)
     return run.ask(cast(Ask, op))
 
 
@@ -432,11 +438,15 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
                 break
         return answers
     if type(op) is LookBack:
-        return await op.run.asaved()
+        return await op.run.alook_back()
     if type(op) is OutputOf:
         return await run.aoutput_of(op.task)
     if type(op) is Keep:
         return await run.akeep(op.note)
+    if type(op) is Begin:
+        return await run.abegin(op)
+    if type(op) is Stopped:
+        return await run.astopped(op)
     return await run.aask(cast(Ask, op))
 
 

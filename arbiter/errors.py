@@ -9,6 +9,7 @@
     │   ├── NotAGraphError (TypeError)          something that cannot be governed
     │   └── PackError                           mistakes in a YAML pack, all of them at once
     ├── PolicyViolationError (RuntimeError)     a checker denied, or failed and therefore denied
+    │   └── ApprovalUsedError                   a human's answer that another execution of the graph has used
     ├── ConditionError (ValueError)             a condition that is no CEL, or could not be answered
     ├── OutputSchemaError (ValueError)          a node returned what its output schema refuses
     ├── CorrectionError (RuntimeError)          a correction gate gave up, or failed
@@ -176,6 +177,28 @@ class PolicyViolationError(ArbiterError, RuntimeError):
             "the node was not run, because a failed check never allows."
         )
         self.__cause__ = cause
+
+
+class ApprovalUsedError(PolicyViolationError):
+    """A human's answer that another execution of the graph, in this process or another, has used or is using.
+
+    The node was not run here, whatever `on_deny` of `policy` says.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str,
+        node: str,
+        instruction: Enum | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        reason = (
+            "the answer to its question is used already, by another execution of the graph on this thread"
+        )
+        if cause is not None:
+            reason = f"that an approval is used could not be saved: {type(cause).__name__}: {cause}"
+        super().__init__(policy=policy, node=node, instruction=instruction, reason=reason, cause=cause)
 
 
 def _failure(cause: BaseException | None) -> str:

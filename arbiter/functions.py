@@ -136,10 +136,10 @@ class FunctionCall(NodeRun):
 
     def ask(self, op: Ask) -> Any:
         """Inside a LangGraph task this pauses; elsewhere nobody can answer."""
-        return ask_human(op, self.config)
+        return ask_human(op, self.config, inside=True)
 
     async def aask(self, op: Ask) -> Any:
-        return await aask_human(op, self.config)
+        return await aask_human(op, self.config, inside=True)
 
 
 def _run_of(core: Core, config: RunnableConfig | None) -> Run:

@@ -75,7 +75,7 @@ KINDS: Mapping[Section, Mapping[str, str]] = {
     },
 }
 _TIGHTER: Mapping[str, Mapping[str, Tighter]] = {
-    "approval": {"approvers": "fewer", "expires_after": "lower", "reason": "any"},
+    "approval": {"approvers": "fewer", "expires_after": "lower", "retries": "lower", "reason": "any"},
     "at_most": {"times": "lower"},
     "budget": {
         "calls": "lower",

@@ -122,13 +122,17 @@ def stops(consequence: object) -> bool:
 
 
 def question(
-    owner: str, reason: str, approvers: Sequence[str] | None = None, expires_after: float | None = None
+    owner: str,
+    reason: str,
+    approvers: Sequence[str] | None = None,
+    expires_after: float | None = None,
+    retries: int | None = None,
 ) -> Verdict:
     """The question that a rule with these parameters asks. Raises `ParameterError` in the name of `owner`."""
     given: Any = reason
     if not isinstance(given, str) or not given:
         raise ParameterError(owner, "reason", f"expected a text, got {given!r}. Say what is to be approved.")
-    terms = {"approvers": approvers, "expires_after": expires_after}
+    terms = {"approvers": approvers, "expires_after": expires_after, "retries": retries}
     verdict = Verdict.ask(reason, **{key: value for key, value in terms.items() if value is not None})
     try:
         terms_of(verdict)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, Literal
 
-from arbiter.states import FrozenDict
+from arbiter.states import FrozenDict, is_whole
 
 _NOTHING: Mapping[str, Any] = FrozenDict()
 
@@ -20,8 +20,9 @@ class Verdict:
     """What a policy checker decided about one node run. True in a boolean context only if it allows.
 
     `payload` is extra JSON-able data of an `ask`, shown to the human with the reason. The keys that every
-    question has (`policy`, `reason`, `node`, `input`, ...) stay as they are. Two keys of it are held to:
-    `approvers`, the names of those who may approve, and `expires_after`, the seconds in which they may.
+    question has (`policy`, `reason`, `node`, `input`, ...) stay as they are. Three keys of it are held to:
+    `approvers`, the names of those who may approve, `expires_after`, the seconds in which they may, and `retries`, how
+    many further runs of the body one approval covers after the body has failed.
     """
 
     kind: Literal["allow", "deny", "ask"]
@@ -133,10 +134,12 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Who may approve, and within how many seconds. None: anybody, for ever."""
+    """Who may approve, and within how many seconds; None: anybody, for ever. And how many more runs of a body that
+    fails one approval covers."""
 
     approvers: frozenset[str] | None
     expires_after: float | None
+    retries: int = 0
 
     def expired(self, asked_at: float | None, answered_at: float) -> bool:
         """Whether an answer came too late; also if it is not known when the question was asked."""
@@ -155,7 +158,7 @@ class TermsError(ValueError):
 
 
 def terms_of(question: Verdict) -> Terms:
-    """Read `approvers` and `expires_after` of a question's payload. Raises `TermsError`."""
+    """Read `approvers`, `expires_after` and `retries` of a question's payload. Raises `TermsError`."""
     approvers: Any = question.payload.get("approvers")
     seconds: object = question.payload.get("expires_after")
     names: list[Any] | None = None
@@ -168,7 +171,10 @@ def terms_of(question: Verdict) -> Terms:
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf
     ):
         raise TermsError("expires_after", f"expected seconds above 0, got {_short(seconds)}. Write 3600.")
-    return Terms(None if names is None else frozenset(map(str, names)), seconds)
+    retries: object = question.payload.get("retries", 0)
+    if not is_whole(retries, least=0):
+        raise TermsError("retries", f"expected a whole number from 0, got {_short(retries)}. Write 2.")
+    return Terms(None if names is None else frozenset(map(str, names)), seconds, retries)
 
 
 def as_verdict(answer: object) -> Verdict:

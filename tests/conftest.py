@@ -53,6 +53,12 @@ def _url(request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: cast(str, request.getfixturevalue("postgres_url"))
 
 
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """As `postgres_url`, for a test that needs it in some of its cases only."""
+    return _url(request)
+
+
 @pytest.fixture(params=KINDS)
 def any_store(request: pytest.FixtureRequest) -> Generator[BaseStore]:
     """An empty store without an index, of each kind in turn."""

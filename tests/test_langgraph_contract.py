@@ -275,3 +275,33 @@ def test_the_reader_of_a_task_holds_the_channels() -> None:
 
     compiled(node).invoke({"log": ["x"]})
     assert seen[0]["log"].get() == ["x"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_hands_out_a_resume_value_knows_what_was_pending_when_it_was_given(nested: bool) -> None:
+    """Behind `interrupt()`: the scratchpad's function holds the pending writes, or that of the graph around it does."""
+    seen: list[Any] = []
+
+    def node(state: State, config: RunnableConfig) -> State:
+        pad: Any = config.get("configurable", {})[_constants.CONFIG_KEY_SCRATCHPAD]
+        held: dict[str, Any] = {}
+        for _ in range(1 + nested):
+            hands_out = pad.get_null_resume
+            cells = zip(hands_out.__code__.co_freevars, hands_out.__closure__, strict=True)
+            held = {name: cell.cell_contents for name, cell in cells}
+            pad = held["parent_scratchpad"]
+        seen.append(held)
+        interrupt("sure?")
+        return {}
+
+    graph: Any = compiled(node)
+    if nested:
+        graph.name = graph.__name__ = "team"
+        graph = compiled(graph)
+    graph.checkpointer = InMemorySaver()
+    graph.invoke({"log": []}, thread("1"))
+    graph.invoke(Command(resume="yes"), thread("1"))
+    assert seen[0]["null_resume_write"] is None
+    assert seen[1]["null_resume_write"][2] == "yes"
+    (shown,) = [value for _, channel, value in seen[1]["pending_writes"] if channel == _constants.INTERRUPT]
+    assert shown[0].value == "sure?"

@@ -18,6 +18,9 @@ class ApprovalChecker(PolicyChecker):
     that resumes the run. With `expires_after` (seconds) an approval that comes later than that after the question was
     first asked does not count, and the question is asked anew. A rejection counts whenever it comes, whoever
     gives it.
+
+    An approval is for one run of the node: after one that failed, the question is asked anew. With `retries` one
+    approval covers so many further runs.
     """
 
     blocking = False
@@ -29,12 +32,13 @@ class ApprovalChecker(PolicyChecker):
         reason: str = "a human has to approve it",
         approvers: Sequence[str] | None = None,
         expires_after: float | None = None,
+        retries: int = 0,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
         on_deny: str = "raise",
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
-        self.question = question(f"checker {name!r}", reason, approvers, expires_after)
+        self.question = question(f"checker {name!r}", reason, approvers, expires_after, retries)
 
     def check_before(self, history: History) -> Verdict:
         return self.question

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from langgraph.errors import GraphBubbleUp
 
+from arbiter.errors import ApprovalUsedError
 from arbiter.lifecycle.outcomes import denied, describe
-from arbiter.lifecycle.requests import Answered, Ask, LookBack, Raised, Saved, Steps
+from arbiter.lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.policy import PolicyChecker
 from arbiter.states import as_state, digest, snapshot, with_fields
@@ -37,6 +38,7 @@ def approve(
     approvers = terms[first.name].approvers
     asking = [c for c in asking if terms[c.name].approvers in (None, approvers)]
     limits = [after for c in asking if (after := terms[c.name].expires_after) is not None]
+    retries = min(terms[c.name].retries for c in asking)
     state = as_state(run.input)
     key = digest(state)
     payload: dict[str, Any] = {
@@ -51,12 +53,15 @@ def approve(
         "digest": key,
         "allowed": ["approve", "edit", "reject"],
     }
+    payload.pop("held", None)
     if run.held is not None:
         payload["held"] = run.held  # a question takes the place of the one before
     decision = yield from put_question(
-        run, payload, key, "input", Terms(approvers, min(limits, default=None))
+        run, payload, key, "input", Terms(approvers, min(limits, default=None), retries)
     )
     if type(decision) is Raised:
+        if isinstance(decision.error, ApprovalUsedError):
+            return decision
         if passes(decision.error):
             record.status = "interrupted"
             return decision
@@ -72,6 +77,8 @@ def approve(
         run.input, record.input = edited, shown
     if decision.kind == "reject":
         return refused_by(run, first, decision.rejection)
+    run.retries = retries if run.approved_by is None else min(run.retries, retries)
+    run.approved_by = first.name
     for checker in asking:
         record.note(f"checker {checker.name}", decision.signature)
     approved.update((checker.name, key) for checker in asking)
@@ -104,29 +111,98 @@ class Decision:
 
 def put_question(run: NodeRun, payload: Mapping[str, Any], key: str, subject: str, terms: Terms) -> Steps:
     """Put a question to a human until there is an answer to it that came in time. Returns a `Decision`, or `Raised`."""
+    if (failed := (yield from _begin_asking(run, payload))) is not None:
+        return failed
+    assert run.saved is not None
     remark: dict[str, Any] = {}
+    entry = run.saved.entry
+    if entry is not None and run.questions == entry["upto"] and entry["output"] == (subject == "output"):
+        remark = {"note": "the earlier approval is used: the node run that it was for did not complete"}
     while True:
         now = run.settings.clock()
         question: dict[str, Any] = {**payload, **remark, "asked_at": now}
         op = Ask(question, run.questions, key, now)
         if terms.approvers is not None:
             question["approvers"] = sorted(terms.approvers)
+        if terms.retries:
+            question["retries"] = terms.retries
         if terms.expires_after is not None:
-            # The question may be open already: it is as old as it was when it was asked first.
-            saved = yield LookBack(run)
-            if type(saved) is Saved:
-                question["asked_at"] = next((q["asked_at"] for q in saved.asked if op.is_like(q)), now)
             question["expires_at"] = question["asked_at"] + terms.expires_after
         found = yield op
         run.questions += 1
         if type(found) is Raised:
             return found
+        if found is TAKEN:
+            return _used_elsewhere(run, payload["policy"])
         if type(found) is not Answered:
             continue
         decision = read_answer(found.answer, subject, terms.approvers)
         if decision.kind == "reject" or not terms.expired(found.asked_at, found.at):
             return decision
         remark = {"note": f"{decision.signature} too late; the question had expired"}
+
+
+def _begin_asking(run: NodeRun, payload: Mapping[str, Any]) -> Steps:
+    """Find out with which question this node run goes on. Those on whose answers a body has begun, and did not pause,
+    are used up: they are not asked again, new ones are."""
+    if run.since is not None:
+        return None
+    if run.saved is None:
+        saved = yield LookBack(run)
+        if type(saved) is Raised:
+            return saved
+        run.saved = saved
+    if run.is_running:
+        return _used_elsewhere(run, payload["policy"])
+    assert run.saved is not None
+    entry, since = run.saved.entry, 0
+    if entry is not None:
+        lasts = run.saved.paused or run.held is not None or entry["failed"] < entry["retries"]
+        since = entry["since"] if lasts else entry["upto"]
+    run.since = since
+    run.questions = max(run.questions, since)
+    return None
+
+
+def begin_approved(run: NodeRun, *, output: bool = False) -> Steps:
+    """Use the approvals of this node run: its body begins, or its output is committed. Returns `Raised` if another
+    execution of the graph has used them, else None."""
+    policy = run.approved_by
+    assert policy is not None
+    assert run.since is not None
+    assert run.saved is not None
+    known = run.saved.entry
+    entry: Entry = {
+        "task": run.record.id,
+        "entry": 0,
+        "output": output,
+        "since": run.since,
+        "upto": run.questions,
+        "retries": run.retries,
+        "failed": 0,
+        "by": "",
+    }
+    if known is not None:
+        entry["entry"] = known["entry"] + 1
+        if known["since"] == run.since:
+            entry["failed"] = known["failed"] + (not run.saved.paused)
+            entry["retries"] = min(known["retries"], entry["retries"])
+    begun = yield Begin(entry)
+    if begun is not True:
+        if type(begun) is Raised and passes(begun.error):
+            return begun
+        return _used_elsewhere(run, policy, begun.error if type(begun) is Raised else None)
+    run.entry = entry
+    return None
+
+
+def _used_elsewhere(run: NodeRun, policy: str, cause: BaseException | None = None) -> Raised:
+    """This execution of the graph ends here, whatever `on_deny` says: another one goes on."""
+    record = run.record
+    error = ApprovalUsedError(policy=policy, node=record.node, instruction=record.instruction, cause=cause)
+    record.status, record.error = "denied", str(error)
+    record.duration = run.settings.timer() - run.begun
+    return Raised(error)
 
 
 def passes(error: BaseException) -> bool:

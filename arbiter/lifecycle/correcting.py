@@ -148,7 +148,7 @@ def _go_on(run: NodeRun, seat: Seat[Any]) -> Steps:
     if not record.drafts:
         return
     # The attempts that follow are not asked again what was answered before them.
-    run.skip_questions(record.drafts[-1].note["asked"] - run.questions)
+    run.skip_questions(record.drafts[-1].note["asked"])
     feedback: Any = record.drafts[-1].feedback
     if feedback is None:
         try:

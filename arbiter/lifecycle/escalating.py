@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from langgraph.types import Command
 
-from arbiter.lifecycle.asking import Decision, passes, put_question
+from arbiter.errors import ApprovalUsedError
+from arbiter.lifecycle.asking import Decision, begin_approved, passes, put_question
 from arbiter.lifecycle.checking import check_output
 from arbiter.lifecycle.outcomes import denied, describe, note_output, output_refused
 from arbiter.lifecycle.requests import Raised, Saved, Steps
@@ -57,6 +58,8 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
     }
     decision = yield from put_question(run, payload, key, "output", terms)
     if type(decision) is Raised:
+        if isinstance(decision.error, ApprovalUsedError):
+            return decision
         if passes(decision.error):
             record.status = "interrupted"
             return decision
@@ -83,12 +86,15 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
     record.note(f"router {router.name}", decision.signature)
     if decision.kind == "reject":
         return denied(run, router.name, router.on_reject, decision.rejection, None)
+    run.approved_by = run.approved_by or router.name
+    if (used := (yield from begin_approved(run, output=True))) is not None:
+        return used
     return returned
 
 
 def held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
     """The question that an earlier attempt of this task has asked about its output."""
-    for question in saved.asked:
+    for question in saved.shown:
         held: Mapping[str, Any] = question
         if isinstance(question.get("held"), Mapping):
             held = question["held"]

@@ -16,12 +16,13 @@ from arbiter.evaluation import Turn
 from arbiter.evaluations import Evaluations, ReadEvaluations, Together
 from arbiter.history import CausalHistory
 from arbiter.lifecycle.advising import advise, note_untaken, without_lent
+from arbiter.lifecycle.asking import begin_approved
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
 from arbiter.lifecycle.escalating import escalate, held_question, kept_output
 from arbiter.lifecycle.observing import observe, tell
 from arbiter.lifecycle.outcomes import denied, describe, end, note_output, output_refused
-from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps
+from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps, Stopped
 from arbiter.lifecycle.routing import best_attempt, route
 from arbiter.lifecycle.runs import SHADOW, NodeRun
 from arbiter.lifecycle.shadowing import (
@@ -61,6 +62,7 @@ def _govern(run: NodeRun, answers: Any = None) -> Steps:
     if plan.escalates or run.may_be_held:
         saved = yield LookBack(run)
         if type(saved) is not Raised:
+            run.saved = saved
             run.held = held_question(run, saved)
         elif plan.escalates:
             return saved  # it is not known whether the body has run
@@ -74,13 +76,18 @@ def _govern(run: NodeRun, answers: Any = None) -> Steps:
             return end(run, stopped)
     if run.held is not None:
         # The body is done; what is left is the human's answer.
-        run.skip_questions(run.held["after"] - run.questions)
-        run.questions = run.held["question"]
+        entry = None if run.saved is None else run.saved.entry
+        used = entry["upto"] if entry is not None and entry["output"] else 0
+        run.questions = max(run.held["question"], used)
         return (yield from conclude(run, kept_output(run.held)))
     if plan.advisors or run.inherited:
         stopped = yield from advise(run)
         if stopped is not None:
             return (yield from conclude(run, stopped))
+    if run.approved_by is not None:
+        stopped = yield from begin_approved(run)
+        if stopped is not None:
+            return stopped
     if plan.gate is None:
         output = yield Body(run.input)
     elif not plan.gate.contract.enforced:
@@ -205,6 +212,10 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
             return end(run, raised)
         return (yield from _completed(run, command, raised))
     record.duration = run.settings.timer() - run.begun
+    if run.entry is not None and isinstance(error, Exception):
+        noted = yield Stopped(run.entry, isinstance(error, GraphBubbleUp))
+        if type(noted) is Raised:
+            record.failed("approval", f"how its body ended could not be saved: {describe(noted.error)}")
     if isinstance(error, GraphBubbleUp):
         record.status = "interrupted"
         return raised

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from arbiter.evaluations import Evaluations, Lane
 from arbiter.facts import Fact
@@ -54,16 +54,42 @@ class Ask:
         requests = self.payload.get("requests", ())
         return [self.payload["policy"], *(request["policy"] for request in requests)]
 
-    def is_about(self, digest: object, policies: object) -> bool:
-        """Whether that question was about the same, and asked in the name of all who ask now."""
-        return digest == self.key and isinstance(policies, list | tuple) and {*self.policies} <= {*policies}
+    def is_like(self, question: Question) -> bool:
+        """Whether a question that was asked earlier is this one: about the same, and in the name of all who ask now."""
+        return question["digest"] == self.key and {*self.policies} <= {*question["policies"]}
 
-    def is_like(self, question: Mapping[str, Any]) -> bool:
-        """Whether a saved question is this one, asked earlier."""
-        if "digest" not in question or question.get("question") != self.number:
-            return False
-        asked = Ask(question, self.number, question["digest"], 0)
-        return self.is_about(asked.key, asked.policies)
+
+class Question(TypedDict):
+    """What is noted of a question beside the checkpoint, when it is asked. It is known by where it is stored: no resume
+    value, no interrupt of a body and no state can pass for one."""
+
+    task: str
+    ask: str
+    """Its place: the number of a question about a node run; where a function in a body asked, that of its interrupt."""
+    number: int
+    type: str
+    digest: str
+    policies: list[str]
+    asked_at: float
+    after: int
+    """How many resume values the task had when it was asked."""
+
+
+class Entry(TypedDict):
+    """What is noted when a body that humans have approved begins to run, or an output is committed that they have
+    approved: from then on the approvals are used."""
+
+    task: str
+    entry: int
+    output: bool
+    since: int
+    upto: int
+    """The numbers of the questions whose answers it goes by: from `since` to before `upto`."""
+    retries: int
+    """How many further times the body may begin on the same approvals after it has failed."""
+    failed: int
+    """How often it had failed on them before."""
+    by: str
 
 
 @dataclass(slots=True)
@@ -106,13 +132,34 @@ class Keep:
 
 
 @dataclass(slots=True)
+class Begin:
+    """Note that a body begins to run on approvals. Only one execution of the graph can; sends whether this one did."""
+
+    entry: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Stopped:
+    """The body that began has paused or failed. A pause keeps its approvals; a failure saves the answers it has had."""
+
+    entry: Mapping[str, Any]
+    paused: bool
+
+
+@dataclass(slots=True)
 class Saved:
     """What was saved of an unfinished superstep."""
 
     facts: Sequence[Fact] = ()
     """Of tasks that had finished."""
-    asked: Sequence[Mapping[str, Any]] = ()
-    """The questions of this task that are open or were just answered."""
+    asked: Sequence[Question] = ()
+    """The questions that were asked about this task, in order."""
+    shown: Sequence[Mapping[str, Any]] = ()
+    """The payloads of those that are open or were just answered."""
+    entry: Entry | None = None
+    """When the body last began to run on approvals."""
+    paused: bool = False
+    """Whether it then paused, so that it goes on with them."""
     notes: Sequence[Mapping[str, Any]] = ()
     """What was noted about this task, in any order."""
 
@@ -125,9 +172,12 @@ class Raised:
 
 
 class NoAnswer:
-    """The answer to a question that was not asked about this input."""
+    """What there is in the place of an answer."""
 
 
 NO_ANSWER = NoAnswer()
-Op = Call | CallAll | Body | Ask | Resolve | LookBack | OutputOf | Keep
+"""It was given to a question about another input."""
+TAKEN = NoAnswer()
+"""Another execution of the graph has it."""
+Op = Call | CallAll | Body | Ask | Begin | Stopped | Resolve | LookBack | OutputOf | Keep
 Steps = Generator[Op, Any, Any]

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
 from arbiter.history import CausalHistory, Record, fact_from, facts_of, share_layout
-from arbiter.lifecycle.requests import Ask, Saved
+from arbiter.lifecycle.requests import Ask, Begin, Entry, Saved, Stopped
 from arbiter.policy import PolicyRouter
 from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan
@@ -99,6 +99,16 @@ class NodeRun:
     """A router wants a human to look at the output."""
     held: Mapping[str, Any] | None = None
     """The question about the output of this task that an earlier attempt has asked. The body is done."""
+    saved: Saved | None = None
+    """What was saved of it, once somebody has looked."""
+    since: int | None = None
+    """The number of the first question on whose answer this node run goes; None if nobody was asked."""
+    approved_by: str | None = None
+    """The policy whose question a human has answered with an approval or an edit."""
+    retries: int = 0
+    """How many further times the body may begin on the approvals that were given."""
+    entry: Entry | None = None
+    """The note that it has begun on approvals."""
     capped: PolicyRouter | None = None
     """A router wants the best attempt, because it may not redirect again."""
     may_be_held: bool = False
@@ -283,10 +293,28 @@ class NodeRun:
     async def aask(self, op: Ask) -> Any:
         raise NotImplementedError
 
-    def saved(self) -> Saved:
+    @property
+    def is_running(self) -> bool:
+        """Whether another execution in this process has begun on approvals of this task, and has not ended."""
+        return False
+
+    def begin(self, op: Begin) -> bool:
+        """Note that the body begins on approvals; whether no other execution has."""
+        return True
+
+    async def abegin(self, op: Begin) -> bool:
+        return True
+
+    def stopped(self, op: Stopped) -> None:
+        """Note how it ended, if it did not complete."""
+
+    async def astopped(self, op: Stopped) -> None:
+        """As `stopped`."""
+
+    def look_back(self) -> Saved:
         return Saved()
 
-    async def asaved(self) -> Saved:
+    async def alook_back(self) -> Saved:
         return Saved()
 
     @property
@@ -304,7 +332,7 @@ class NodeRun:
         return None
 
     def skip_questions(self, count: int) -> None:
-        """Count the questions that the body asked when it ran: they are not asked again."""
+        """Count the questions that the body asked in an earlier draft: they are not asked again."""
 
     def is_final(self, error: BaseException) -> bool:
         """Whether nobody will retry after that error of the body."""
@@ -316,7 +344,7 @@ class NodeRun:
 
     @property
     def answered(self) -> int:
-        """How many questions of this node run have an answer, those of the body included."""
+        """How many questions of the body have an answer."""
         return 0
 
     def keep(self, note: Mapping[str, Any]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +22,6 @@ from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_CHECKPOINTER,
-    CONFIG_KEY_DURABILITY,
     CONFIG_KEY_RESUMING,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
@@ -33,6 +30,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
     NS_SEP,
+    NULL_TASK_ID,
     PULL,
     RESUME,
 )
@@ -49,25 +47,31 @@ from arbiter.evaluations import Stack, running
 from arbiter.facts import Fact, Past
 from arbiter.history import task_order
 from arbiter.instructions import Instruction
-from arbiter.lifecycle import Ask, NodeRun, Saved, Schemas, opened
+from arbiter.lifecycle import Ask, Begin, NodeRun, Saved, Schemas, Stopped, opened
 from arbiter.recorder import Loop, Recovered, Run, begin
 from arbiter.registry import Plan
 from arbiter.states import snapshot
 from arbiter.weaving.asking import (
-    PAUSES,
+    Access,
+    aaccess,
     aask_human,
+    access,
     ask_human,
-    asked_before,
-    note_id,
+    begin_body,
+    bodies,
+    body_answers,
+    keep_draft,
+    pause_body,
     places_of,
-    questions_of,
+    read_notes,
+    skip_ours,
+    spend,
 )
 from arbiter.weaving.channel import LEDGER, LedgerChannel, conf_of, ledger_in
 from arbiter.weaving.lcel import LcelSteps, ambient_before
 from arbiter.weaving.writers import STASH, Redirect
 
 Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
-_NOTE = "__arbiter_note"
 _LOOK_BACK = 200
 _EDGES = ("branch:", "join:", "__pregel", "__start__")
 _CALLABLE: Any = RunnableCallable
@@ -129,6 +133,8 @@ class GovernedNode(Runnable[Any, Any]):
         except ParentCommand as exc:
             visit.handed_over(exc)
             raise
+        finally:
+            visit.let_go()
         return visit.finish(output)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -138,6 +144,8 @@ class GovernedNode(Runnable[Any, Any]):
         except ParentCommand as exc:
             visit.handed_over(exc)
             raise
+        finally:
+            visit.let_go()
         return visit.finish(output)
 
     async def astream(
@@ -158,6 +166,8 @@ class GovernedNode(Runnable[Any, Any]):
         except ParentCommand as exc:
             visit.handed_over(exc)
             raise
+        finally:
+            visit.let_go()
 
 
 def _is_function(body: Any) -> bool:
@@ -220,6 +230,7 @@ class Visit(NodeRun):
         if ledger.done:
             ledger.done.pop(task, None)  # of an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):
+            skip_ours(conf)
             self.may_be_held = self._may_be_held()
             self.is_plain = self.is_plain and not self.may_be_held
 
@@ -245,12 +256,12 @@ class Visit(NodeRun):
 
     # What was saved
 
-    def saved(self) -> Saved:
+    def look_back(self) -> Saved:
         if (saver := self._resumed()) is None:
             return Saved()
         return self._read_saved([saver.get_tuple(place) for place in places_of(self._conf)])
 
-    async def asaved(self) -> Saved:
+    async def alook_back(self) -> Saved:
         if (saver := self._resumed()) is None:
             return Saved()
         return self._read_saved([await saver.aget_tuple(place) for place in places_of(self._conf)])
@@ -273,12 +284,14 @@ class Visit(NodeRun):
 
     def _read_saved(self, found: Sequence[Any]) -> Saved:
         writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
-        facts = [value for _, channel, value in writes if channel == LEDGER]
         own = self.record.id
-        notes = [v for _, channel, v in writes if channel == _NOTE and v["task"] == own]
-        if any(of_task == own and channel == LEDGER for of_task, channel, _ in writes):
-            notes = []  # it was done: this is a replay
-        return Saved(facts, questions_of(writes, self.record.id), notes)
+        saved = read_notes(writes, own)
+        # What came with a command's own update, which no task has written, is no fact.
+        facts = [(task, fact) for task, channel, fact in writes if channel == LEDGER and task != NULL_TASK_ID]
+        saved.facts = [fact for _, fact in facts]
+        if any(task == own for task, _ in facts):
+            saved.notes = ()  # it was done: this is a replay
+        return saved
 
     def output_of(self, task: str) -> tuple[Any] | None:
         if (saver := self._saver()) is None:
@@ -319,38 +332,43 @@ class Visit(NodeRun):
         return (written.get("__root__", written),)
 
     def skip_questions(self, count: int) -> None:
-        counter = self._conf[CONFIG_KEY_SCRATCHPAD].interrupt_counter
-        for _ in range(count):
-            counter()
+        skip_ours(self._conf, count)
 
     @property
     def answered(self) -> int:
-        return asked_before(self.config)
+        return body_answers(self.config)
 
     def keep(self, note: Mapping[str, Any]) -> None:
-        if (saver := self._saver()) is None:
-            return
-        place = places_of(self._conf)[0]
-        for pause in self._until_saved():
-            if saver.get_tuple(place) is not None:
-                break
-            time.sleep(pause)
-        saver.put_writes(place, [(_NOTE, dict(note))], note_id(note))
+        if (saver := self._saver()) is not None:
+            access(keep_draft(self._conf, self.record.id, note), saver)
 
     async def akeep(self, note: Mapping[str, Any]) -> None:
-        if (saver := self._saver()) is None:
-            return
-        place = places_of(self._conf)[0]
-        for pause in self._until_saved():
-            if await saver.aget_tuple(place) is not None:
-                break
-            await asyncio.sleep(pause)
-        await saver.aput_writes(place, [(_NOTE, dict(note))], note_id(note))
+        if (saver := self._saver()) is not None:
+            await aaccess(keep_draft(self._conf, self.record.id, note), saver)
 
-    def _until_saved(self) -> Sequence[float]:
-        """How long to wait for the checkpoint of this superstep, which LangGraph may save in the background: a note
-        on one that a crash has kept from being saved would be lost. With "exit" it is not saved before the end."""
-        return () if self._conf.get(CONFIG_KEY_DURABILITY) == "exit" else PAUSES
+    @property
+    def is_running(self) -> bool:
+        return self.record.id in bodies
+
+    def begin(self, op: Begin) -> bool:
+        return access(begin_body(self._conf, op.entry), self._saver())
+
+    async def abegin(self, op: Begin) -> bool:
+        return await aaccess(begin_body(self._conf, op.entry), self._saver())
+
+    def stopped(self, op: Stopped) -> None:
+        access(self._stopped(op), self._saver())
+
+    async def astopped(self, op: Stopped) -> None:
+        await aaccess(self._stopped(op), self._saver())
+
+    def _stopped(self, op: Stopped) -> Access[None]:
+        return pause_body(self._conf, op.entry) if op.paused else spend(self._conf)
+
+    def let_go(self) -> None:
+        """This attempt is over."""
+        if self.entry is not None:
+            bodies.discard(self.record.id)
 
     # The driver asks
 
