@@ -27,8 +27,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-Fact = dict[str, Any]
-Value = dict[str, Any]
+from arbiter.stored import Fact as Fact
+from arbiter.stored import Rows, bounded, is_packed_id, restore, rounded, store
+from arbiter.stored import Value as Value
 
 RUN: Fact = {"start": "run"}
 NESTED_RUN: Fact = {"start": "nested"}
@@ -335,6 +336,7 @@ class _Growth:
                 kept[key] = list(self.tally(policy, key, new["seq"]) or _NO_TALLY_YET)
 
 
+_NO_ROWS = Rows()
 _NO_GROWTH = _Growth()
 """Nothing is ever added to this one."""
 
@@ -346,7 +348,7 @@ class Past:
     whole. What is asked for most often is told without folding.
     """
 
-    __slots__ = ("_keep", "_state", "before")
+    __slots__ = ("_keep", "_rows", "_state", "before")
 
     def __init__(
         self,
@@ -356,12 +358,51 @@ class Past:
         growth: _Growth = _NO_GROWTH,
         at: int = 0,
         steps: int = 0,
+        rows: Rows = _NO_ROWS,
     ) -> None:
         self._state = (value, growth, at, steps)
         """A value, what came after it, and how many facts and supersteps of that are part of this past. One attribute,
         since threads share it."""
         self._keep = keep
+        self._rows = rows
+        """What the checkpoint before this past stored."""
         self.before = before
+
+    @classmethod
+    def restored(cls, stored: Value, keep: int) -> Past:
+        """The past that a checkpoint has stored."""
+        value, rows = restore(stored)
+        return cls(value, keep=keep, rows=rows)
+
+    def stored(self) -> Value:
+        """The value as a checkpoint stores it."""
+        stored, self._rows = store(self.value, self._rows, self._keep)
+        return stored
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the ids of some facts were not stored."""
+        facts: Sequence[Fact] = self._state[0].get("facts", ())
+        return len(facts) > 0 and is_packed_id(facts[0]["id"])
+
+    def identify(self, runs: Iterable[tuple[str, int, str, float, str]]) -> None:
+        """Give facts whose ids were not stored those of the node runs that they are about.
+
+        `runs` are (namespace, step, node, start, id) of the node runs that this process knows, siblings in the order of
+        their tasks.
+        """
+        known: dict[tuple[str, int, str, int], list[str]] = {}
+        for namespace, step, node, at, name in runs:
+            known.setdefault((namespace, step, node, rounded(at)), []).append(name)
+        of_fact: dict[tuple[str, int, str, int], list[Fact]] = {}
+        for fact in self._state[0]["facts"]:
+            key = (fact.get("ns", ""), fact["step"], fact["node"], rounded(fact["at"]))
+            if key in known:
+                of_fact.setdefault(key, []).append(fact)
+        for key, found in of_fact.items():
+            if len(found) == len(known[key]):  # else it is not known which of the siblings are meant
+                for fact, name in zip(found, known[key], strict=True):
+                    fact["id"] = name
 
     @property
     def value(self) -> Value:
@@ -378,8 +419,8 @@ class Past:
             if not at or at + more > _MOST_GROWN or len(growth.facts) != at:
                 value, growth, at, steps = self.value, _Growth(), 0, 0
             if growth.add(value, steps + 1, writes):
-                return Past(value, self.before, self._keep, growth, at + more, steps + 1)
-        return Past(fold(self.value, writes, self._keep), self.before, self._keep)
+                return Past(value, self.before, self._keep, growth, at + more, steps + 1, self._rows)
+        return Past(fold(self.value, writes, self._keep), self.before, self._keep, rows=self._rows)
 
     def inside(self, before: Past | None) -> Past:
         """The same, of a subgraph that a node with the past `before` has called."""
@@ -390,7 +431,10 @@ class Past:
         """The facts at hand, oldest first; at most N of each graph."""
         if self.before is not None:
             yield from self.before.facts()
-        yield from self.value.get("facts", ())
+        value = self.value
+        yield from bounded(
+            value.get("facts", ()), (fact for _, fact, _ in value.get("last", _EMPTY).values())
+        )
 
     def latest(self) -> Iterator[Fact]:
         """As `facts`, newest first, without folding."""

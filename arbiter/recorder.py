@@ -12,18 +12,19 @@ import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from itertools import count
+from itertools import count, islice
 from math import inf
 from types import MappingProxyType
 from typing import Any
 
 from arbiter.facts import Fact, Past, Value
-from arbiter.history import Kind, Record, RunHistory, kind_of, record_from
+from arbiter.history import Kind, Record, RunHistory, kind_of, record_from, task_order
 from arbiter.instructions import Instruction
 
 KEEP_THREADS = 1000
 _MOST_UNCOUNTED = 256
 _MOST_UNFINISHED = 1000
+_MOST_IDENTIFIED = 1000
 
 
 class Run:
@@ -117,6 +118,15 @@ class ThreadLog:
         self.add(run, record)
         return attempts
 
+    def identify(self, past: Past) -> None:
+        """Tell a past that comes out of a checkpoint which of its facts are about records that are kept."""
+        if not past.is_packed:
+            return
+        with self.lock:
+            records = list(islice(reversed(self.by_id.values()), _MOST_IDENTIFIED))
+        records.sort(key=lambda record: task_order(record.path))
+        past.identify((r.namespace, r.step, r.node, r.started, r.id) for r in records)
+
     def new_run(self, epoch: int, past: Past) -> Run:
         """A run that begins with what is committed of it."""
         with self.lock:
@@ -203,6 +213,7 @@ class Loop:
         process, `past` has what it committed there."""
         with self._lock:
             if self.run is None and past is not None:
+                run.log.identify(past)
                 run.log.restore(run, past.value.get("facts", ()))
             self.run, self.fallback = run, None
         return run
@@ -253,6 +264,7 @@ class Recorder:
         path: Any,
     ) -> Run:
         log = self.log_of(thread_id)
+        log.identify(past)
         run = log.runs[-1] if log.runs else None
         epoch: int = past.value.get("run", 0)
         continues = (

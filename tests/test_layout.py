@@ -28,7 +28,7 @@ MODULES = {_name(path): path for path in PACKAGE.rglob("*.py") if path != PACKAG
 
 LAYERS = (
     # Lowest first. Modules of one layer stand side by side; a module imports from its own layer and below.
-    {"errors", "states", "facts", "calls", "version"},
+    {"errors", "states", "facts", "stored", "calls", "version"},
     {"instructions", "verdicts", "models", "prices"},
     {"history", "recorder", "rendering", "shadow"},
     {"contracts", "policy", "evaluation", "advice", "values", "conditions"},

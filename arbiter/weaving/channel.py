@@ -91,10 +91,10 @@ class LedgerChannel(BaseChannel[Any, Fact, Value]):
 
     def from_checkpoint(self, checkpoint: Value | Any) -> LedgerChannel:
         value: Value = {} if checkpoint is MISSING else checkpoint
-        return self._with(Past(value, keep=self.core.settings.facts), Loop(self.core.recorder))
+        return self._with(Past.restored(value, self.core.settings.facts), Loop(self.core.recorder))
 
     def checkpoint(self) -> Value | Any:
-        return self.past.value or MISSING
+        return self.past.stored() or MISSING
 
     def get(self) -> Any:
         raise EmptyChannelError

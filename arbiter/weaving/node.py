@@ -565,9 +565,10 @@ class Visit(NodeRun):
         return None if self._inner else self._saver()
 
     def _adopt(self, saved: Any) -> None:
-        value = None if saved is None else saved.checkpoint["channel_values"].get(LEDGER)
-        if value:
-            self.adopt(self._conf[CONFIG_KEY_CHECKPOINT_NS], value)
+        stored = None if saved is None else saved.checkpoint["channel_values"].get(LEDGER)
+        if stored:
+            past = Past.restored(stored, self.settings.facts)
+            self.adopt(self._conf[CONFIG_KEY_CHECKPOINT_NS], past.value)
 
     def _saver(self) -> Any:
         saver = self._conf.get(CONFIG_KEY_CHECKPOINTER)

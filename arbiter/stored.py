@@ -1,0 +1,292 @@
+"""The form in which a checkpoint stores the ledger value of `facts.py`.
+
+LangGraph writes the whole value again at each superstep. So the facts are compressed: a fact without id, times and
+step mostly equals an earlier one, so each distinct *row* is stored once, and columns of whole numbers say which row
+each fact has. 256 facts of a usual loop take some 400 bytes.
+
+    stored   {"packed": zlib of {header}\n{columns}, "tallies": as in the value}
+    header   JSON: {"form", "count", "at" (of the first fact, in 10 ms), "rows" [distinct rows], "results" [distinct
+             evaluation results], "texts" [distinct texts], "totals"}
+    totals   the other parts of the value, with
+             "last" {node: [number, place in the facts counted from the end, number of the last completed one]},
+                    with the fact itself in the place of an int if the facts no longer hold it
+    columns  row, results, texts, time since the fact before and duration in 10 ms, steps since the fact before; see
+             `_column`
+
+Evaluation results, and texts, are stored of the newest facts alone, and of each node's last one.
+Ids are not stored; `Past.identify` finds them again in the process that ran the nodes. Tallies of single facts are not
+stored either: the value has their sums. Few facts are stored as they are. See docs/design/history.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from operator import sub
+from typing import Any, NamedTuple
+
+Fact = dict[str, Any]
+Value = dict[str, Any]
+
+PLAIN = 10
+"""So many facts are stored as they are."""
+MOST_RESULTS = 32
+"""How many evaluation results are stored, those of the newest facts."""
+MOST_TEXT = 200
+"""How many characters of reasons, remarks and feedback are stored, those of the newest facts."""
+_FORM = 1
+_NOT_IN_A_ROW = frozenset({"id", "at", "took", "step", "tallies", "why", "notes", "evals"})
+_READABLE = frozenset({"facts", "last", "tallies"})
+_VARIES = {"why", "notes", "evals"}
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Row(NamedTuple):
+    """One fact, encoded."""
+
+    row: str
+    results: str
+    texts: str
+    result_count: int
+    text_length: int
+    at: int
+    took: int
+    step: int
+
+
+class Rows(NamedTuple):
+    """Facts that have been encoded, so that the next superstep encodes only its own."""
+
+    newest: Fact | None = None
+    encoded: Sequence[Row] = ()
+
+
+def rounded(at: float) -> int:
+    """A time in seconds as it is stored, in 10 ms."""
+    return round(at * 100)
+
+
+def _results_of(fact: Fact) -> dict[str, list[Any]]:
+    return {name: [score, passed] for name, (score, passed, _) in fact.get("evals", _EMPTY).items()}
+
+
+def _texts_of(fact: Fact) -> dict[str, Mapping[str, str]]:
+    """Reasons, remarks and the feedback of evaluations, by kind and name."""
+    texts: dict[str, Mapping[str, str]] = {kind: fact[kind] for kind in ("why", "notes") if kind in fact}
+    if told := {name: text for name, (_, _, text) in fact.get("evals", _EMPTY).items() if text}:
+        texts["evals"] = told
+    return texts
+
+
+def _length(texts: Mapping[str, Mapping[str, str]]) -> int:
+    return sum(len(text) for named in texts.values() for text in named.values())
+
+
+_EMPTY: Mapping[str, Any] = {}
+
+
+def bounded(facts: Sequence[Fact], lasting: Iterable[Fact]) -> Sequence[Fact]:
+    """The facts with the results and texts that a checkpoint stores, so that a run that is resumed from one finds what
+    the run before it saw. `lasting` are the last ones of each node."""
+    if len(facts) <= PLAIN:
+        return facts
+    always = {id(fact) for fact in lasting}
+    results = _cut([len(_results_of(fact)) for fact in facts], MOST_RESULTS)
+    texts = _cut([_length(_texts_of(fact)) for fact in facts], MOST_TEXT)
+    return [
+        fact
+        if _VARIES.isdisjoint(fact) or id(fact) in always or place >= max(results, texts)
+        else _made(
+            {key: part for key, part in fact.items() if key not in _VARIES},
+            _results_of(fact) if place >= results else _EMPTY,
+            _texts_of(fact) if place >= texts else _EMPTY,
+        )
+        for place, fact in enumerate(facts)
+    ]
+
+
+def _made(fact: Fact, results: Mapping[str, Sequence[Any]], texts: Mapping[str, Mapping[str, str]]) -> Fact:
+    """A fact with evaluation results and texts."""
+    made: Fact = {**fact, **texts}
+    told = texts.get("evals", _EMPTY)
+    if results:
+        made["evals"] = {name: [*result, told.get(name, "")] for name, result in results.items()}
+    else:
+        made.pop("evals", None)
+    return made
+
+
+def _cut(amounts: Sequence[int], most: int) -> int:
+    """The place from which on facts keep what there may be so much of."""
+    for place in range(len(amounts) - 1, -1, -1):
+        most -= amounts[place]
+        if most < 0:
+            return place + 1
+    return 0
+
+
+def store(value: Value, known: Rows, keep: int) -> tuple[Value, Rows]:
+    """The value as a checkpoint stores it, and its rows, for the next one."""
+    facts: list[Fact] = value.get("facts", [])
+    if keep <= PLAIN or len(facts) <= PLAIN:
+        return value, Rows()
+    rows = _encoded(facts, known)
+    places = {fact["id"]: place for place, fact in enumerate(facts)}
+    totals: Value = {key: part for key, part in value.items() if key not in _READABLE}
+    totals["last"] = {}
+    lasting: set[int] = set()
+    for node, (number, fact, done) in value["last"].items():
+        place = places.get(fact["id"])
+        if place is not None:
+            lasting.add(place)
+        totals["last"][node] = [number, fact if place is None else len(facts) - place, done]
+    packed = _packed(rows.encoded, lasting, totals)
+    return {"packed": packed, **({"tallies": value["tallies"]} if "tallies" in value else {})}, rows
+
+
+def _encoded(facts: Sequence[Fact], known: Rows) -> Rows:
+    new: list[Row] = []
+    for fact in reversed(facts):
+        if fact is known.newest:
+            return Rows(facts[-1], [*known.encoded, *reversed(new)][-len(facts) :])
+        new.append(_row(fact))
+    return Rows(facts[-1], new[::-1])
+
+
+def _row(fact: Fact) -> Row:
+    results, texts = _results_of(fact), _texts_of(fact)
+    return Row(
+        _encode({key: part for key, part in fact.items() if key not in _NOT_IN_A_ROW}),
+        _encode(results) if results else "",
+        _encode(texts) if texts else "",
+        len(results),
+        _length(texts),
+        rounded(fact["at"]),
+        rounded(fact["took"]),
+        fact["step"],
+    )
+
+
+def _packed(encoded: Sequence[Row], lasting: set[int], totals: Value) -> bytes:
+    rows, results, texts, result_counts, text_lengths, times, took, steps = zip(*encoded, strict=True)
+    distinct_rows, of_row = _distinct(rows, 0, lasting)
+    distinct_results, of_results = _distinct(results, _cut(result_counts, MOST_RESULTS), lasting)
+    distinct_texts, of_text = _distinct(texts, _cut(text_lengths, MOST_TEXT), lasting)
+    columns = (of_row, of_results, of_text, _steps_of(times), took, _steps_of((0, *steps))[1:])
+    header = (
+        f'{{"form":{_FORM},"count":{len(encoded)},"at":{times[0]},"rows":[{distinct_rows}],'
+        f'"results":[{distinct_results}],"texts":[{distinct_texts}],"totals":{_encode(totals)}}}'
+    )
+    return zlib.compress(b"\n".join([header.encode(), b"".join(map(_column, columns))]))
+
+
+def _distinct(texts: Sequence[str], cut: int, lasting: set[int]) -> tuple[str, list[int]]:
+    """Distinct JSON texts, and which one each fact has, counted from 1; 0 if it has none, or none any more."""
+    numbers: dict[str, int] = {"": 0}
+    column = [
+        numbers.setdefault(text, len(numbers)) if place >= cut or place in lasting else 0
+        for place, text in enumerate(texts)
+    ]
+    return ",".join(list(numbers)[1:]), column
+
+
+def _steps_of(numbers: Sequence[int]) -> list[int]:
+    """How much each number is more than the one before; 0 for the first."""
+    return [0, *map(sub, numbers[1:], numbers)]
+
+
+def _column(numbers: Sequence[int]) -> bytes:
+    """Whole numbers, the lowest byte of each first, then all second bytes, as many as the largest number needs."""
+    least = min(numbers)
+    width = ((max(numbers) - least).bit_length() + 7) // 8
+    column = array("Q", [number - least for number in numbers])
+    if sys.byteorder == "big":
+        column.byteswap()
+    data = column.tobytes()
+    return b"%d %d\n" % (least, width) + b"".join([data[place::8] for place in range(width)])
+
+
+def _numbers(data: bytes, count: int) -> tuple[list[int], bytes]:
+    """The numbers of the first column in `data`, and the data after it."""
+    head, data = data.split(b"\n", 1)
+    least, width = map(int, head.split())
+    mixed = bytearray(8 * count)
+    for place in range(width):
+        mixed[place::8] = data[place * count : (place + 1) * count]
+    column = array("Q", bytes(mixed))
+    if sys.byteorder == "big":
+        column.byteswap()
+    return [least + number for number in column], data[width * count :]
+
+
+def restore(stored: Value) -> tuple[Value, Rows]:
+    """The value that was stored, and its rows. Facts that were packed get ids of their own; see `is_packed_id`."""
+    if "packed" not in stored:
+        return stored, Rows()
+    header_line, data = zlib.decompress(stored["packed"]).split(b"\n", 1)
+    header: Mapping[str, Any] = json.loads(header_line)
+    if header["form"] != _FORM:
+        raise RuntimeError(
+            f"another version of Arbiter has written this checkpoint (facts of form {header['form']}, expected "
+            f"{_FORM}). Resume it with that version or a newer one."
+        )
+    columns: list[list[int]] = []
+    for _ in range(6):
+        column, data = _numbers(data, header["count"])
+        columns.append(column)
+    of_row, of_results, of_text, since, took, steps = columns
+    since[0] = header["at"]
+    times, steps = list(accumulate(since)), list(accumulate(steps))
+    rows, results, texts = (_from_one(header[name]) for name in ("rows", "results", "texts"))
+    totals: Value = header["totals"]
+    first = totals["seq"] - len(times) + 1
+    cells: Iterator[tuple[int, ...]] = zip(of_row, of_results, of_text, times, took, steps, strict=True)
+    facts = [
+        {
+            "id": f"{_PACKED}{first + place}@{at}",
+            **(_made(rows[row], results[result], texts[text]) if result or text else rows[row]),
+            "step": step,
+            "at": at / 100,
+            "took": duration / 100,
+        }
+        for place, (row, result, text, at, duration, step) in enumerate(cells)
+    ]
+    last = {
+        node: [number, facts[-place] if isinstance(place, int) else place, done]
+        for node, (number, place, done) in totals["last"].items()
+    }
+    value = {**totals, "facts": facts, "last": last}
+    if "tallies" in stored:
+        value["tallies"] = stored["tallies"]
+    encoded = zip(
+        _taken([_encode(row) for row in rows], of_row),
+        _taken([_encode(result) if result else "" for result in results], of_results),
+        _taken([_encode(text) if text else "" for text in texts], of_text),
+        _taken([len(result) for result in results], of_results),
+        _taken([_length(text) for text in texts], of_text),
+        times,
+        took,
+        steps,
+        strict=True,
+    )
+    return value, Rows(facts[-1], list(map(Row._make, encoded)))
+
+
+def _from_one(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{}, *parts]
+
+
+def _taken(parts: Sequence[Any], places: Iterable[int]) -> Iterator[Any]:
+    return map(parts.__getitem__, places)
+
+
+_PACKED = "#"
+
+
+def is_packed_id(id: str) -> bool:
+    """Whether that names a fact whose own id was not stored."""
+    return id.startswith(_PACKED)
