@@ -876,7 +876,8 @@ def test_another_process_decides_the_same(mode: str) -> None:
 
 @pytest.mark.parametrize("stream_mode", ["values", "updates", "custom", "messages"])
 def test_nothing_of_it_shows(stream_mode: Any) -> None:
-    """Nothing of this shows in outputs, streams, `get_state().values`, or the state that tools, middleware and edges get."""
+    """Nothing of this shows in outputs, streams, `get_state().values`, or the state that tools, middleware and edges
+    get."""
     plain_graph = chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver())
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(Check("open", allow))
