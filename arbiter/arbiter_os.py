@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, overload
 
 import langgraph._internal._runnable as langgraph_runnables
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -96,6 +96,21 @@ class ArbiterOS:
         """Instructions of labels and functions, which nobody here keeps."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakSet[Origin] = weakref.WeakSet()
+
+    # Copies
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: what is governed by it, and what it has counted and recorded, is one."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled: graphs of this process are governed by it. Pickle its "
+            "history, and make one from its constitution or contracts in the other process."
+        )
 
     # Constitution
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, get_args
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal, Self, get_args
+from weakref import WeakKeyDictionary
 
 from arbiter.errors import RegistrationError
 from arbiter.instructions import Instruction, find_instruction
@@ -104,8 +106,40 @@ class Contract:
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(getattr(self, self.method))
 
+    def __copy__(self) -> Self:
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self))
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and deep copies, which have locks of their own."""
+        return {
+            name: _Fresh(type(part)) if type(part) in _FRESH else part for name, part in vars(self).items()
+        }
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, part in state.items():
+            setattr(self, name, part.made() if type(part) is _Fresh else part)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+
+_FRESH: Mapping[Any, Callable[[], Any]] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+    WeakKeyDictionary: WeakKeyDictionary,
+}
+
+
+class _Fresh:
+    """Stands in a copy for what every process and copy has of its own."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = list(_FRESH).index(kind)
+
+    def made(self) -> Any:
+        return list(_FRESH.values())[self.kind]()
 
 
 def _instructions(

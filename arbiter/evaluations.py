@@ -30,6 +30,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
+from arbiter.results import Lazy, Results
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
 
 _LOOK = 0.05
@@ -218,7 +219,7 @@ class Together:
         return tuple(EvaluatorTrace(lane.name, "run", "pending") for lane in self.lanes)
 
 
-class Evaluations(Mapping[str, EvaluationResult]):
+class Evaluations(Lazy):
     """The evaluation results of one item. Lazy.
 
     `get`, `[]` and `in` wait for one name; `len`, iteration and `errors` wait for all. A name whose evaluator
@@ -386,7 +387,7 @@ def _settled(name: str, outcome: TurnOutcome) -> Outcome:
     return cast(EvaluationResult, found) if fault is None else _Failure(f"evaluator {name!r} {fault}")
 
 
-class ReadEvaluations(Mapping[str, EvaluationResult]):
+class ReadEvaluations(Lazy):
     """An item's evaluations as a router or gate sees them: what it reads is remembered, to be committed.
 
     `unseen` names evaluators whose results nobody may act by.
@@ -417,6 +418,12 @@ class ReadEvaluations(Mapping[str, EvaluationResult]):
             return default
         self.read[key] = found
         return found
+
+    @property
+    def unread(self) -> Results:
+        """All that there is to read, which leaves no trace. Waits for it."""
+        seen = {name: result for name, result in self.evaluations.items() if name not in self._unseen}
+        return Results(seen, self.errors, self.evaluations.trace)
 
     def apart(self) -> ReadEvaluations:
         """The same for a policy whose decisions do not hold: what it reads in addition leaves no trace."""

@@ -404,6 +404,9 @@ class Past:
                 for fact, name in zip(found, known[key], strict=True):
                     fact["id"] = name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Past, (self.value, self.before, self._keep)
+
     @property
     def value(self) -> Value:
         value, growth, at, steps = self._state

@@ -8,14 +8,15 @@ read-only face of it that everybody else sees. A `History` is a sequence of supe
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
+from arbiter.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
 from arbiter.facts import NO_TALLY, Fact, Past, Tally
 from arbiter.instructions import Instruction, find_instruction
+from arbiter.results import Results, settled
 from arbiter.states import FrozenDict
 from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
 
@@ -120,7 +121,7 @@ _FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {
 }
 
 
-class HistoryItem:
+class HistoryItem(Exported, method="to_dict", returns=DICT):
     """One node run. Read-only.
 
     `status` is `running`, `completed`, `denied`, `failed`, `interrupted` or `cancelled`. `attempt` counts
@@ -300,8 +301,8 @@ class HistoryItem:
             "status": self.status,
             "timestamp": self.timestamp.isoformat(),
             "duration": self.duration,
-            "input_state": _jsonable(self._record.input),
-            "output_state": _jsonable(self._record.output),
+            "input_state": jsonable(self._record.input),
+            "output_state": jsonable(self._record.output),
             "check_policy_results": {
                 name: {"kind": verdict.kind, "reason": verdict.reason}
                 for name, verdict in self._record.checks.items()
@@ -312,7 +313,7 @@ class HistoryItem:
                     "score": float(result.score),
                     "passed": result.passed,
                     "feedback": result.feedback,
-                    "metadata": _jsonable(result.metadata),
+                    "metadata": jsonable(result.metadata),
                 }
                 for name, result in self.evaluation_results.items()
             },
@@ -322,12 +323,32 @@ class HistoryItem:
                 for part in self.evaluator_trace
             ],
             "corrections": list(self.corrections),
-            "gating": _jsonable(self._record.gating),
+            "gating": jsonable(self._record.gating),
             "error": self.error,
             "errors": dict(self.errors),
             "notes": dict(self.notes),
             "redirected_to": self.redirected_to,
         }
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """The pairs of `to_dict`, as those of a pydantic model: `dict(item)` is `item.to_dict()`."""
+        return iter(self.to_dict().items())
+
+    def parts(self, copier: Copier) -> ItemParts:
+        """Copies of what an item is made of, apart from the run that goes on. Waits for the evaluations."""
+        record = self._record
+        if self._evaluations is None:
+            return _copied(record, copier, settled(record.evaluations, copier)), self._view, None
+        return _copied(record, copier, _traced(record)), self._view, settled(self._evaluations, copier)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HistoryItem, self.parts(for_pickle())
+
+    def __copy__(self) -> HistoryItem:
+        return HistoryItem(self._record, self._view, self._evaluations)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HistoryItem:
+        return HistoryItem(*self.parts(for_deep_copy(memo)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HistoryItem) and other._record is self._record
@@ -341,9 +362,32 @@ class HistoryItem:
 
 
 share_layout(HistoryItem, "_evaluations", "_input", "_output")
+ItemParts = tuple[Record, bool, Results | None]
+_OF_THE_RUN = frozenset({"raw", "drafts", "sharers"})
+"""What a record holds for the run that goes on."""
 
 
-class History:
+def _traced(record: Record) -> Results:
+    """Of its evaluations the trace alone, which waits for nothing."""
+    return Results({}, trace=getattr(record.evaluations, "trace", ()))
+
+
+def _copied(record: Record, copier: Copier, evaluations: Results) -> Record:
+    new = Record.__new__(Record)
+    for name, value in list(vars(record).items()):
+        if name == "checks":
+            checks: Mapping[str, Verdict] = value
+            new.checks = {
+                each: Verdict(verdict.kind, verdict.reason, copier(verdict.payload))
+                for each, verdict in checks.items()
+            }
+        elif name not in _OF_THE_RUN and name != "evaluations":
+            setattr(new, name, copier(value))
+    new.evaluations = evaluations
+    return new
+
+
+class History(Exported, method="to_dicts", returns=DICTS):
     """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
 
     entries: Sequence[Sequence[HistoryItem]]
@@ -452,6 +496,8 @@ def total(totals: Totals, instruction: Instruction | None, node: str | None) -> 
 class RunHistory(History):
     """What is in memory of one run, or of all runs of one thread."""
 
+    __slots__ = ("_totals",)  # `vars` has `entries` alone, which FastAPI sends where it knows no type
+
     def __init__(self, records: Sequence[Record], totals: Totals) -> None:
         self.entries = _supersteps(records)
         self._totals = totals
@@ -459,6 +505,28 @@ class RunHistory(History):
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         wanted = None if instruction is None else find_instruction(instruction)
         return total(self._totals, wanted, node)
+
+    def _copied(self, copier: Copier) -> tuple[Any, ...]:
+        entries = [[item.parts(copier) for item in superstep] for superstep in self.entries]
+        return entries, dict(self._totals)
+
+    @classmethod
+    def _of(cls, entries: Sequence[Sequence[ItemParts]], totals: Totals) -> Self:
+        new = cls.__new__(cls)
+        new.entries = [[HistoryItem(*parts) for parts in superstep] for superstep in entries]
+        new._totals = totals
+        return new
+
+    def __copy__(self) -> Self:
+        new = self._of((), self._totals)
+        new.entries = self.entries
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._of, self._copied(for_pickle())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._of(*self._copied(for_deep_copy(memo)))
 
 
 def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
@@ -643,8 +711,65 @@ class CausalHistory(History):
         step = self._past.tallied_in(self._tallies + policy, key)
         return None if step is None else self._past.steps - step + 1
 
+    def _copied(self, copier: Copier) -> tuple[Any, ...]:
+        record, _, evaluations = self._own.parts(copier)
+        known = {fact["id"]: self._run.log.by_id.get(fact["id"]) for fact in self._past.facts()}
+        # Of what is committed the view shows the results that were committed: those of the record wait for nobody.
+        records = {
+            id: _copied(each, copier, _traced(each))
+            for id, each in known.items()
+            if each is not None and each.status != "running"
+        }
+        denied = [_copied(each, copier, _traced(each)) for each in self._run.log.denied()]
+        run = _CopiedRun(self._run.id, self._run.log.thread_id, records, denied)
+        return self._past, record, run, evaluations, self._tallies, copier(self._recovered)
+
+    @classmethod
+    def _of(
+        cls,
+        past: Past,
+        record: Record,
+        run: _CopiedRun,
+        evaluations: Results | None,
+        tallies: str,
+        recovered: Sequence[Mapping[str, Mapping[str, float]]],
+    ) -> Self:
+        new = cls(past, record, cast("Run", run), tallies=tallies, evaluations=evaluations)
+        new._recovered = recovered
+        return new
+
+    def __copy__(self) -> Self:
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self))
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._of, self._copied(for_pickle())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._of(*self._copied(for_deep_copy(memo)))
+
 
 share_layout(CausalHistory, "_cycle")
+
+
+class _CopiedRun:
+    """What a copied view still knows of its run and thread."""
+
+    def __init__(
+        self, id: str, thread_id: str | None, by_id: Mapping[str, Record], denied: Sequence[Record]
+    ) -> None:
+        self.id = id
+        self.thread_id = thread_id
+        self.by_id = by_id
+        self._denied = denied
+
+    @property
+    def log(self) -> _CopiedRun:
+        return self
+
+    def denied(self) -> Sequence[Record]:
+        return self._denied
 
 
 class _CausalEntries(Sequence[Sequence[HistoryItem]]):
@@ -681,6 +806,9 @@ class _CausalEntries(Sequence[Sequence[HistoryItem]]):
 
     def __len__(self) -> int:
         return len(self._all())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self._all()),)
 
 
 def _item(fact: Fact, run: Run) -> HistoryItem:
@@ -722,7 +850,7 @@ def instruction_of(fact: Fact) -> Instruction | None:
 
 
 def evaluations_from(fact: Fact) -> Mapping[str, EvaluationResult]:
-    return MappingProxyType(
+    return Results(
         {
             name: EvaluationResult(score, passed, feedback)
             for name, (score, passed, feedback) in fact.get("evals", {}).items()
@@ -778,30 +906,3 @@ def facts_of(results: Mapping[str, EvaluationResult]) -> dict[str, list[Any]]:
     for name, result in results.items():
         facts[name] = [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
     return facts
-
-
-def _jsonable(value: Any, depth: int = 0) -> Any:
-    parts: Any = value
-    if value is None or type(value) in (bool, int, str):
-        return _clean(value) if isinstance(value, str) else value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if depth < 20:
-        if isinstance(value, Mapping):
-            return {_clean(str(k)): _jsonable(v, depth + 1) for k, v in parts.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [_jsonable(part, depth + 1) for part in parts]
-        if hasattr(value, "model_dump"):
-            try:
-                return _jsonable(value.model_dump(), depth + 1)
-            except Exception:
-                return f"<{type(value).__name__}>"
-    try:
-        return _clean(str(value))
-    except Exception:
-        return f"<{type(value).__name__}>"
-
-
-def _clean(text: str) -> str:
-    """Lone surrogates have no UTF-8 form; a JSON line must be writable to a file."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

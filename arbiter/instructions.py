@@ -22,6 +22,7 @@ not about one node of it, and both are False unless the core says otherwise.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, EnumType
@@ -112,6 +113,12 @@ class Instruction(Enum, metaclass=_CoreType):
 
     # A member equals itself only. Enum's own hash is made of the name, in Python, at every look-up.
     __hash__ = object.__hash__
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        core = type(self)
+        if getattr(sys.modules.get(core.__module__), core.__qualname__, None) is core:
+            return super().__reduce_ex__(protocol)
+        return find_instruction, (self.qualified,)  # of a core that a pack declares
 
     def __str__(self) -> str:
         return self._value_

@@ -28,9 +28,9 @@ MODULES = {_name(path): path for path in PACKAGE.rglob("*.py") if path != PACKAG
 
 LAYERS = (
     # Lowest first. Modules of one layer stand side by side; a module imports from its own layer and below.
-    {"errors", "states", "facts", "stored", "calls", "version"},
+    {"errors", "states", "facts", "stored", "calls", "version", "copies"},
     {"instructions", "verdicts", "models", "prices"},
-    {"history", "recorder", "rendering", "shadow"},
+    {"history", "results", "recorder", "rendering", "shadow"},
     {"contracts", "policy", "evaluation", "advice", "values", "conditions"},
     {"checkers", "routers", "evaluators", "advisors", "packs", "kinds", "constitution"},
     {"personas", "memory"},

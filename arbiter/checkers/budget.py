@@ -134,6 +134,10 @@ class _Account:
         return amounts
 
 
+def _is_idle(account: _Account) -> bool:
+    return account.running == 0
+
+
 class BudgetChecker(PolicyChecker):
     """Denies a node run when its run, thread, user or process has used up `calls`, `tokens`, `cost` (US dollars) or
     `seconds` (the time node runs took).
@@ -211,7 +215,7 @@ class BudgetChecker(PolicyChecker):
             self._reserves["cost"] = _counted("cost", reserve_cost)
         self._metered = tokens is not None or cost is not None
         self._lock = threading.Lock()
-        self._accounts: Accounts[_Account] = Accounts(lambda account: account.running == 0)
+        self._accounts: Accounts[_Account] = Accounts(_is_idle)
         self._checked: dict[tuple[str, str], tuple[_Account, _Item]] = {}
         """Of each node run that was checked and has not ended."""
         self._meters: dict[UUID, _Meter] = {}
