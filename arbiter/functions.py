@@ -22,11 +22,12 @@ from arbiter.core import Core
 from arbiter.drivers import adrive, drive
 from arbiter.errors import NotAGraphError, SyncDriverError
 from arbiter.facts import Fact, Past, fold
+from arbiter.history import ToolsOf
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import Ask, NodeRun, Schemas, opened
 from arbiter.recorder import Run, begin
 from arbiter.states import snapshot
-from arbiter.weaving import aask_human, ask_human, with_handlers
+from arbiter.weaving import HeldTools, aask_human, ask_human, with_handlers
 
 _steps = itertools.count(1)
 _lock = threading.Lock()
@@ -44,6 +45,7 @@ class FunctionCall(NodeRun):
         schemas: Schemas | None,
         input: Any,
         call: Callable[[Any], Any],
+        tools: HeldTools,
         config: RunnableConfig | None = None,
     ) -> None:
         settings = core.settings
@@ -80,6 +82,7 @@ class FunctionCall(NodeRun):
             schemas=schemas,
         )
         self.call = call
+        self._tools = tools
 
     def invoke(self) -> Any:
         if (contract := self.plan.only_async) is not None:
@@ -106,6 +109,10 @@ class FunctionCall(NodeRun):
             self.run.called = fold(self.run.called, (fact,), self.settings.facts)
 
     # The driver asks
+
+    @property
+    def tools(self) -> ToolsOf:
+        return self._tools
 
     def body(self, input: Any, held: bool) -> Any:
         token = opened.set(self)
@@ -172,10 +179,11 @@ def govern_function(
             "Make it a node of a graph, or return a value."
         )
     signature = inspect.signature(function)
+    tools = HeldTools(function)
 
     def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall:
         if len(args) == 1 and not kwargs:
-            return FunctionCall(core, name, instruction, schemas, args[0], function)
+            return FunctionCall(core, name, instruction, schemas, args[0], function, tools)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
 
@@ -185,7 +193,7 @@ def govern_function(
             )
             return function(*again.args, **again.kwargs)
 
-        return FunctionCall(core, name, instruction, schemas, dict(bound.arguments), again)
+        return FunctionCall(core, name, instruction, schemas, dict(bound.arguments), again, tools)
 
     if is_async(function):
 
@@ -230,6 +238,7 @@ class GovernedRunnable(Runnable[Any, Any]):
         self.runnable = runnable
         self.instruction = instruction
         self.schemas = schemas
+        self.tools = HeldTools(runnable)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         def call(state: Any) -> Any:
@@ -245,4 +254,4 @@ class GovernedRunnable(Runnable[Any, Any]):
 
     def _visit(self, input: Any, call: Callable[[Any], Any], config: RunnableConfig | None) -> FunctionCall:
         name = cast(str, self.name)
-        return FunctionCall(self.core, name, self.instruction, self.schemas, input, call, config)
+        return FunctionCall(self.core, name, self.instruction, self.schemas, input, call, self.tools, config)

@@ -8,7 +8,7 @@ read-only face of it that everybody else sees. A `History` is a sequence of supe
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast, overload
@@ -475,6 +475,8 @@ def _matches(item: HistoryItem, instruction: Instruction | None, node: str | Non
     return (instruction is None or item.instruction == instruction) and (node is None or item.node == node)
 
 
+ToolsOf = Callable[[], Mapping[str, Sequence[Any]]]
+"""Finds tools, by their names."""
 Kind = tuple[Instruction | None, str]
 """An instruction and a node."""
 Totals = Mapping[Kind, int]
@@ -567,6 +569,7 @@ def task_order(path: Any) -> str:
 class CausalHistory(History):
     """What one node run may know: the committed past, then itself. Never a sibling of its superstep."""
 
+    _tools_of: ToolsOf | None = None
     _cycle: EvaluatorCycle | None = None
     _tallies: str = ""
     _recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
@@ -649,6 +652,16 @@ class CausalHistory(History):
         policy = self._tallies + policy
         recovered = self._recovered[0].get(policy, {}).get(key, 0) if self._recovered else 0
         return self._past.own_tally(policy, key) + recovered
+
+    @property
+    def tools(self) -> Mapping[str, Sequence[Any]]:
+        """The LangChain tools that the node's body holds, by name, as far as they can be found without running it.
+        Known to checkers that define `handlers`."""
+        return _NOTHING if self._tools_of is None else self._tools_of()
+
+    def give_tools(self, tools_of: ToolsOf | None) -> None:
+        """Say where the tools of the node's body are found."""
+        self._tools_of = tools_of
 
     def give_recovered(self, levels: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
         """What siblings had counted, by checker and key: of this graph first, then of those around it."""

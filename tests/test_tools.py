@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any, cast
 from urllib.parse import quote
@@ -23,8 +24,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.types import Send
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, History, PolicyViolationError
@@ -575,7 +577,9 @@ def test_a_missing_argument_is_never_allowed_and_always_denied() -> None:
     for arguments in unclear:
         assert not allowed(rule, arguments)
         assert denied(rule, arguments)
-    assert allowed(rule, {"ｘ": "a"})
+    for alike in ("ｘ", "X", "x\u200b", " x", "x ", "_x"):
+        assert not allowed(rule, {alike: "a"})
+        assert denied(rule, {alike: "a"})
 
 
 @pytest.mark.parametrize("wrap", [1, 2, 3])
@@ -801,3 +805,263 @@ def test_a_denial_asks_with_arguments_as_the_tool_may_read_them(
     """A text may be taken for a number, but not where the rule compares it with a text. In too many ways: denied."""
     checker = ToolsChecker("c", deny=[ToolRule("pay", when=when)])
     assert (checker.denial("pay", args) is not None) == denied
+
+
+# What the tool gets -------------------------------------------------------------------------------
+
+
+class Aliased(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    amount: int = Field(default=1_000_000, alias="amt")
+    payee: str = Field(default="", validation_alias=AliasChoices("to", AliasPath("who", 0)))
+
+
+class Order(BaseModel):
+    amount: int = Field(default=1_000_000, alias="amt")
+
+
+class Nested(BaseModel):
+    order: Order
+
+
+class Vault:
+    """Pays, by tools of every kind, and notes how much."""
+
+    def __init__(self) -> None:
+        self.paid: list[Any] = []
+
+    def pay(self, kind: str) -> BaseTool:
+        paid = self.paid
+
+        def by_function(amount: int = 1_000_000) -> str:
+            """Pays."""
+            paid.append(amount)
+            return "paid"
+
+        def with_more(amount: int = 1_000_000, **more: Any) -> str:
+            """Pays."""
+            paid.append(amount)
+            return "paid"
+
+        def with_state(state: Annotated[Any, InjectedState], amount: int = 1_000_000) -> str:
+            """Pays."""
+            paid.append(amount)
+            return "paid"
+
+        def by_order(order: Order) -> str:
+            """Pays."""
+            paid.append(order.amount)
+            return "paid"
+
+        def aliased(amount: int = 1_000_000, payee: str = "") -> str:
+            """Pays."""
+            paid.append(amount)
+            return "paid"
+
+        class Plain(BaseTool):
+            name: str = "pay"
+            description: str = "Pays."
+
+            def _run(self, amount: int = 1_000_000) -> str:
+                return by_function(amount)
+
+        def make(function: Any, schema: Any = None) -> BaseTool:
+            return StructuredTool.from_function(function, name="pay", args_schema=schema)
+
+        json_schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+        makers: dict[str, Callable[[], BaseTool]] = {
+            "function": lambda: make(by_function),
+            "function that takes more": lambda: make(with_more),
+            "function with what is injected": lambda: make(with_state),
+            "class": Plain,
+            "JSON schema": lambda: make(by_function, json_schema),
+            "aliases": lambda: make(aliased, Aliased),
+            "nested": lambda: make(by_order, Nested),
+        }
+        return makers[kind]()
+
+
+ALIKE = {
+    "full width": "ａmount",
+    "capital": "Amount",
+    "capitals": "AMOUNT",
+    "zero width": "am\u200bount",
+    "soft hyphen": "am\u00adount",
+    "space before": " amount",
+    "space after": "amount ",
+    "underscore": "_amount",
+    "control": "amount\x00",
+    "direction": "\u202eamount",
+    "bold": "𝐚mount",
+}
+LIMIT = ToolRule("pay", arguments={"amount": ArgumentRule(at_most=100)})
+WHEN = ToolRule("pay", when="args.amount <= 100")
+OVER = ToolRule("pay", when="args.amount > 100")
+LIMITS: dict[str, dict[str, Any]] = {
+    "allowed by a matcher": {"allow": [LIMIT]},
+    "allowed by a condition": {"allow": [WHEN]},
+    "denied by a condition": {"deny": [OVER]},
+    "denied by a matcher": {"deny": [ToolRule("pay", arguments={"amount": ArgumentRule(at_least=101)})]},
+}
+BY_LIMIT = pytest.mark.parametrize("limit", LIMITS)
+
+
+def paying(way: str, tool: BaseTool, mode: str, args: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """A graph that calls the tool, its input, and its instructions."""
+    given: Any = {"messages": [HumanMessage("go", id="go"), asks(("pay", args))]}
+    if way == "ToolNode":
+        return graph_of(ToolNode([tool])), given, {"tools": TOOL_CALL}
+    if way == "ToolNode in a subgraph, called as no TOOL_CALL":
+        return graph_of(graph_of(ToolNode([tool])), name="team"), given, {}
+
+    def node(state: Any) -> None:
+        tool.invoke(args)
+
+    async def anode(state: Any) -> None:
+        await tool.ainvoke(args)
+
+    return graph_of(node if mode == "sync" else anode), given, {}
+
+
+DOORS = ["ToolNode", "ToolNode in a subgraph, called as no TOOL_CALL", "held by the function"]
+
+
+@MODES
+@pytest.mark.parametrize("way", DOORS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "function",
+        "function that takes more",
+        "function with what is injected",
+        "class",
+        "JSON schema",
+        "aliases",
+    ],
+)
+def test_a_name_that_is_like_that_of_an_argument_is_not_that_argument(kind: str, way: str, mode: str) -> None:
+    """The tool would take its default, and pay 1,000,000."""
+    vault = Vault()
+    injected = kind == "function with what is injected" and way == "held by the function"
+    for name, limit in zip(ALIKE.values(), cycle(LIMITS.values()), strict=False):
+        # Nobody injects where a function calls the tool.
+        args: dict[str, Any] = {name: 5, "state": ""} if injected else {name: 5}
+        graph, given, kinds = paying(way, vault.pay(kind), mode, args)
+        _, app = governing(ToolsChecker("tools", **limit), graph, **kinds)
+        with pytest.raises(PolicyViolationError, match="pay"):
+            run(app, given, mode=mode)
+    assert vault.paid == []
+
+
+READ: list[tuple[str, Any, bool]] = [
+    ("function", {"amount": 5}, True),
+    ("function", {"amount": "5"}, True),
+    ("function", {"amount": "1000"}, False),
+    ("function", {}, False),
+    ("function", {"amount": 5, "memo": "x"}, False),
+    ("function", {"amount": 5, "ａmount": 1_000_000}, False),
+    ("function that takes more", {"amount": 5}, True),
+    ("function that takes more", {"amount": 500}, False),
+    ("function with what is injected", {"amount": 5}, True),
+    ("function with what is injected", {"amount": 500}, False),
+    ("function with what is injected", {}, False),
+    ("class", {"amount": 5}, True),
+    ("class", {}, False),
+    ("JSON schema", {"amount": 5}, True),
+    ("JSON schema", {"amount": 500}, False),
+    ("JSON schema", {"amount": 5, "memo": "x"}, False),
+    ("aliases", {"amt": 5}, True),
+    ("aliases", {"amt": 500}, False),
+    ("aliases", {"amount": 5}, True),
+    ("aliases", {"amount": 5, "amt": 1_000_000}, False),
+    ("aliases", {"amount": 5, "to": "me"}, True),
+    ("aliases", {"amount": 5, "who": ["me"]}, True),
+    ("aliases", {"payee": "me"}, False),
+]
+
+
+@MODES
+@BY_LIMIT
+@pytest.mark.parametrize(("kind", "args", "allowed"), READ)
+def test_what_the_tool_gets_is_what_is_looked_at(
+    kind: str, args: dict[str, Any], allowed: bool, limit: str, mode: str
+) -> None:
+    """With its aliases, its defaults, and texts that it takes for numbers; without what is injected."""
+    vault = Vault()
+    graph, given, kinds = paying("ToolNode", vault.pay(kind), mode, args)
+    _, app = governing(ToolsChecker("tools", **LIMITS[limit]), graph, **kinds)
+    if allowed:
+        run(app, given, mode=mode)
+        assert vault.paid == [5]
+        return
+    with pytest.raises(PolicyViolationError):
+        run(app, given, mode=mode)
+    assert vault.paid == []
+
+
+@pytest.mark.parametrize(
+    ("args", "allowed"), [({"order": {"amt": 5}}, True), ({"order": {"amount": 5}}, False)]
+)
+def test_a_nested_model_is_looked_at_as_the_tool_gets_it(args: Any, allowed: bool) -> None:
+    """It does not take `amount` by its name: there it takes its default."""
+    vault = Vault()
+    rule = ToolRule("pay", when="args.order.amount <= 100")
+    graph, given, kinds = paying("ToolNode", vault.pay("nested"), "sync", args)
+    _, app = governing(ToolsChecker("tools", [rule]), graph, **kinds)
+    if allowed:
+        run(app, given)
+        assert vault.paid == [5]
+    else:
+        with pytest.raises(PolicyViolationError, match="allowed only when"):
+            run(app, given)
+        assert vault.paid == []
+
+
+@BY_LIMIT
+@pytest.mark.parametrize("name", ALIKE)
+def test_names_of_a_tool_that_nobody_knows_are_taken_as_they_are(name: str, limit: str) -> None:
+    checker = ToolsChecker("tools", **LIMITS[limit])
+    assert checker.denial("pay", {"amount": 5}) is None
+    assert checker.denial("pay", {ALIKE[name]: 5})
+    assert checker.denial("pay", {"amount": 5, ALIKE[name]: 1_000_000})
+
+
+def test_the_reason_names_the_argument_that_the_tool_does_not_have() -> None:
+    vault = Vault()
+    graph, given, kinds = paying("ToolNode", vault.pay("function"), "sync", {"amount": 5, "memo": "x"})
+    _, app = governing(ToolsChecker("tools", [LIMIT]), graph, **kinds)
+    with pytest.raises(PolicyViolationError, match="has the argument 'memo', which the tool does not have"):
+        run(app, given)
+
+
+def test_a_call_that_the_tool_itself_refuses_is_the_tools_affair() -> None:
+    """It says so to the model, as without Arbiter; the function does not run."""
+    vault = Vault()
+    rule = ToolRule("pay", when="args.memo != 'x'")
+
+    def pay(amount: int, memo: str) -> str:
+        """Pays."""
+        vault.paid.append(amount)
+        return "paid"
+
+    args = {"amount": "lots", "memo": "y"}
+    graph, given, kinds = paying("ToolNode", StructuredTool.from_function(pay), "sync", args)
+    _, app = governing(ToolsChecker("tools", [rule]), graph, **kinds)
+    answer = run(app, given)["messages"][-1]
+    assert answer.status == "error"
+    assert vault.paid == []
+
+
+def test_a_governed_function_knows_its_tools() -> None:
+    vault = Vault()
+    tool = vault.pay("aliases")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ToolsChecker("tools", [LIMIT]))
+
+    def pay(state: Any) -> Any:
+        return tool.invoke(state)
+
+    arbiter_os.execute({"amt": 5}, pay, instruction=TOOL_CALL)
+    with pytest.raises(PolicyViolationError):
+        arbiter_os.execute({"amount": 5, "amt": 500}, pay, instruction=TOOL_CALL)
+    assert vault.paid == [5]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -26,12 +27,15 @@ from arbiter.checkers._arguments import (
     readings,
     tests_of,
 )
+from arbiter.checkers._received import received, refuse_alike
 from arbiter.errors import ParameterError, PolicyViolationError, nearest
-from arbiter.history import History, HistoryItem
+from arbiter.history import CausalHistory, History
 from arbiter.instructions import TOOL_CALL, Instruction
 from arbiter.policy import PolicyChecker
 from arbiter.states import ROOT
 from arbiter.verdicts import Verdict
+
+_NO_TOOLS: Mapping[str, Sequence[Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,9 @@ class ToolsChecker(PolicyChecker):
     """Lets nodes call only tools that it allows, with arguments that it allows.
 
     With `allow` a tool that is not in it is denied; what `deny` names is denied, whatever `allow` says. An entry
-    is a tool's name or a `ToolRule`. Arguments are normalised before they are looked at, the tool gets them as
-    they were sent. An argument that is missing, or that cannot be looked at, is not allowed.
+    is a tool's name or a `ToolRule`. Arguments are looked at as the tool's own schema reads them, with its aliases and
+    defaults, if the node's body holds the tool, and else as they were sent; and normalised. The tool gets them as they
+    were sent. An argument that is missing, that the tool does not have, or that cannot be looked at is not allowed.
 
     It looks twice. Before a node runs, at the calls that the node is about to make: those of the last AI message of
     its input that are not answered yet if the node is a TOOL_CALL, and calls sent to it as such (`Send`) whatever
@@ -96,13 +101,14 @@ class ToolsChecker(PolicyChecker):
 
     def check_before(self, history: History) -> Verdict:
         own = history.entries[-1][-1]
+        tools = _tools_of(history)
         for call in calls_to_make(own.input_state, runs_messages=own.instruction is TOOL_CALL):
-            if (reason := self.denial(*call)) is not None:
+            if (reason := self.denial(*call, tools=tools)) is not None:
                 return Verdict.deny(reason)
         return Verdict.allow()
 
     def handlers(self, history: History) -> Sequence[BaseCallbackHandler]:
-        gate = _Gate(self, history.entries[-1][-1])
+        gate = _Gate(self, history)
         with self._lock:
             self._gates[history] = gate
         return (gate,)
@@ -119,22 +125,27 @@ class ToolsChecker(PolicyChecker):
                         around.stopped.pop(call, None)
         return Counter(gate.stopped.values())
 
-    def denial(self, tool: object, arguments: object) -> str | None:
-        """Why a tool may not be called with these arguments, or None if it may."""
+    def denial(
+        self, tool: object, arguments: object, *, tools: Mapping[str, Sequence[Any]] = _NO_TOOLS
+    ) -> str | None:
+        """Why a tool may not be called with these arguments, or None if it may. `tools` are those that may be meant,
+        by name: their schemas say what they would get."""
         if not isinstance(tool, str) or not tool:
             return "a tool call names no tool"
+        known = tools.get(tool, ())
         for entry in self._denied:
             if entry.names(tool, every=False):
-                answers = entry.judge(tool, arguments, every=False)
-                unclear = [answer for answer in answers if answer.holds is None]
-                if unclear or all(answer.holds for answer in answers):
-                    return entry.denies(tool, unclear or answers)
+                for answers in entry.judge(tool, arguments, known, every=False):
+                    unclear = [answer for answer in answers if answer.holds is None]
+                    if unclear or all(answer.holds for answer in answers):
+                        return entry.denies(tool, unclear or answers)
         if self._allowed is None:
             return None
         refused = ""
         for entry in self._allowed:
             if entry.names(tool, every=True):
-                failed = [answer for answer in entry.judge(tool, arguments, every=True) if not answer.holds]
+                judged = entry.judge(tool, arguments, known, every=True)
+                failed = [answer for answers in judged for answer in answers if not answer.holds]
                 if not failed:
                     return None
                 refused = refused or entry.refuses(tool, failed[0])
@@ -148,9 +159,10 @@ class _Gate(BaseCallbackHandler):
     raise_error = True
     run_inline = True
 
-    def __init__(self, checker: ToolsChecker, item: HistoryItem) -> None:
+    def __init__(self, checker: ToolsChecker, history: History) -> None:
         self.checker = checker
-        self.item = item
+        self.item = history.entries[-1][-1]
+        self.tools = _tools_of(history)
         self.stopped: dict[UUID, str] = {}
 
     @property
@@ -170,7 +182,8 @@ class _Gate(BaseCallbackHandler):
         tool = (serialized or {}).get("name") or kwargs.get("name")
         cause = None
         try:
-            reason = self.checker.denial(tool, input_str if inputs is None else inputs)
+            given = input_str if inputs is None else inputs
+            reason = self.checker.denial(tool, given, tools=self.tools)
         except Exception as exc:
             reason, cause = "", exc
         if reason is None:
@@ -184,6 +197,11 @@ class _Gate(BaseCallbackHandler):
                 reason=reason,
                 cause=cause,
             )
+
+
+def _tools_of(history: History) -> Mapping[str, Sequence[Any]]:
+    """The tools that the node's body holds."""
+    return history.tools if isinstance(history, CausalHistory) else _NO_TOOLS
 
 
 # Which calls a node is about to make --------------------------------------------------------------
@@ -340,27 +358,43 @@ class _Entry:
         self.rule = rule
         self._patterns = tuple((spell, _wildcards(spell(rule.tool))) for spell in (canonical, normalised))
         self._tests = [
-            (normalised(argument), *test)
+            (argument, *test)
             for argument, asked in (rule.arguments or {}).items()
             for test in tests_of(asked, owner, f"{path}.arguments.{argument}")
         ]
         self._when = None if rule.when is None else _When(rule.when, owner, f"{path}.when")
+        self._looked_at = {argument for argument, *_ in self._tests}
+        if self._when is not None:
+            self._looked_at |= self._when.reads or set()
 
     def names(self, tool: str, *, every: bool) -> bool:
         fits = (fnmatchcase(spell(tool), pattern) for spell, pattern in self._patterns)
         return all(fits) if every else any(fits)
 
-    def judge(self, tool: str, arguments: object, *, every: bool) -> list[_Answer]:
-        """What all its conditions say."""
+    def judge(
+        self, tool: str, arguments: object, known: Sequence[Any], *, every: bool
+    ) -> Iterator[list[_Answer]]:
+        """What all its conditions say, for each of the tools that may be meant."""
         if not self._tests and self._when is None:
-            return []
+            yield []
+            return
         given: Any = arguments
         if not isinstance(arguments, Mapping):
-            return [_Answer(None, "its arguments are no mapping of names to values")]
-        try:
-            named = by_name(given)
-        except UnclearError as exc:
-            return [_Answer(None, f"its arguments are unclear: the call {exc}")]
+            yield [_Answer(None, "its arguments are no mapping of names to values")]
+            return
+        for meant in known or (None,):
+            try:
+                by_name(given)
+                named = None if meant is None else received(meant, given)
+                if named is None:
+                    refuse_alike(given, self._looked_at or given)
+                    named = given
+            except UnclearError as exc:
+                yield [_Answer(None, f"its arguments are unclear: the call {exc}")]
+                continue
+            yield self._answers(tool, named, every)
+
+    def _answers(self, tool: str, named: Mapping[str, Any], every: bool) -> list[_Answer]:
         answers = [self._ask(test, named, argument, words, every) for argument, words, test in self._tests]
         if self._when is not None:
             answers.append(self._ask_when(self._when, tool, named, every))

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
-from arbiter.history import CausalHistory, Record, fact_from, facts_of, share_layout
+from arbiter.history import CausalHistory, Record, ToolsOf, fact_from, facts_of, share_layout
 from arbiter.lifecycle.requests import Ask, Begin, Entry, Saved, Stopped
 from arbiter.policy import PolicyRouter
 from arbiter.recorder import Recovered, Run
@@ -176,6 +176,8 @@ class NodeRun:
         """What policies see."""
         if self._view is None:
             self._view = CausalHistory(self.past, self.record, self.run, self.plan.cycle)
+            if self.plan.watchers:
+                self._view.give_tools(self.tools)
         return self._view
 
     @property
@@ -185,6 +187,7 @@ class NodeRun:
             self._shadow_view = CausalHistory(
                 self.past, self.record, self.run, tallies=SHADOW, evaluations=NO_RESULTS
             )
+            self._shadow_view.give_tools(self.tools)
         return self._shadow_view
 
     @property
@@ -277,6 +280,11 @@ class NodeRun:
         return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
 
     # What the driver needs
+
+    @property
+    def tools(self) -> ToolsOf | None:
+        """Finds the LangChain tools that the body holds."""
+        return None
 
     def body(self, input: Any, held: bool) -> Any:
         raise NotImplementedError

@@ -13,10 +13,12 @@ from arbiter.weaving.asking import aask_human, ask_human
 from arbiter.weaving.channel import LEDGER, Origin
 from arbiter.weaving.graph import NodeRule, Rules, governed_nodes, ledger_of, subgraph_of, targets_of, weave
 from arbiter.weaving.node import GovernedNode, Visit, with_handlers
+from arbiter.weaving.tools import HeldTools
 
 __all__ = [
     "LEDGER",
     "GovernedNode",
+    "HeldTools",
     "NodeRule",
     "Origin",
     "Rules",

@@ -45,7 +45,7 @@ from arbiter.drivers import Final, adrive, adrive_stream, drive
 from arbiter.errors import EvaluationError, SyncDriverError
 from arbiter.evaluations import Stack, running
 from arbiter.facts import Fact, Past
-from arbiter.history import task_order
+from arbiter.history import ToolsOf, task_order
 from arbiter.instructions import Instruction
 from arbiter.lifecycle import Ask, Begin, NodeRun, Saved, Schemas, Stopped, opened
 from arbiter.recorder import Loop, Recovered, Run, begin
@@ -69,6 +69,7 @@ from arbiter.weaving.asking import (
 )
 from arbiter.weaving.channel import LEDGER, LedgerChannel, conf_of, ledger_in
 from arbiter.weaving.lcel import LcelSteps, ambient_before
+from arbiter.weaving.tools import HeldTools
 from arbiter.weaving.writers import STASH, Redirect
 
 Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
@@ -116,6 +117,7 @@ class GovernedNode(Runnable[Any, Any]):
         self.is_function = _is_function(body)
         self._plan = Plan()
         self._planned = -1
+        self.tools = HeldTools(body.steps if self.is_sequence else body)
 
     def plan(self) -> Plan:
         version = self.core.registry.version
@@ -489,6 +491,10 @@ class Visit(NodeRun):
             self.parent.report(self.record.namespace, self.record.step, self.ledger.past.value, order, fact)
 
     # Inside
+
+    @property
+    def tools(self) -> ToolsOf:
+        return self.node.tools
 
     def _body_config(self) -> RunnableConfig | None:
         return with_handlers(self.config, self.handlers) if self.handlers else self.config

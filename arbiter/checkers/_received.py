@@ -1,0 +1,140 @@
+"""What a tool gets of the arguments that it is called with: after its own schema, with its aliases and defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, ValidationError, create_model
+
+from arbiter.checkers._arguments import UnclearError, normalised
+
+_SHOWN = 80
+_HANDED = ("run_manager", "callbacks", "config")
+"""What LangChain hands to a tool's function itself."""
+_VARIADIC = {"args", "kwargs"}
+"""Fields that a schema has for the `*args` and `**kwargs` of a function."""
+
+
+def received(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the tool's function gets of these arguments, by the names of its parameters; None where its schema refuses
+    them, so that the function does not run, and where there is no schema.
+
+    What is injected is not part of it. Raises `UnclearError` for an argument that the tool does not have.
+    """
+    schema: Any = getattr(tool, "args_schema", None)
+    if schema is None:
+        return _by_signature(tool, given)
+    if isinstance(schema, Mapping):
+        return _by_json_schema(cast(Mapping[str, Any], schema), given)
+    if isinstance(schema, type) and issubclass(schema, BaseModel):
+        return _by_model(tool, schema, given)
+    return None
+
+
+def refuse_alike(given: Iterable[Any], looked_at: Collection[str]) -> None:
+    """Refuse names that a tool may take for an argument that is looked at, where the tool is not known."""
+    alike = {_alike(name): name for name in looked_at}
+    for name in given:
+        if name not in looked_at and (meant := alike.get(_alike(name))) is not None:
+            raise UnclearError(f"has the argument {_short(name)}, which a tool may take for {meant!r}")
+
+
+def _alike(name: str) -> str:
+    return "".join(c for c in normalised(name).casefold() if c.isalnum())
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "...")
+
+
+def _refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise UnclearError(f"has the argument {_short(name)}, which the tool does not have")
+
+
+def _by_json_schema(schema: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and not schema.get("additionalProperties"):
+        _refuse_unknown(given, cast(Mapping[str, Any], properties))
+    return given
+
+
+def _by_signature(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A tool without a schema calls its function with what it is given, or, one of a single input, with the value."""
+    if getattr(tool, "func", None) is not None or getattr(tool, "coroutine", None) is not None:
+        return None
+    try:
+        parameters = inspect.signature(tool._run).parameters.values()
+    except (AttributeError, TypeError, ValueError):
+        return None
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        _refuse_unknown(given, {p.name for p in named})
+    defaults = {p.name: p.default for p in named if p.default is not p.empty and p.name not in _HANDED}
+    return {**defaults, **given}
+
+
+class _Reader:
+    """How one schema reads arguments."""
+
+    def __init__(self, tool: Any, schema: type[BaseModel]) -> None:
+        fields = schema.model_fields
+        offered: Any = tool.tool_call_schema.model_fields
+        self.injected = {name for name in fields if name not in offered}
+        without: dict[str, Any] = dict.fromkeys(self.injected, (Any, None))
+        self.model = create_model(schema.__name__, __base__=schema, **without) if without else schema
+        config: ConfigDict = schema.model_config
+        self.takes_all = config.get("extra") == "allow" or "kwargs" in fields
+        self.names = {*fields, *(name for field in fields.values() for name in _aliases(field))}
+        self.optional = {name for name, field in fields.items() if not field.is_required()}
+
+    def read(self, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if not self.takes_all:
+            _refuse_unknown(given, self.names)
+        own = {name: _copied(value) for name, value in given.items() if name not in self.injected}
+        try:
+            made = self.model.model_validate(own)
+        except ValidationError as exc:
+            if self.injected and any(not error["loc"] for error in exc.errors(include_input=False)):
+                raise UnclearError("does not fit the tool without what is injected") from None
+            return None
+        provided = made.model_fields_set
+        names = [*self.model.model_fields, *(made.model_extra or ())]
+        return {
+            name: getattr(made, name)
+            for name in names
+            if name not in self.injected
+            and (name in given or name in provided or (name in self.optional and name not in _VARIADIC))
+        }
+
+
+_readers: WeakKeyDictionary[Any, _Reader] = WeakKeyDictionary()
+
+
+def _by_model(tool: Any, schema: type[BaseModel], given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    reader = _readers.get(schema)
+    if reader is None:
+        reader = _readers[schema] = _Reader(tool, schema)
+    return reader.read(given)
+
+
+def _aliases(field: Any) -> Iterator[str]:
+    for alias in (field.alias, field.validation_alias):
+        for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+            first = choice.path[0] if isinstance(choice, AliasPath) else choice
+            if isinstance(first, str):
+                yield first
+
+
+def _copied(value: Any) -> Any:
+    """The same data in containers of its own: a validator may change what it is given."""
+    parts: Any = value
+    if type(value) is dict:
+        return {key: _copied(part) for key, part in parts.items()}
+    if type(value) is list:
+        return [_copied(part) for part in parts]
+    return value
