@@ -38,13 +38,14 @@ from arbiter.registry import Registry
 from arbiter.shadow import ShadowReport
 from arbiter.states import Snapshot
 from arbiter.weaving import Origin, Rules, ledger_of, weave
+from arbiter.weaving.coverage import Coverage
 from arbiter.weaving.govern import (
     Label,
     attach,
     check_contract,
     check_registered,
-    instructions_in,
     label_of,
+    nodes_in,
     rules_for,
     schemas_of,
 )
@@ -88,7 +89,10 @@ class ArbiterOS:
             raise ConfigurationError(f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'.")
         self._strict = strict
         self._background = Background()
-        self._core = Core(Registry(), Recorder(keep), Settings(snapshot, self._background, facts, clock))
+        registry = Registry()
+        self._coverage = Coverage(registry)
+        settings = Settings(snapshot, self._background, facts, clock)
+        self._core = Core(registry, Recorder(keep), settings, self._coverage.report)
         self._constitution: Constitution | None = None
         self._source: _Source | None = None
         self._lock = threading.RLock()
@@ -173,11 +177,13 @@ class ArbiterOS:
             before = self._constitution
             old = () if before is None else before.contracts
             draft = self._core.registry.with_replaced(old, loaded.contracts)
+            self._coverage.check_names(loaded.contracts, loaded.bindings)
             for original, rules in self._originals():
                 check_registered(draft, original, rules)
             if before is not None:
                 loaded = loaded.keeping(before)  # only now: objects that are in force take another mode here
                 draft = self._core.registry.with_replaced(old, loaded.contracts)
+            self._coverage.bindings = loaded.bindings
             self._core.registry.adopt(draft)
             self._constitution, self._source = loaded, given
         return loaded
@@ -186,7 +192,7 @@ class ArbiterOS:
         """A core with other members is another class: what goes by the old members would silently match no rule."""
         used = set(self._named)
         for original, rules in self._originals():
-            used |= instructions_in(original, rules)
+            used |= {instruction for _, instruction in nodes_in(original, rules) if instruction is not None}
         before = () if self._constitution is None else self._constitution.contracts
         for contract in self._core.registry.contracts():
             if contract not in before:
@@ -223,6 +229,7 @@ class ArbiterOS:
                 loaded = load_constitution(source, allow=tuple(allow), models=models)
                 in_force = self._constitution
                 self._refuse_changed_cores(loaded, () if in_force is None else in_force.cores.values())
+                self._coverage.check_names(loaded.contracts)
             for contract in loaded.contracts:
                 if contract.enforced:
                     contract.mode = "audit"  # whatever it does besides answering has no effect either
@@ -298,6 +305,7 @@ class ArbiterOS:
             )
         contract.ensure_valid()
         with self._lock:
+            self._coverage.check_names([contract])
             for original, rules in self._originals():
                 check_contract(contract, self._core.registry, original, rules)
             self._core.registry.add(contract)
@@ -320,6 +328,7 @@ class ArbiterOS:
 
         def attach_label(function: T) -> T:
             attach(function, label)
+            self._coverage.add([(_name_of(function), label.instruction)])
             return function
 
         return attach_label
@@ -387,11 +396,18 @@ class ArbiterOS:
                 return graph
             graph = ledger.origin.graph
         rules = rules_for(graph, instructions, schemas, strict=self._strict, packs=self._bindings)
+        nodes = nodes_in(graph, rules)
         with self._lock:
             check_registered(self._core.registry, graph, rules)
+            self._check_names(name for name, _ in nodes)
             governed = weave(graph, self._core, rules)
             self._governed.add(cast(Any, ledger_of(governed)).origin)
+            self._coverage.add(nodes)
+        self._coverage.report_missing_instructions()
         return governed
+
+    def _check_names(self, nodes: Iterable[str]) -> None:
+        self._coverage.check_names(self._core.registry.contracts(), self._bindings, among=nodes)
 
     def _originals(self) -> list[tuple[Graph, Rules]]:
         """The graphs that are governed, as they were before, and by which rules."""
@@ -413,6 +429,7 @@ class ArbiterOS:
             found, shapes = found or label.instruction, shapes or label.schemas
         if found is not None:
             self._named.add(found)
+        self._coverage.add([(name, found)])
         if isinstance(target, Runnable):
             return GovernedRunnable(self._core, body, name, found, shapes)
         return govern_function(self._core, target, name, found, shapes)
@@ -483,6 +500,7 @@ class ArbiterOS:
         if isinstance(target, GovernedRunnable):
             return target, config
         if callable(target) and not isinstance(target, Runnable | type):
+            self._check_names([_name_of(target)])
             label = label_of(target)
             # As a node of a graph gets them: config, runtime, store and writer are injected by name.
             target = _labelled(

@@ -618,12 +618,14 @@ class _Loader:
 
     def _bindings(self, pack: _Pack) -> BindingPack:
         bindings: list[tuple[str, Instruction]] = []
+        lines: list[int] = []
         for index, entry in enumerate(pack.file.instructions):
             place: Place = ("instructions", index)
             if "core" in entry or (binding := self._entry(pack, place, entry, Binding)) is None:
                 continue
             try:
                 bindings.append((binding.node, find_instruction(binding.instruction)))
+                lines.append(pack.document.line(place))
             except UnknownInstructionError as error:
                 self.mistakes.append(pack.document.mistake((*place, "instruction"), str(error)))
         return BindingPack(
@@ -632,6 +634,7 @@ class _Loader:
             file=pack.document.file,
             match=tuple(Fingerprint(match.metadata, match.nodes) for match in pack.file.match),
             bindings=tuple(bindings),
+            lines=tuple(lines),
         )
 
     def _entry(self, pack: _Pack, place: Place, entry: Mapping[str, Any], model: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,13 @@ from arbiter.registry import Registry
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """Registry, records and settings."""
+    """Registry, records and settings. `planned` is called when a node of a graph, which runs, has looked up what
+    applies to it."""
 
     registry: Registry
     recorder: Recorder
     settings: Settings
+    planned: Callable[[], None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Core:
         """What is copied stays governed by the same `ArbiterOS`."""

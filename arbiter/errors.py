@@ -78,16 +78,20 @@ class UnknownNodeError(ConfigurationError):
     """A node that the graph does not have.
 
     `claim` is the beginning of the sentence, up to the name: "router 'auto_reflect' redirects to".
-    `names` are the graph's nodes, sorted; `nearest` is the one that was probably meant, or None.
+    `names` are the graph's nodes, sorted; `nearest` is the one that was probably meant, or None. `remedy` is what else
+    may help.
     """
 
-    def __init__(self, claim: str, *, node: str, names: Iterable[str]) -> None:
+    def __init__(
+        self, claim: str, *, node: str, names: Iterable[str], nearest: str | None = None, remedy: str = ""
+    ) -> None:
         self.node = node
         self.names = tuple(sorted(names))
-        self.nearest = closest(node, self.names)
+        self.nearest = nearest or closest(node, self.names)
+        meant = f" Did you mean {self.nearest!r}?" if self.nearest else ""
         super().__init__(
             f"{claim} {node!r}, which is not a node of this graph. "
-            f"Nodes: {', '.join(self.names) or 'none'}.{nearest(node, self.names)}"
+            f"Nodes: {', '.join(self.names) or 'none'}.{meant}{remedy and ' ' + remedy}"
         )
 
 

@@ -15,7 +15,7 @@ This module knows nothing of LangGraph: whoever governs a graph describes it in 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -424,7 +424,7 @@ class BindingPack:
     """Which node is which instruction, in graphs that fit one of `match`.
 
     `bindings` are pairs of a node's name (or a pattern with `*` and `?`) and its instruction; the
-    first that fits a node holds. `file` is where the pack was read.
+    first that fits a node holds. `file` is where the pack was read, and `lines` where each of them stands.
     """
 
     name: str
@@ -432,19 +432,31 @@ class BindingPack:
     file: str
     match: tuple[Fingerprint, ...]
     bindings: tuple[tuple[str, Instruction], ...]
+    lines: tuple[int, ...] = field(default=(), compare=False)
 
     def fits(self, facts: GraphFacts) -> bool:
         """A pack of a project's own needs no fingerprint: it is about the project's graphs."""
         return not self.match or any(fingerprint.fits(facts) for fingerprint in self.match)
 
     def instruction_of(self, node: str) -> Instruction | None:
-        fitting = (instruction for name, instruction in self.bindings if _fits(node, name))
+        """`node` is a node's name, after those of the nodes whose subgraphs it is in: "team:pay"."""
+        fitting = (instruction for name, instruction in self.bindings if _binds(name, node))
         return next(fitting, None)
+
+    def idle(self, nodes: Collection[str]) -> list[tuple[str, int]]:
+        """The names and patterns that fit none of these nodes, each with its line."""
+        bindings = zip(self.bindings, self.lines, strict=False)
+        return [(name, line) for (name, _), line in bindings if not any(_binds(name, node) for node in nodes)]
 
     def instructions_of(self, nodes: Iterable[str]) -> dict[str, Instruction]:
         """The nodes that the pack knows, with their instructions; the shape that `govern` takes."""
         found = ((node, self.instruction_of(node)) for node in nodes)
         return {node: instruction for node, instruction in found if instruction is not None}
+
+
+def _binds(pattern: str, node: str) -> bool:
+    """A node of a subgraph goes by its own name, or with its parent's in front."""
+    return _fits(node if ":" in pattern else node.rpartition(":")[2], pattern)
 
 
 def _fits(name: str, pattern: str) -> bool:
@@ -466,6 +478,7 @@ def load_bindings(folder: Traversable) -> tuple[BindingPack, ...]:
             file=document.file,
             match=tuple(Fingerprint(match.metadata, match.nodes) for match in pack.match),
             bindings=tuple((binding.node, binding.instruction) for binding in pack.instructions),
+            lines=tuple(document.line(("instructions", i)) for i in range(len(pack.instructions))),
         )
 
     return load_packs(folder, _BindingFile, convert)

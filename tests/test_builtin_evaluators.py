@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing_extensions import TypedDict
 
 from arbiter import (
     ArbiterOS,
+    ArbiterWarning,
     EvaluationResult,
     EvaluationRouter,
     EvaluatorGate,
@@ -419,7 +421,11 @@ def test_weighted_part_without_a_result_is_neither_0_nor_1(part: Judge) -> None:
         WeightedEvaluator("e", weights),
         WeightedEvaluator("lenient", weights, missing="skip"),
     )
-    item = judged(strict, {"text": "x"}, lenient, *parts)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ArbiterWarning
+        )  # that a part judges no node of this graph is warned of
+        item = judged(strict, {"text": "x"}, lenient, *parts)
     assert "'part' gave no result" in problem(item)
     found = item.evaluation_results["lenient"]
     assert (found.score, found.metadata["skipped"]) == (0.4, ["part"])
@@ -427,7 +433,8 @@ def test_weighted_part_without_a_result_is_neither_0_nor_1(part: Judge) -> None:
 
 def test_weighted_mean_of_nothing_is_an_error() -> None:
     elsewhere = [Judge(name, good, target_nodes=["other"]) for name in ("a", "b")]
-    item = judged(WeightedEvaluator("e", {"a": 1, "b": 1}, missing="skip"), {"text": "x"}, *elsewhere)
+    with pytest.warns(ArbiterWarning, match="there is no node 'other'"):
+        item = judged(WeightedEvaluator("e", {"a": 1, "b": 1}, missing="skip"), {"text": "x"}, *elsewhere)
     assert "none of 'a', 'b' gave a result" in problem(item)
 
 

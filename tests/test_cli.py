@@ -358,6 +358,43 @@ def test_the_first_word_that_speaks_for_an_instruction_decides(
 # run ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("where", ["team:graph", "team:agraph"])
+def test_run_as_json_prints_the_output_alone_on_stdout(where: str, project: Path) -> None:
+    """So that it can be piped; the history is on stderr."""
+    done = started(
+        "run", where, "-c", ".", "--input", "input.json", "--format", "json", folder=project, code=0
+    )
+    assert json.loads(done.stdout) == {"amount": 5, "paid": 5}
+    assert "TOOL_CALL · pay · completed" in done.stderr
+    done = started("run", where, "--format", "yaml", folder=project, code=2)
+    assert "--format is 'yaml'; expected one of text, json." in done.stderr
+
+
+def test_a_question_of_a_run_as_json_is_on_stderr(project: Path) -> None:
+    arguments = ("run", "team:graph", "-c", ".", "--input", '{"amount": 500}', "--format", "json")
+    done = started(*arguments, folder=project, code=4)
+    assert done.stdout == ""
+    assert "waits for a human" in done.stderr
+
+
+def test_run_and_lint_report_a_rule_that_applies_to_no_node(project: Path) -> None:
+    rule = POLICIES.replace("target_instructions: [TOOL_CALL]", "target_nodes: [%s]")
+    (project / "policies" / "team.yaml").write_text(rule % "elsewhere", encoding="utf-8")
+    done = started("run", "team:graph", "-c", ".", "--input", "input.json", folder=project, code=0)
+    text = "policies/team.yaml:9: checker 'small' applies to no node: there is no node 'elsewhere'."
+    assert done.stderr.startswith(f"warning: {text}")
+    assert done.stderr.count("warning:") == 1
+    assert "'elsewhere', which is not a node of this graph" in typed("lint", "team:graph", "-c", ".", code=1)
+
+    (project / "policies" / "team.yaml").write_text(rule % "payy", encoding="utf-8")
+    done = started("run", "team:graph", "-c", ".", folder=project, code=2)
+    assert "Did you mean 'pay'?" in done.stderr
+    done = started(
+        "run", "team:graph", "-c", "arbiter:kernel", "--input", "input.json", folder=project, code=0
+    )
+    assert "8 of the 10 rules of arbiter:kernel apply to no node" in done.stderr
+
+
 @pytest.mark.parametrize("where", ["team:graph", "team:agraph", "team.py:made"])
 @pytest.mark.parametrize("given", ['{"amount": 5}', "input.json"])
 def test_run_prints_history_and_output(where: str, given: str, project: Path) -> None:

@@ -1002,7 +1002,7 @@ def test_the_linter_calls_nothing(tmp_path: Path) -> None:
     arbiter_os = ArbiterOS.from_constitution(
         constitution(tmp_path, PACK.replace("target_nodes: [pay]", "target_nodes: [pai]"))
     )
-    (finding,) = arbiter_os.lint(chain(pay)).warnings
+    (finding,) = arbiter_os.lint(chain(pay)).errors
     assert (finding.code, finding.source) == ("unknown-node", "policies/payments.yaml:7")
     assert len(pay.calls) == 0
 
@@ -1026,7 +1026,7 @@ def test_a_shadow_watches(mode: str, tmp_path: Path) -> None:
     report lists each decision in which they differ."""
     arbiter_os = ArbiterOS.from_constitution("arbiter:kernel", shadow=constitution(tmp_path))
     pay = Spy("pay")
-    app = arbiter_os.govern(chain(pay))
+    app = arbiter_os.govern(chain(pay), {"pay": "TOOL_CALL"})
     run(app, {"amount": 5}, mode=mode)
     run(app, {"amount": 6}, mode=mode)
     assert len(pay.calls) == 2

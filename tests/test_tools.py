@@ -29,7 +29,7 @@ from langgraph.types import Send
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, History, PolicyViolationError
+from arbiter import ArbiterOS, ArbiterWarning, History, PolicyViolationError
 from arbiter.checkers import ArgumentRule, ToolRule, ToolsChecker
 from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE, TOOL_CALL
@@ -453,7 +453,8 @@ def test_a_tool_of_a_bare_text_has_no_arguments_to_look_at() -> None:
 def test_what_does_not_apply_to_a_node_stops_nothing(kit: Kit) -> None:
     graph = graph_of(calling(kit.delete, {"path": "/x"}))
     _, app = governing(ToolsChecker("files", ["read_file"], target_nodes=["other"]), graph)
-    run(app, {"messages": []})
+    with pytest.warns(ArbiterWarning, match="there is no node 'other'"):
+        run(app, {"messages": []})
     assert kit.calls == [("delete_file", "/x")]
 
 

@@ -111,11 +111,14 @@ def run(
         str | None,
         typer.Option(help="Answer the question that the thread waits with: JSON, or a plain word."),
     ] = None,
+    format: Annotated[
+        str, typer.Option(help="text, or json: stdout gets the output alone, and stderr the history.")
+    ] = "text",
 ) -> None:
     """Run a graph governed, and print its history."""
     from arbiter.cli.run import run_graph
 
-    raise typer.Exit(run_graph(graph, input, constitution, tuple(allow or ()), thread, resume))
+    raise typer.Exit(run_graph(graph, input, constitution, tuple(allow or ()), thread, resume, format))
 
 
 @app.command()

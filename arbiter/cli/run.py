@@ -7,6 +7,7 @@ import json
 import sys
 import traceback
 import uuid
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,10 @@ from rich.text import Text
 
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli.graphs import load_graph
-from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
+from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PolicyViolationError
 from arbiter.weaving.govern import has_async_nodes
 
+FORMATS = ("text", "json")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -36,11 +38,45 @@ def run_graph(
     allow: tuple[str, ...],
     thread: str | None,
     resume: str | None,
+    format: str = "text",
 ) -> int:
-    """Run the graph and print history and output.
+    """Run the graph and print history and output; with the format "json", stdout gets the output alone.
 
     0, or 1 when the graph failed, 3 when a policy denied, 4 when it waits for a human.
     """
+    if format not in FORMATS:
+        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
+    with _warnings():
+        return _run_graph(where, input, constitution, allow, thread, resume, out if format == "text" else err)
+
+
+@contextmanager
+def _warnings() -> Generator[None]:
+    """Print Arbiter's own warnings as a sentence each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ArbiterWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, ArbiterWarning):
+                err.print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
+            else:
+                others(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+def _run_graph(
+    where: str,
+    input: str,
+    constitution: str | None,
+    allow: tuple[str, ...],
+    thread: str | None,
+    resume: str | None,
+    talk: Console,
+) -> int:
+    """`talk` is where everything but the output is printed."""
     graph: Any = load_graph(where)
     given: Any = _json(input, "--input") if resume is None else Command(resume=_answer(resume))
     arbiter_os = ArbiterOS()
@@ -62,7 +98,7 @@ def run_graph(
             if not sys.stdin.isatty():
                 code = 4
                 break
-            output = _run(governed, Command(resume=_answers(questions)), config)
+            output = _run(governed, Command(resume=_answers(questions, talk)), config)
     except PolicyViolationError as error:
         err.print(Text(str(error), style="bold red"), soft_wrap=True)
         code = 3
@@ -70,7 +106,7 @@ def run_graph(
         err.print(Text(_failure(error, arbiter_os), style="bold red"), soft_wrap=True)
         code = 1
     arbiter_os.drain(60)
-    arbiter_os.history.pprint(out)
+    arbiter_os.history.pprint(talk)
     if code == 4:
         asked = json.dumps([question.value for question in _questions(output)], default=str)
         how = (
@@ -157,19 +193,21 @@ def _questions(output: Any) -> list[Interrupt]:
     return list(cast(Any, output).get("__interrupt__", ())) if isinstance(output, dict) else []
 
 
-def _answers(questions: list[Interrupt]) -> Any:
+def _answers(questions: list[Interrupt], talk: Console) -> Any:
     """What goes back: the answer, or if several nodes ask at once, each one's."""
     if len(questions) == 1:
-        return _ask(questions[0].value)
-    return {question.id: _ask(question.value) for question in questions}
+        return _ask(questions[0].value, talk)
+    return {question.id: _ask(question.value, talk) for question in questions}
 
 
-def _ask(question: Any) -> Any:
+def _ask(question: Any, talk: Console) -> Any:
     if not isinstance(question, dict):
-        return _answer(typer.prompt(str(question)))
-    out.print_json(json.dumps(question, default=str))
+        return _answer(typer.prompt(str(question), err=talk is err))
+    talk.print_json(json.dumps(question, default=str))
     while True:
-        said = typer.prompt('approve, reject, or JSON such as {"type": "edit", "input": {...}}')
+        said = typer.prompt(
+            'approve, reject, or JSON such as {"type": "edit", "input": {...}}', err=talk is err
+        )
         try:
             return _answer(said)
         except ConfigurationError as error:

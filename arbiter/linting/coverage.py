@@ -54,7 +54,7 @@ def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Findin
     for name in missing:
         yield Finding(
             code="unknown-node",
-            severity="warning",
+            severity=severity_of(contract, "error"),
             message=f"{contract.kind} {contract.name!r} is for node {name!r}, which is not a node of this graph."
             + nearest(name, names),
             rule=contract.name,

@@ -182,11 +182,12 @@ def rules_for(
 
     def rule(path: tuple[str, ...], name: str, node: PregelNode) -> NodeRule:
         label = label_of(node.bound)
+        full = ":".join((*path, name))
         instruction = (
             named.get(path, name)
             or (label.instruction if label else None)
             or _from_metadata(name, node)
-            or next(filter(None, (pack.instruction_of(name) for pack in fitting[path])), None)
+            or next(filter(None, (pack.instruction_of(full) for pack in fitting[path])), None)
         )
         given = shaped.get(path, name)
         return NodeRule(instruction, given or (label.schemas if label else None))
@@ -308,14 +309,13 @@ def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> 
                 )
 
 
-def instructions_in(graph: Graph, rule: Rules) -> set[Instruction]:
-    """The instructions that its nodes are."""
-    found = {
-        rule(path, name, node).instruction
+def nodes_in(graph: Graph, rule: Rules) -> list[tuple[str, Instruction | None]]:
+    """Its nodes and those of the graphs in them, these as `parent:child`, with their instructions."""
+    return [
+        (":".join((*path, name)), rule(path, name, node).instruction)
         for path, level in levels(graph)
         for name, node in governed_nodes(level).items()
-    }
-    return {instruction for instruction in found if instruction is not None}
+    ]
 
 
 # What others want to know of a graph --------------------------------------------------------------

@@ -124,6 +124,7 @@ class GovernedNode(Runnable[Any, Any]):
         if self._planned != version:
             self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
             self._planned = version
+            self.core.planned()
         return self._plan
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -190,6 +191,7 @@ class Visit(NodeRun):
         self, node: GovernedNode, input: Any, config: RunnableConfig, kwargs: Mapping[str, Any]
     ) -> None:
         core = node.core
+        plan = node.plan()
         if stack := running.get():
             _refuse_evaluator(stack, node)
         conf = conf_of(config)
@@ -222,7 +224,7 @@ class Visit(NodeRun):
         )
         record.input = snapshot(input, settings.snapshot)
         NodeRun.__init__(
-            self, record, node.plan(), input, settings, run, past, parent, config, node.targets, node.schemas
+            self, record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
         )
         self.node = node
         self.is_graph = node.is_subgraph
