@@ -4,6 +4,8 @@ where that was promised."""
 from __future__ import annotations
 
 import asyncio
+import dis
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
@@ -12,6 +14,8 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar
+
+from arbiter.errors import describe
 
 T = TypeVar("T")
 _QUICK = 0.001
@@ -206,3 +210,45 @@ LOOP = _Loop()
 
 async def as_coroutine(awaitable: Any) -> Any:
     return await awaitable
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """Whether somebody ends the call from outside, by cancelling the task, closing the coroutine or Ctrl-C, and it is
+    not the called code itself that has raised it."""
+    if isinstance(error, asyncio.CancelledError):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no event loop: nothing here can be cancelled
+            return False
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread() and not _is_raised(error)
+    return isinstance(error, GeneratorExit) and not _is_raised(error)
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether a `raise` of the called code has raised it."""
+    handler: Any = signal.getsignal(signal.SIGINT)
+    handler = getattr(handler, "func", handler)
+    of_handler = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    traceback = error.__traceback__
+    raised = False
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code is of_handler:
+            return False
+        raised = code.co_code[traceback.tb_lasti] == _RAISE
+        traceback = traceback.tb_next
+    return raised
+
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def as_failure(error: BaseException) -> Exception:
+    """What a contract has raised, as an `Exception`, for a contract that must not end the run."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeError(f"it raised {describe(error)}".removesuffix(": "))
+    failure.__cause__ = error
+    return failure

@@ -13,8 +13,8 @@ from typing import Any, cast
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphBubbleUp
 
-from arbiter.calls import awaited, start, within
-from arbiter.errors import SyncDriverError
+from arbiter.calls import as_failure, awaited, is_from_outside, start, within
+from arbiter.errors import SyncDriverError, describe
 from arbiter.history import CausalHistory
 from arbiter.lifecycle import (
     Ask,
@@ -116,6 +116,8 @@ def _redirections(run: NodeRun, view: CausalHistory, output: Any, *, timed: bool
                     targets = _answered(routes, left, None, target)
                     break
         except BaseException as exc:
+            if is_from_outside(exc):
+                raise
             targets = _answered(routes, left, None, Raised(exc))
         finally:
             _reset_ambient(token)
@@ -138,9 +140,13 @@ def _answered(asked: Sequence[Any], left: Iterator[Any], usual: Any, last: Any) 
 def _drive(run: NodeRun, steps: Steps) -> Any:
     run.is_plain = False
     answer: Any = None
+    ended: Raised | None = None
     try:
         while True:
             op = steps.send(answer)
+            if ended is not None:
+                answer = ended
+                continue
             try:
                 if type(op) is Body:
                     answer = run.body(op.input, op.held)
@@ -154,14 +160,28 @@ def _drive(run: NodeRun, steps: Steps) -> Any:
                     answer = _perform(op, run)
             except BaseException as exc:
                 answer = Raised(exc)
+                ended = _ended(op, answer)
     except StopIteration as stop:
-        answer = stop.value
+        answer = _after(run, stop.value, ended)
     if type(answer) is Raised:
         try:
             raise answer.error
         finally:
             del answer  # this frame is in the error's traceback: a cycle would keep the whole run alive
     return answer
+
+
+def _ended(op: Op, raised: Raised) -> Raised | None:
+    """The end of the run that came while a contract was called: nothing else is done, whatever becomes of the answer
+    of that contract. What ends a body is the lifecycle's affair."""
+    return raised if type(op) is not Body and is_from_outside(raised.error) else None
+
+
+def _after(run: NodeRun, answer: Any, ended: Raised | None) -> Any:
+    if ended is None:
+        return answer
+    run.record.status, run.record.error = "cancelled", describe(ended.error)
+    return ended
 
 
 async def adrive(run: NodeRun) -> Any:
@@ -215,6 +235,8 @@ async def _all_of(
         try:
             answers.append(await _acall(Call(seat, args), run))
         except errors as exc:
+            if is_from_outside(exc):
+                raise
             answers.append(Raised(exc))
     return answers
 
@@ -226,6 +248,8 @@ async def _awaited(run: NodeRun, answer: Any, errors: type[BaseException]) -> An
     try:
         return await answer
     except errors as exc:
+        if is_from_outside(exc):
+            raise
         return Raised(exc)
     finally:
         _reset_ambient(token)
@@ -238,9 +262,13 @@ def _pauses(answer: Any) -> bool:
 async def _adrive(run: NodeRun, steps: Steps) -> Any:
     run.is_plain = False
     answer: Any = None
+    ended: Raised | None = None
     try:
         while True:
             op = steps.send(answer)
+            if ended is not None:
+                answer = ended
+                continue
             try:
                 if type(op) is Body:
                     answer = await run.abody(op.input, op.held)
@@ -248,8 +276,9 @@ async def _adrive(run: NodeRun, steps: Steps) -> Any:
                     answer = await _aperform(op, run)
             except BaseException as exc:
                 answer = Raised(exc)
+                ended = _ended(op, answer)
     except StopIteration as stop:
-        answer = stop.value
+        answer = _after(run, stop.value, ended)
     if type(answer) is Raised:
         try:
             raise answer.error
@@ -263,9 +292,13 @@ async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
     run.is_plain = False
     steps = lifecycle(run)
     answer: Any = None
+    ended: Raised | None = None
     try:
         while True:
             op = steps.send(answer)
+            if ended is not None:
+                answer = ended
+                continue
             try:
                 if type(op) is Body and not op.held:
                     total = Sum()
@@ -279,8 +312,9 @@ async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
                     answer = await _aperform(op, run)
             except BaseException as exc:
                 answer = Raised(exc)
+                ended = _ended(op, answer)
     except StopIteration as stop:
-        answer = stop.value
+        answer = _after(run, stop.value, ended)
     if type(answer) is Raised:
         try:
             raise answer.error
@@ -359,6 +393,8 @@ def _call_all(
             try:
                 answers.append(seat.timed(*args) if timed else seat.method(*args))
             except errors as exc:
+                if is_from_outside(exc):
+                    raise
                 answers.append(Raised(exc))
             if not _is_settled(answers, seats, run, timed=timed, errors=errors):
                 break
@@ -396,6 +432,11 @@ def _try_call(op: Call, run: NodeRun) -> Any:
         return Raised(exc)
 
 
+def _without_effect(error: BaseException, seat: Seat[Any]) -> BaseException:
+    """What is raised where that contract has. One whose decisions do not hold can fail, and no more than that."""
+    return error if seat.contract.enforced or is_from_outside(error) else as_failure(error)
+
+
 def _no_coroutine(answer: Any, seat: Seat[Any], run: NodeRun) -> Any:
     if isawaitable(answer):
         if iscoroutine(answer):
@@ -412,6 +453,10 @@ def _call(op: Call, run: NodeRun) -> Any:
             answer = seat.method(*op.args)
         else:
             answer = within(seat.deadline, start(partial(seat.method, *op.args)))
+    except BaseException as exc:
+        if (error := _without_effect(exc, seat)) is exc:
+            raise
+        raise error from exc
     finally:
         _reset_ambient(token)
     return answer if type(answer) in _ANSWERS else _no_coroutine(answer, seat, run)
@@ -462,9 +507,9 @@ async def _acall(op: Call, run: NodeRun) -> Any:
     token = _set_ambient(run.aside if seat.contract.enforced else run.apart)
     try:
         if seat.amethod is not None:
-            return await awaited(seat.deadline, seat.amethod(*op.args))
+            return await _waited(seat, seat.amethod(*op.args))
         if seat.is_async:
-            return await awaited(seat.deadline, seat.method(*op.args))
+            return await _waited(seat, seat.method(*op.args))
         if seat.pace.inline:
             answer = seat.pace.timed(seat.method, *op.args)
         else:
@@ -473,6 +518,27 @@ async def _acall(op: Call, run: NodeRun) -> Any:
             answer = await awaited(seat.deadline, asyncio.wrap_future(future))
         if type(answer) in _ANSWERS or not isawaitable(answer):
             return answer
-        return await awaited(seat.deadline, answer)
+        return await _waited(seat, answer)
+    except BaseException as exc:
+        if (error := _without_effect(exc, seat)) is exc:
+            raise
+        raise error from exc
     finally:
         _reset_ambient(token)
+
+
+async def _waited(seat: Seat[Any], awaitable: Any) -> Any:
+    """What it gives, within the deadline. On a task of its own, which the deadline takes, a SystemExit would end the
+    event loop."""
+    if seat.deadline is None or seat.contract.enforced:
+        return await awaited(seat.deadline, awaitable)
+    return await awaited(seat.deadline, _failing(awaitable))
+
+
+async def _failing(awaitable: Any) -> Any:
+    try:
+        return await awaitable
+    except BaseException as exc:
+        if is_from_outside(exc):
+            raise
+        raise as_failure(exc) from exc

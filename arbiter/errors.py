@@ -43,6 +43,14 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {found!r}?" if found else ""
 
 
+def describe(error: BaseException) -> str:
+    """An error as one text: its class and what it says, also if it cannot say anything."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as exc:
+        return f"{type(error).__name__}: (its text raised {type(exc).__name__})"
+
+
 class ArbiterError(Exception):
     """The base of them all: `except ArbiterError` catches what Arbiter raises, nothing else."""
 

@@ -28,6 +28,7 @@ from typing import Any, cast
 from langchain_core.runnables.config import var_child_runnable_config
 
 from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
+from arbiter.errors import describe
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
 from arbiter.results import Lazy, Results
@@ -119,7 +120,7 @@ class Lane:
         except BaseException as exc:  # also SystemExit: an evaluator's failure is its own affair
             if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
-            return _Failure(f"{type(exc).__name__}: {exc}")
+            return _Failure(describe(exc))
         return answer if fault is None else _Failure(f"evaluator {self.name!r} {fault}")
 
     def _called(self, view: History) -> Any:
@@ -158,7 +159,7 @@ async def _in(stack: Stack, coroutine: Any) -> Any:
         SystemExit,
         KeyboardInterrupt,
     ) as exc:  # would end the event loop, and with it all that runs there
-        return _Failure(f"{type(exc).__name__}: {exc}")
+        return _Failure(describe(exc))
 
 
 _FROM_THE_LOOP = (

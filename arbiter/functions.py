@@ -27,7 +27,7 @@ from arbiter.instructions import Instruction
 from arbiter.lifecycle import Ask, NodeRun, Schemas, opened
 from arbiter.recorder import Run, begin
 from arbiter.states import snapshot
-from arbiter.weaving import HeldTools, aask_human, ask_human, with_handlers
+from arbiter.weaving import HeldTools, aask_human, ask_human, with_handlers, without_effects
 
 _steps = itertools.count(1)
 _lock = threading.Lock()
@@ -113,6 +113,9 @@ class FunctionCall(NodeRun):
     @property
     def tools(self) -> ToolsOf:
         return self._tools
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        return without_effects(config)
 
     def body(self, input: Any, held: bool) -> Any:
         token = opened.set(self)

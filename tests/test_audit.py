@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langchain_core.callbacks import BaseCallbackHandler, dispatch_custom_event
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.config import get_stream_writer
+from langgraph.config import get_config, get_stream_writer
+from langgraph.errors import GraphBubbleUp, GraphRecursionError
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import push_message
+from langgraph.graph.ui import push_ui_message
 from langgraph.types import CachePolicy, Command, interrupt
 
 from arbiter import (
@@ -25,6 +32,7 @@ from arbiter import (
     EvaluationRouter,
     History,
     HistoryPolicyChecker,
+    PolicyChecker,
     PolicyViolationError,
     RegistrationError,
     ThresholdEvaluator,
@@ -33,6 +41,7 @@ from arbiter import (
 from arbiter.checkers import ApprovalChecker
 from arbiter.contracts import Contract
 from arbiter.instructions import GENERATE
+from arbiter.registry import Registry
 from arbiter.routers import ErrorRouter, EscalationRouter
 from tests import graphs, test_equivalence_generated
 from tests.graphs import Recorder, bare
@@ -419,3 +428,238 @@ def test_evaluations_under_audit_are_results_as_any() -> None:
     arbiter_os.add_evaluator(under("audit", Judge("quality", lambda _: EvaluationResult(0.5, True))))
     arbiter_os.govern(chain(Spy("work"))).invoke(GIVEN)
     assert arbiter_os.history.entries[0][0].evaluation_results["quality"].score == 0.5
+
+
+# Rules that would end the run ---------------------------------------------------------------------
+
+
+ENDINGS: list[Callable[[], BaseException]] = [
+    lambda: SystemExit(3),
+    lambda: GeneratorExit(),
+    lambda: KeyboardInterrupt(),
+    lambda: asyncio.CancelledError(),
+    lambda: StopIteration(1),
+    lambda: StopAsyncIteration(),
+    lambda: BaseExceptionGroup("several", [SystemExit(3)]),
+    lambda: GraphBubbleUp(),
+    lambda: GraphRecursionError("too many"),
+    lambda: MemoryError(),
+    lambda: MuteError(),
+]
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Ends(PolicyChecker):
+    """Runs `act` in one of its methods."""
+
+    def __init__(self, stage: str, act: Callable[[], Any], deadline: float | None, slow: bool) -> None:
+        super().__init__("ends", deadline=deadline)
+        self.stage, self.act, self.slow = stage, act, slow
+
+    async def check_before(self, history: History) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self.stage == "check_before":
+            if self.slow:
+                await asyncio.sleep(0)
+            self.act()
+        return True
+
+    async def check_after(self, output: Any, history: History) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self.stage == "check_after":
+            self.act()
+        return True
+
+    def observe(self, history: History) -> Any:
+        if self.stage == "observe":
+            self.act()
+
+    def handlers(self, history: History) -> list[BaseCallbackHandler]:
+        if self.stage == "handlers":
+            self.act()
+        return [Listener(self.act)] if self.stage == "handler" else []
+
+
+class Listener(BaseCallbackHandler):
+    raise_error = True
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.act = act
+
+    def on_custom_event(self, *args: Any, **kwargs: Any) -> Any:
+        self.act()
+
+    def on_tool_start(self, *args: Any, **kwargs: Any) -> Any:
+        self.act()
+
+
+class Advises(Advisor):
+    def __init__(self, act: Callable[[], Any]) -> None:
+        super().__init__("ends")
+        self.act = act
+
+    async def advise(self, history: History, state: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.act()
+
+
+class Corrects(CorrectionGate):
+    def __init__(self, act: Callable[[], Any]) -> None:
+        super().__init__("ends")
+        self.act = act
+
+    async def review(self, history: History, draft: Any, attempt: int) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.act()
+        return Correction.commit()
+
+
+def acting(stage: str, act: Callable[[], Any], deadline: float | None = None) -> Contract:
+    """A contract that runs `act` at that stage."""
+
+    async def soon(*_: Any) -> Any:
+        act()
+
+    match stage:
+        case "route":
+            return Route("ends", soon, deadline=deadline)
+        case "advise":
+            return Advises(act)
+        case "gate":
+            return Corrects(act)
+        case "evaluate":
+            return Judge("ends", lambda _: act() or bad, durable=True)
+        case _:
+            return Ends(stage, act, deadline, slow=True)
+
+
+def put(arbiter_os: ArbiterOS, contract: Any, shadowed: bool) -> None:
+    """Register it under audit, or in a shadow constitution, as `load_shadow` does."""
+    if not shadowed:
+        add(arbiter_os, under("audit", contract))
+        return
+    shadow = Registry()
+    shadow.add(under("audit", contract))
+    arbiter_os._core.registry.watch(shadow)  # pyright: ignore[reportPrivateUsage]
+
+
+STAGES = [
+    "check_before",
+    "check_after",
+    "observe",
+    "handlers",
+    "handler",
+    "route",
+    "advise",
+    "gate",
+    "evaluate",
+]
+
+
+@tool
+def look() -> str:
+    """Looks."""
+    return "seen"
+
+
+def calls_a_tool(state: Any) -> Any:
+    look.invoke({})
+    return {"log": ["work"]}
+
+
+@MODES
+@pytest.mark.parametrize("shadowed", [False, True], ids=["audit", "shadow"])
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_nothing_that_a_rule_under_audit_raises_ends_the_run(stage: str, shadowed: bool, mode: str) -> None:
+    for make in ENDINGS:
+
+        def end(make: Callable[[], BaseException] = make) -> None:
+            raise make()
+
+        for deadline in (None, 5.0) if stage in ("check_before", "route") else (None,):
+            arbiter_os = ArbiterOS()
+            contract = acting(stage, end, deadline)
+            put(arbiter_os, contract, shadowed)
+            app = arbiter_os.govern(chain(calls_a_tool, Spy("last"), checkpointer=InMemorySaver()))
+            assert run(app, GIVEN, thread("1"), mode=mode)["log"] == ["work", "last"]
+            assert {status for _, status in statuses(arbiter_os)} == {"completed"}
+
+
+def writes_everywhere() -> None:
+    config: Any = get_config()
+    conf = config["configurable"]
+    for write in (
+        lambda: conf["__pregel_send"]([("log", ["a rule"])]),
+        lambda: conf["__pregel_runtime"].stream_writer("a rule"),
+        lambda: get_stream_writer()("a rule"),
+        lambda: push_message(HumanMessage("a rule", id="1"), state_key="messages"),
+        lambda: push_ui_message("a rule", {}),
+        lambda: conf["__pregel_stream"](((), "updates", "a rule")),
+        lambda: conf["__pregel_runtime"].control.request_drain(),
+        lambda: conf["__pregel_runtime"].heartbeat(),
+        lambda: conf["__pregel_scratchpad"].subgraph_counter(),
+        lambda: conf["__pregel_scratchpad"].interrupt_counter(),
+        lambda: conf["__pregel_scratchpad"].resume.append("a rule"),
+        lambda: conf["__pregel_checkpointer"].put_writes(config, [("log", ["a rule"])], "task"),
+        lambda: conf["__pregel_read"].args[1]["log"].update([["a rule"]]),
+        lambda: conf["__pregel_call"](lambda: None, (), {}),
+        lambda: dispatch_custom_event("a rule", 1),
+        lambda: config["metadata"].update(rule=1),
+        lambda: config["tags"].append("rule"),
+        lambda: conf.update(thread_id="2"),
+        lambda: interrupt("a rule"),
+    ):
+        with suppress(Exception):
+            write()
+
+
+@MODES
+@pytest.mark.parametrize("stage", STAGES)
+def test_by_no_door_of_the_config_does_a_rule_under_audit_write(stage: str, mode: str) -> None:
+    def observe(governing: Any) -> Any:
+        recorder = Recorder()
+        app = governing(chain(calls_a_tool, Spy("last"), checkpointer=InMemorySaver()))
+        config: Any = graphs.config_of("one", recorder, None)
+        entry = graphs.run if mode == "sync" else _arun
+        seen = entry(app, "list", GIVEN, config)
+        assert seen.error is None, seen.error
+        return graphs.account(graphs.Observed(seen.chunks), recorder, list(app.get_state_history(config)))
+
+    expected = observe(bare)
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, under("audit", acting(stage, writes_everywhere)))
+    assert observe(arbiter_os.govern) == expected
+    assert arbiter_os.drain(10)
+
+
+@pytest.mark.parametrize(
+    ("stage", "shadowed"),
+    [
+        *((stage, False) for stage in ("check_before", "check_after", "route", "advise", "gate")),
+        *((stage, True) for stage in ("check_before", "check_after", "route")),
+    ],
+)
+def test_a_run_is_cancelled_also_while_a_rule_under_audit_is_asked(stage: str, shadowed: bool) -> None:
+    started = asyncio.Event()
+
+    async def waits(*_: Any) -> Any:
+        started.set()
+        await asyncio.sleep(60)
+
+    contract = acting(stage, lambda: None)
+    setattr(contract, contract.method if stage != "check_after" else stage, waits)
+    last = Spy("last")
+    arbiter_os = ArbiterOS()
+    put(arbiter_os, contract, shadowed)
+    app = arbiter_os.govern(chain(Spy("work"), last))
+
+    async def main() -> None:
+        task = asyncio.ensure_future(app.ainvoke(GIVEN))
+        await asyncio.wait_for(started.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(main())
+    assert last.calls == []

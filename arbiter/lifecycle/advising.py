@@ -11,8 +11,7 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from arbiter.advice import Advisor
-from arbiter.errors import ConfigurationError
-from arbiter.lifecycle.outcomes import describe
+from arbiter.errors import ConfigurationError, describe
 from arbiter.lifecycle.requests import Call, Raised, Steps
 from arbiter.lifecycle.runs import Handed, NodeRun
 from arbiter.states import ROOT, as_state, freeze, is_atom, thaw, with_fields, without

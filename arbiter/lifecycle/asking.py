@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from langgraph.errors import GraphBubbleUp
 
-from arbiter.errors import ApprovalUsedError
-from arbiter.lifecycle.outcomes import denied, describe
+from arbiter.errors import ApprovalUsedError, describe
+from arbiter.lifecycle.outcomes import denied
 from arbiter.lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.policy import PolicyChecker

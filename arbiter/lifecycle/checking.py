@@ -8,14 +8,13 @@ from typing import Any
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
 
-from arbiter.errors import (
-    SyncDriverError,
-)
+from arbiter.errors import SyncDriverError, describe
 from arbiter.facts import Fact
 from arbiter.lifecycle.asking import approve, refused_by
-from arbiter.lifecycle.outcomes import denied, describe, input_refused
+from arbiter.lifecycle.handlers import Harmless
+from arbiter.lifecycle.outcomes import denied, input_refused
 from arbiter.lifecycle.requests import CallAll, LookBack, Raised, Steps
-from arbiter.lifecycle.runs import NOTHING, NodeRun
+from arbiter.lifecycle.runs import NOTHING, NodeRun, call_apart
 from arbiter.policy import PolicyChecker
 from arbiter.registry import Seat
 from arbiter.states import as_state, digest, freeze
@@ -192,12 +191,16 @@ def _watch(run: NodeRun) -> Raised | None:
     handlers: list[BaseCallbackHandler] = []
     for checker in () if shadow is None else shadow.watchers:
         try:
-            handlers.extend(checker.handlers(run.shadow_view))
+            found = call_apart(run, checker, checker.handlers, run.shadow_view)
+            handlers.extend(Harmless(handler, run.apart) for handler in found)
         except Exception as exc:
             run.record.failed(f"shadow {checker.name}", describe(exc))
     for checker in run.plan.watchers:
         try:
-            handlers.extend(checker.handlers(run.view))
+            found = call_apart(run, checker, checker.handlers, run.view)
+            handlers.extend(
+                found if checker.enforced else [Harmless(handler, run.apart) for handler in found]
+            )
         except Exception as exc:
             reason = f"the checker failed: {describe(exc)}"
             run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}

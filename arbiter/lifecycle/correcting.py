@@ -10,10 +10,9 @@ from typing import Any, cast
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
-from arbiter.errors import ConfigurationError, CorrectionError
+from arbiter.errors import ConfigurationError, CorrectionError, describe
 from arbiter.history import Record
 from arbiter.lifecycle.advising import lend, without_lent
-from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Body, Call, Keep, LookBack, Raised, Steps
 from arbiter.lifecycle.routing import parts_of, with_update
 from arbiter.lifecycle.runs import NodeRun

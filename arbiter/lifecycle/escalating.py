@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from langgraph.types import Command
 
-from arbiter.errors import ApprovalUsedError
+from arbiter.errors import ApprovalUsedError, describe
 from arbiter.lifecycle.asking import Decision, begin_approved, passes, put_question
 from arbiter.lifecycle.checking import check_output
-from arbiter.lifecycle.outcomes import denied, describe, note_output, output_refused
+from arbiter.lifecycle.outcomes import denied, note_output, output_refused
 from arbiter.lifecycle.requests import Raised, Saved, Steps
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.policy import PolicyRouter

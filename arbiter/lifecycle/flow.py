@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
+from arbiter.errors import describe
 from arbiter.evaluation import Turn
 from arbiter.evaluations import Evaluations, ReadEvaluations, Together
 from arbiter.history import CausalHistory
@@ -21,7 +22,7 @@ from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
 from arbiter.lifecycle.escalating import escalate, held_question, kept_output
 from arbiter.lifecycle.observing import observe, tell
-from arbiter.lifecycle.outcomes import denied, describe, end, note_output, output_refused
+from arbiter.lifecycle.outcomes import denied, end, note_output, output_refused
 from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps, Stopped
 from arbiter.lifecycle.routing import best_attempt, route
 from arbiter.lifecycle.runs import SHADOW, NodeRun

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from arbiter.contracts import Contract
+from arbiter.errors import describe
 from arbiter.evaluations import Evaluations
 from arbiter.history import CausalHistory
-from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Resolve, Steps
-from arbiter.lifecycle.runs import NodeRun
+from arbiter.lifecycle.runs import NodeRun, call_apart
 from arbiter.policy import PolicyChecker
 
 
@@ -36,7 +36,7 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
         try:
             if reads is not None:
                 show_results(run, checker, view)
-            if found := checker.observe(view):
+            if found := call_apart(run, checker, checker.observe, view):
                 tallies[prefix + checker.name] = _counted(found)
         except Exception as exc:
             record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")

@@ -8,10 +8,7 @@ from langgraph.constants import END
 from langgraph.types import Command
 from pydantic import TypeAdapter, ValidationError
 
-from arbiter.errors import (
-    OutputSchemaError,
-    PolicyViolationError,
-)
+from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.lifecycle.requests import Raised
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.states import as_state, snapshot
@@ -84,7 +81,3 @@ def denied(
     )
     record.error = str(error)
     return Raised(error)
-
-
-def describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -10,14 +10,10 @@ from typing import Any
 from langgraph.constants import END
 from langgraph.types import Command
 
-from arbiter.errors import (
-    SyncDriverError,
-    nearest,
-)
+from arbiter.errors import SyncDriverError, describe, nearest
 from arbiter.evaluations import Evaluations
 from arbiter.facts import Fact
 from arbiter.lifecycle.observing import show_results
-from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
 from arbiter.lifecycle.runs import NOTHING, NodeRun
 from arbiter.policy import PolicyRouter

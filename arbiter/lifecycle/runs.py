@@ -9,13 +9,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 from pydantic import TypeAdapter
 
+from arbiter.calls import as_failure, is_from_outside
+from arbiter.contracts import Contract
 from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
 from arbiter.history import CausalHistory, Record, ToolsOf, fact_from, facts_of, share_layout
@@ -26,6 +29,8 @@ from arbiter.registry import Plan
 from arbiter.shadow import ShadowDecision, ShadowLog
 from arbiter.states import Snapshot, as_state, digest
 from arbiter.verdicts import EvaluationResult, Verdict
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -70,6 +75,23 @@ _FUNCTIONS = "()"
 _NOT_RESUMED: Recovered = (-1, NOTHING)
 opened: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
 """The governed node whose body is running: what graphs and functions that it calls belong to."""
+
+
+def call_apart(
+    run: NodeRun, contract: Contract, method: Callable[[CausalHistory], T], view: CausalHistory
+) -> T:
+    """Call a method of a contract in place. One whose decisions do not hold can fail, and no more than that."""
+    if contract.enforced:
+        return method(view)
+    token = var_child_runnable_config.set(run.apart)
+    try:
+        return method(view)
+    except BaseException as exc:
+        if is_from_outside(exc) or isinstance(exc, Exception):
+            raise
+        raise as_failure(exc) from exc
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 class NodeRun:
@@ -207,7 +229,8 @@ class NodeRun:
         return self._apart
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
-        return config
+        """A config by which nothing can be written."""
+        raise NotImplementedError
 
     def fact(self) -> Fact:
         """What is to be committed with the node's own writes."""

@@ -7,8 +7,8 @@ from typing import Any, Literal, cast
 
 from langgraph.errors import GraphBubbleUp
 
+from arbiter.errors import describe
 from arbiter.evaluations import Evaluations
-from arbiter.lifecycle.outcomes import describe
 from arbiter.lifecycle.requests import Call, CallAll, Raised, Resolve, Steps
 from arbiter.lifecycle.runs import NO_RESULTS, SHADOW, NodeRun
 from arbiter.policy import PolicyChecker

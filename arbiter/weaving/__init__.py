@@ -12,7 +12,7 @@ See docs/design/weaving.md.
 from arbiter.weaving.asking import aask_human, ask_human
 from arbiter.weaving.channel import LEDGER, Origin
 from arbiter.weaving.graph import NodeRule, Rules, governed_nodes, ledger_of, subgraph_of, targets_of, weave
-from arbiter.weaving.node import GovernedNode, Visit, with_handlers
+from arbiter.weaving.node import GovernedNode, Visit, with_handlers, without_effects
 from arbiter.weaving.tools import HeldTools
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "targets_of",
     "weave",
     "with_handlers",
+    "without_effects",
 ]

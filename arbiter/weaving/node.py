@@ -435,17 +435,7 @@ class Visit(NodeRun):
         return await aask_human(op, self.config)
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
-        conf: dict[str, Any] = {**self._conf}
-        # With questions of its own: it must not get answers that were given to the body.
-        conf[CONFIG_KEY_SCRATCHPAD] = replace(
-            conf[CONFIG_KEY_SCRATCHPAD],
-            resume=[],
-            get_null_resume=_no_answer,
-            interrupt_counter=count().__next__,
-        )
-        if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
-            conf[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=_unheard)
-        return {**config, "configurable": conf}
+        return without_effects(config)
 
     # Afterwards
 
@@ -592,6 +582,33 @@ class Visit(NodeRun):
         }
 
 
+_READ_ONLY = frozenset({CONFIG_KEY_RUNTIME, CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_TASK_ID})
+"""Of LangGraph's own keys, those by which nothing is written once they are as `without_effects` makes them."""
+
+
+def without_effects(config: RunnableConfig) -> RunnableConfig:
+    """A config that says the same to a contract, and by which it cannot write, stream, pause or end the run."""
+    given: dict[str, Any] = config.get("configurable") or {}
+    conf = {key: part for key, part in given.items() if not key.startswith("__") or key in _READ_ONLY}
+    if CONFIG_KEY_SEND in given:
+        conf[CONFIG_KEY_SEND] = _unheard
+    if (scratchpad := given.get(CONFIG_KEY_SCRATCHPAD)) is not None:
+        # With questions of its own: it must not get answers that were given to the body.
+        conf[CONFIG_KEY_SCRATCHPAD] = replace(
+            scratchpad,
+            resume=[],
+            get_null_resume=_no_answer,
+            interrupt_counter=count().__next__,
+            call_counter=count().__next__,
+            subgraph_counter=count().__next__,
+        )
+    if (runtime := given.get(CONFIG_KEY_RUNTIME)) is not None:
+        idle: dict[str, Any] = {"stream_writer": _unheard, "heartbeat": _do_nothing, "control": None}
+        conf[CONFIG_KEY_RUNTIME] = runtime.override(**{k: v for k, v in idle.items() if hasattr(runtime, k)})
+    apart: dict[str, Any] = {**config, "configurable": conf, "metadata": dict(config.get("metadata") or {})}
+    return cast(RunnableConfig, apart)
+
+
 def with_handlers(config: RunnableConfig | None, handlers: Sequence[BaseCallbackHandler]) -> RunnableConfig:
     """`config` with handlers that also see what is called inside."""
     callbacks = (config or {}).get("callbacks")
@@ -606,6 +623,10 @@ def with_handlers(config: RunnableConfig | None, handlers: Sequence[BaseCallback
 
 def _no_answer(consume: bool = False) -> None:
     return None
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _unheard(chunk: Any) -> None:
