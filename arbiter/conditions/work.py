@@ -449,11 +449,11 @@ def _atom_cost(atom: str) -> int:
 
 def _cost_of(data: Any) -> PatternCost:
     """The cost of the largest pattern among all texts in there."""
+    given: Any = data
     if isinstance(data, str):
         return pattern_cost(data) if len(data) <= _LONG else _UNKNOWN
     if isinstance(data, dict | list):
-        given: Any = data
-        parts: list[Any] = [*given, *_parts(given)] if isinstance(data, dict) else given
+        parts = [*given, *_parts(given)]
         costs = [_cost_of(part) for part in parts if isinstance(part, str | dict | list)]
         return PatternCost(*map(max, *costs)) if len(costs) > 1 else costs[0] if costs else _FREE
     return _UNKNOWN
