@@ -25,9 +25,10 @@ class PolicyChecker(Contract):
     records the denial and lets the node run. A checker that raises, hangs past its `deadline` (seconds) or
     answers nonsense has denied.
 
-    A node with a LangGraph cache policy is not run, nor checked, when its result is in the cache for the same input.
-    `reads_history = True` says that this checker's answer depends on more than the input: then nothing is served
-    from the cache. It is assumed of a checker once it has asked or denied.
+    A node with a LangGraph cache policy that this checker applies to runs, and is checked, also if its result is in
+    the cache for the same input: the answer may depend on the past, the clock or anything else. `reads_history = False`
+    says that it depends on the node's input alone (`check_after`: on input and output). Then a cache may serve what was
+    allowed, until the checker has asked or denied once.
 
     A checker that needs to know how things went defines `observe`, one that has to look into the body while it
     runs defines `handlers`, and one that judges the output defines `check_after`.
@@ -36,7 +37,7 @@ class PolicyChecker(Contract):
     kind = "checker"
     method = "check_before"
     on_deny: str = "raise"
-    reads_history: bool = False
+    reads_history: bool = True
     needs: tuple[str, ...] = ()
     spends: bool = False
     """Whether what `observe` counts is used up, as money is: then it also counts when the node was in a subgraph of
@@ -97,6 +98,18 @@ class PolicyChecker(Contract):
         raise NotImplementedError
 
     @property
+    def is_cacheable(self) -> bool:
+        """Whether a cache may answer for it: it says that its answer depends on the input alone, and the methods that
+        answer are not those of a subclass that has not said so."""
+        if self.reads_history:
+            return False
+        if "reads_history" in vars(self):
+            return True
+        said = next(cls for cls in type(self).__mro__ if "reads_history" in vars(cls))
+        answers = (_defining(type(self), name) for name in ("check_before", "check_after"))
+        return all(issubclass(said, cls) for cls in answers)
+
+    @property
     def enforced(self) -> bool:
         return self.mode == "enforce" and self.on_deny != "audit"
 
@@ -112,6 +125,10 @@ class PolicyChecker(Contract):
                 f"checker {self.name!r}: on_deny is {self.on_deny!r}; "
                 "expected 'raise', 'redirect:<node>', 'end' or 'audit'."
             )
+
+
+def _defining(cls: type, method: str) -> type:
+    return next(base for base in cls.__mro__ if method in vars(base))
 
 
 def stops(consequence: object) -> bool:

@@ -29,11 +29,12 @@ from arbiter import (
     EvaluationRouter,
     History,
     HistoryPolicyChecker,
+    PolicyChecker,
     PolicyViolationError,
     Verdict,
 )
-from arbiter.checkers import ConditionChecker
-from arbiter.instructions import GENERATE, RESPOND, VERIFY
+from arbiter.checkers import ConditionChecker, RequireBefore
+from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
 from tests.support import MODES, Check, Judge, Route, Spy, State, chain, good, run, thread
 from tests.test_advice import Review, Tell
 
@@ -112,10 +113,90 @@ def test_a_cache_answers_for_no_checker_that_reads_the_history() -> None:
     assert len(respond.calls) == 2
 
 
+class ByInput(Check):
+    """Says that its answer depends on the input alone."""
+
+    reads_history = False
+
+
+class Counting(ConditionChecker):
+    """A built-in kind that somebody has made depend on more."""
+
+    calls = 0
+
+    def check_before(self, history: History) -> Verdict:
+        self.calls += 1
+        return super().check_before(history)
+
+
+class Before(PolicyChecker):
+    """Says that its answer depends on the input alone."""
+
+    reads_history = False
+
+    def check_before(self, history: History) -> bool:
+        return True
+
+
+class After(Before):
+    """Judges outputs too, and nobody knows by what."""
+
+    calls = 0
+
+    def check_after(self, output: Any, history: History) -> bool:
+        self.calls += 1
+        return True
+
+
+@MODES
+def test_a_checker_of_ones_own_is_asked_each_time(mode: str) -> None:
+    """Its answer may depend on anything: who is there, what time it is. The second run is denied."""
+    open_now = [True, False]
+    respond = Spy("respond")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("hours", lambda _: open_now.pop(0)))
+    app = arbiter_os.govern(cached(respond, respond=RESPOND))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    with pytest.raises(PolicyViolationError, match="hours"):
+        run(app, {"log": []}, thread("2"), mode=mode)
+
+
+@pytest.mark.parametrize("make", [lambda: Counting("c", "input.amount > 100"), lambda: After("after")])
+def test_a_subclass_and_a_check_of_the_output_are_asked_each_time(make: Any) -> None:
+    respond, checker = Spy("respond"), make()
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(checker)
+    app = arbiter_os.govern(cached(respond, respond=RESPOND))
+    for name in ("1", "2"):
+        app.invoke({"log": [], "amount": 5}, thread(name))
+    assert checker.calls == len(respond.calls) == 2
+
+
+def test_a_cache_serves_nothing_of_a_time_before_a_rule_followed_the_node() -> None:
+    """The rule is for another node, and has to know that this one wrote."""
+    respond, pay = Spy("respond"), Spy("pay")
+    builder = StateGraph(State)
+    builder.add_node("respond", respond, cache_policy=CachePolicy())
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "respond")
+    builder.add_edge("respond", "pay")
+    arbiter_os = ArbiterOS()
+    kinds: dict[str, Any] = {"respond": GENERATE, "pay": TOOL_CALL}
+    app = arbiter_os.govern(builder.compile(cache=InMemoryCache()), kinds)
+    app.invoke({"log": []})
+    arbiter_os.add_policy_checker(
+        RequireBefore("verified", VERIFY, since=[GENERATE], target_instructions=[TOOL_CALL])
+    )
+    for _ in range(2):
+        with pytest.raises(PolicyViolationError, match="verified"):
+            app.invoke({"log": []})
+    assert len(pay.calls) == 1
+
+
 def test_a_cache_serves_where_checkers_only_allow() -> None:
     respond = Spy("respond")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(Check("fine", lambda _: True))
+    arbiter_os.add_policy_checker(ByInput("fine", lambda _: True))
     app = arbiter_os.govern(cached(respond, respond=RESPOND))
     for name in ("1", "2"):
         assert app.invoke({"log": []}, thread(name)) == {"log": ["respond"]}

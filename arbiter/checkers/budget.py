@@ -155,6 +155,7 @@ class BudgetChecker(PolicyChecker):
     """
 
     blocking = False
+    reads_history = False  # what a cache serves uses nothing
     recovers = True
     spends = True
 

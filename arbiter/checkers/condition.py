@@ -27,6 +27,8 @@ class ConditionChecker(PolicyChecker):
     `reason` is the text that is shown, by default the condition itself.
     """
 
+    reads_history = False
+
     def __init__(
         self,
         name: str,
@@ -56,7 +58,8 @@ class ConditionChecker(PolicyChecker):
         named = {field[0] for condition in asked for field in condition.fields}
         self._instructions = instructions_in(asked)
         self.blocking = None if any(condition.grows for condition in asked) else False
-        self.reads_history = not named.isdisjoint({"history", "config"})
+        if not named.isdisjoint({"history", "config"}):
+            self.reads_history = True
 
     def check_before(self, history: History) -> Verdict:
         own = history.entries[-1][-1]

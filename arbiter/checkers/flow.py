@@ -62,7 +62,6 @@ class FlowChecker(PolicyChecker):
     """
 
     blocking = False
-    reads_history = True
 
     def __init__(
         self,

@@ -21,7 +21,6 @@ class HistoryPolicyChecker(PolicyChecker):
     """
 
     blocking = False
-    reads_history = True
 
     def __init__(
         self,

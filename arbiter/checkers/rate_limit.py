@@ -41,6 +41,7 @@ class RateLimitChecker(PolicyChecker):
     """
 
     blocking = False
+    reads_history = False  # what a cache serves uses nothing
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(

@@ -21,6 +21,7 @@ class SchemaChecker(PolicyChecker):
     output, what the node writes, before it is committed. Nothing is converted: the node gets what it would have got.
     """
 
+    reads_history = False
     DOTTED_PARAMETERS: ClassVar[tuple[str, ...]] = ("input", "output")
     """Parameters in which a text is the dotted path of a class, which the constructor imports. Whoever takes them
     from a file checks beforehand that the path is allowed."""

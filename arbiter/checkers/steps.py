@@ -50,7 +50,6 @@ class TemporalRule(PolicyChecker):
     """A checker that decides by the committed past of a thread, or of its current run, in constant time."""
 
     blocking = False
-    reads_history = True
 
     def __init__(
         self,

@@ -68,6 +68,7 @@ class ToolsChecker(PolicyChecker):
     `history.tally(name, tool)` counts how often a tool was stopped when it started, or would have been.
     """
 
+    reads_history = False
     spends = True
     counts_stops = True
 

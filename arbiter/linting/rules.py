@@ -150,6 +150,7 @@ def may_cap(rule: Contract) -> bool:
     """Whether it might: a checker of the user's own that looks back or counts, or one that decides by the state."""
     if not rule.enforced or rule.kind != "checker":
         return False
+    values: Any = rule
     if (
         is_a(rule, *_BY_STATE)
         or getattr(rule, "once_per_use", False)
@@ -157,7 +158,8 @@ def may_cap(rule: Contract) -> bool:
     ):
         return True
     own = not type(rule).__module__.startswith("arbiter.")
-    return own and (bool(getattr(rule, "reads_history", False)) or "observe" in _defined(rule))
+    defined = _defined(rule)
+    return own and ("observe" in defined or ("reads_history" in defined and bool(values.reads_history)))
 
 
 def _defined(rule: Contract) -> set[str]:

@@ -195,7 +195,10 @@ def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: froz
         seats: list[Seat[Any]] = [*plan.checkers, *plan.output_checkers, *plan.advisors, *gate, *plan.routers]
         marks = {seat.mark for seat in (*seats, *plan.error_routers) if seat.contract.enforced}
         marks.update(lane.mark for lane in plan.lanes if lane.evaluator.enforced)
-        if any(seat.contract.reads_history for seat in plan.checkers if seat.contract.enforced):
+        # What is served from a cache is what they have counted of it, or nothing.
+        marks.update(seat.mark for seat in core.registry.checkers if seat.contract in plan.observers)
+        asked = [seat.contract for seat in (*plan.checkers, *plan.output_checkers) if seat.contract.enforced]
+        if not all(checker.is_cacheable for checker in asked):
             marks.add(uuid.uuid4().hex)
         rules = hashlib.sha256(",".join(sorted(marks)).encode()).hexdigest() if marks else ""
         mark = f"arbiter:{rules}:"
