@@ -169,7 +169,7 @@ def extractor(mode: str, saver: Any) -> Any:
     def to_patch(state: Extraction) -> list[Send]:
         calls = cast(AIMessage, state.messages[-1]).tool_calls
         fields: Any = asdict(state)
-        own = [{**fields, "call": str(call["args"]["n"])} for call in calls]
+        own: list[Any] = [{**fields, "call": str(call["args"]["n"])} for call in calls]
         return [Send("patch", Extraction(**each)) for each in own]
 
     def patch(state: Extraction) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import inspect
 import operator
 import pickle
+import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypedDict, cast
+from typing import Annotated, Any, cast
 
 import pytest
 from langchain.agents.middleware import AgentMiddleware
@@ -25,7 +27,9 @@ from langgraph.graph import START, StateGraph, add_messages
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import CachePolicy, Command, RetryPolicy, Send
+from typing_extensions import TypedDict  # pydantic takes no other for a schema
 
+from arbiter.weaving import LEDGER
 from tests.graphs import Governing, bare, create_agent, with_nothing, with_policies
 from tests.scripted import ScriptedTools, tool_call
 from tests.support import thread
@@ -310,3 +314,61 @@ def test_user_code_is_shown_what_the_bare_graph_shows(shape: Any, mode: str, sav
         assert "arbiter" not in repr(shown).lower()
         for one, other in zip(shown, expected, strict=True):
             assert one == other
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "unsaved"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_config_that_user_code_keeps_holds_nothing_of_arbiter(mode: str, saved: bool) -> None:
+    """Also after the node run, when what is committed with it has been handed over."""
+    kept: list[Any] = []
+
+    def keep(state: State, config: RunnableConfig) -> Any:
+        kept.append(config)
+        return {"log": ["kept"]}
+
+    graph: Any = StateGraph(State)
+    graph.add_node("keep", either(keep, mode))
+    graph.add_edge(START, "keep")
+    app = with_policies().govern(graph.compile(checkpointer=InMemorySaver() if saved else None))
+    ask(app, mode, "invoke", {"log": []}, thread("one"))
+    assert "arbiter" not in str(list(kept[0]["configurable"]) + list(kept[0]["metadata"])).lower()
+    assert type(kept[0]["callbacks"].copy()) in (CallbackManager, AsyncCallbackManager)
+    assert type(kept[0]["callbacks"]) in (CallbackManager, AsyncCallbackManager)
+
+
+def described(graph: Any) -> dict[str, Any]:
+    """What a compiled graph tells of itself: public attributes, and what methods without parameters return."""
+    shown: dict[str, Any] = {}
+    names: list[str] = dir(graph)
+    for name in names:
+        if name.startswith("_") or name in ("config_schema", "get_config_jsonschema"):  # deprecated
+            continue
+        part: Any = getattr(graph, name)
+        if inspect.ismethod(part):
+            if not name.startswith("get_") or name.startswith("get_state"):
+                continue
+            part = part()
+        if hasattr(part, "__next__"):
+            part = list(part)
+        if hasattr(part, "model_json_schema"):
+            part = part.model_json_schema()
+        shown[name] = part.to_json() if name == "get_graph" else without_addresses(part)
+    own = cast(dict[str, Any], vars(graph))
+    return {**shown, "repr": without_addresses(graph), "vars": sorted(own)}
+
+
+def without_addresses(part: object) -> str:
+    return re.sub(r"0x\w+", "0x", repr(part))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_a_governed_graph_tells_of_itself_what_the_bare_one_tells(shape: Any) -> None:
+    """Except that it has one channel more."""
+    graph, _ = shape([], "sync", InMemorySaver())
+    expected = described(graph)
+    shown = described(with_policies().govern(graph))
+    assert shown.pop("channels") != expected.pop("channels")
+    assert shown == expected
+    assert {**with_policies().govern(graph).channels, **graph.channels}.keys() - graph.channels.keys() == {
+        LEDGER
+    }

@@ -117,6 +117,16 @@ class LazyManager(BaseCallbackManager):
         self._become()
         return vars(self)[name]
 
+    # What makes a manager of its own class first becomes that.
+
+    def copy(self) -> Any:
+        self._become()
+        return self.copy()
+
+    def merge(self, other: Any) -> Any:
+        self._become()
+        return self.merge(other)
+
     def _become(self) -> None:
         with _managers:
             own = vars(self)
