@@ -122,7 +122,8 @@ _FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {
 
 
 class HistoryItem(Exported, method="to_dict", returns=DICT):
-    """One node run. Read-only.
+    """One node run. Read-only, with all that can be reached from it: states are views that refuse changes, and objects
+    in them are copies.
 
     `status` is `running`, `completed`, `denied`, `failed`, `interrupted` or `cancelled`. `attempt` counts
     retries and resumes of the same task, from 1. `duration` is in seconds, `timestamp` (aware, UTC) the start.
@@ -139,11 +140,9 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     def __init__(
         self,
         record: Record,
-        view: bool = False,
         evaluations: Mapping[str, EvaluationResult] | None = None,
     ) -> None:
         self._record = record
-        self._view = view
         if evaluations is not None:
             self._evaluations = evaluations
 
@@ -190,8 +189,6 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     @property
     def input_state(self) -> Mapping[str, Any]:
         state = self._record.input
-        if not self._view:
-            return state
         of, shown = self._input
         if of is not state:
             shown = FrozenDict(state)
@@ -201,8 +198,6 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     @property
     def output_state(self) -> Mapping[str, Any]:
         state = self._record.output
-        if not self._view:
-            return state
         of, shown = self._output
         if of is not state:
             shown = FrozenDict(state)
@@ -283,7 +278,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     def gating(self) -> Mapping[str, Any]:
         """What its correction gate says about how it came to the output; empty where the history was restored by
         another process."""
-        return MappingProxyType(dict(self._record.gating))
+        return FrozenDict(self._record.gating)
 
     @property
     def redirected_to(self) -> str | None:
@@ -586,7 +581,7 @@ class CausalHistory(History):
     ) -> None:
         self._past = past
         self._record = record
-        self._own = own = HistoryItem(record, True, evaluations)
+        self._own = own = HistoryItem(record, evaluations)
         self._run = run
         self.entries = _CausalEntries(past, own, run)
         if tallies:
@@ -671,7 +666,7 @@ class CausalHistory(History):
         """Node runs of the thread that were denied, as far as this process remembers them, oldest first: also those
         that no checkpoint has, because the denial ended the run with an exception. Another process may know less, so
         it is for evaluators that learn from it, and not for what must be decided alike everywhere."""
-        return [HistoryItem(record, view=True) for record in self._run.log.denied()]
+        return [HistoryItem(record) for record in self._run.log.denied()]
 
     @property
     def thread_id(self) -> str | None:
@@ -829,7 +824,7 @@ def _item(fact: Fact, run: Run) -> HistoryItem:
     record = run.log.by_id.get(fact["id"])
     if record is None or record.status == "running":
         record = record_from(fact)
-    return HistoryItem(record, True, evaluations_from(fact))
+    return HistoryItem(record, evaluations_from(fact))
 
 
 def record_from(fact: Fact) -> Record:

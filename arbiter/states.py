@@ -298,14 +298,14 @@ def freeze(value: object) -> Any:
         return FrozenList(given)
     if isinstance(value, _UNCHANGING):
         return given
-    if isinstance(value, dict):
+    if isinstance(value, dict | MappingProxyType):
         return FrozenDict(given)
     if isinstance(value, list):
         return FrozenList(given)
     if kind is tuple:
         return tuple([freeze(part) for part in given])
-    if isinstance(value, set | frozenset):
-        return frozenset(given)
+    if kind in (set, frozenset):
+        return frozenset([freeze(part) for part in given])
     return _deepcopy(given)
 
 
@@ -316,12 +316,38 @@ def is_atom(value: object) -> bool:
     return type(value) in _ATOMS
 
 
-def _deepcopy(value: Any) -> Any:
+def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:
-        # Locks, sockets, generators: they cannot be copied, and nobody can put them in a checkpoint.
-        return value
+        return _copied_where_possible(value, {} if memo is None else memo)
+
+
+def _copied_where_possible(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy of what holds something that cannot be copied: a lock, a socket, a generator. That itself is shared."""
+    if (known := id(value)) in memo or len(memo) > _MOST_COPIED:
+        return memo.get(known, value)
+    memo[known] = twin = value
+    kind: Any = type(value)
+    try:
+        if kind is dict:
+            memo[known] = twin = {}
+            twin.update((key, _deepcopy(part, memo)) for key, part in value.items())
+        elif kind is list:
+            memo[known] = twin = []
+            twin.extend(_deepcopy(part, memo) for part in value)
+        elif kind in (tuple, set, frozenset):
+            memo[known] = twin = kind([_deepcopy(part, memo) for part in value])
+        elif hasattr(value, "__dict__") and (twin := copy.copy(value)) is not value:
+            memo[known] = twin
+            for name, part in [*vars(value).items()]:
+                vars(twin)[name] = _deepcopy(part, memo)
+    except Exception:
+        return memo[known]
+    return twin
+
+
+_MOST_COPIED = 10_000
 
 
 def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
@@ -432,7 +458,7 @@ class FrozenList(list[Any]):
 
 
 # A tuple and not `A | B`, which is put together again every time that it is asked for.
-_UNCHANGING = (FrozenDict, FrozenList, Digest, Enum, type, MappingProxyType)
+_UNCHANGING = (FrozenDict, FrozenList, Digest, Enum, type)
 _DICTS: frozenset[Any] = frozenset((dict, FrozenDict))
 _LISTS: frozenset[type] = frozenset({list, tuple, FrozenList})
 _BASES = (int, str, float, bytes, bytearray, dict, list, tuple, set, frozenset)

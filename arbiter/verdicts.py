@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, Literal
 
-from arbiter.states import FrozenDict, is_whole
+from arbiter.states import FrozenDict, freeze, is_whole
 
 _NOTHING: Mapping[str, Any] = FrozenDict()
+_DICT: Any = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,12 @@ class Verdict:
     kind: Literal["allow", "deny", "ask"]
     reason: str = ""
     payload: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+    def __post_init__(self) -> None:
+        if (
+            self.payload is not _NOTHING
+        ):  # whoever sees the verdict in the history could change what is asked next
+            object.__setattr__(self, "payload", freeze(self.payload))
 
     @staticmethod
     def allow() -> Verdict:
@@ -64,7 +71,7 @@ class EvaluationResult:
         _set_score(self, score)
         _set_passed(self, passed)
         _set_feedback(self, feedback)
-        _set_metadata(self, metadata)
+        _set_metadata(self, metadata if type(metadata) is not _DICT else FrozenDict(metadata))
 
 
 _result: Any = EvaluationResult

@@ -13,7 +13,7 @@ from arbiter.lifecycle.outcomes import denied
 from arbiter.lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.policy import PolicyChecker
-from arbiter.states import as_state, digest, snapshot, with_fields
+from arbiter.states import as_state, digest, snapshot, thaw, with_fields
 from arbiter.verdicts import Terms, Verdict, terms_of
 
 
@@ -42,7 +42,7 @@ def approve(
     state = as_state(run.input)
     key = digest(state)
     payload: dict[str, Any] = {
-        **{k: v for c in reversed(asking) for k, v in verdicts[c.name].payload.items()},
+        **{k: thaw(v) for c in reversed(asking) for k, v in verdicts[c.name].payload.items()},
         "type": "approval",
         "policy": first.name,
         "reason": verdicts[first.name].reason,

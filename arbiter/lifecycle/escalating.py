@@ -15,7 +15,7 @@ from arbiter.lifecycle.outcomes import denied, note_output, output_refused
 from arbiter.lifecycle.requests import Raised, Saved, Steps
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.policy import PolicyRouter
-from arbiter.states import as_state, digest, with_fields
+from arbiter.states import as_state, digest, thaw, with_fields
 from arbiter.verdicts import Verdict, terms_of
 
 
@@ -38,7 +38,7 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
         reason = f"a decision could not be held to its output: {describe(exc)}"
         return denied(run, router.name, router.on_reject, reason, None)
     payload: dict[str, Any] = {
-        **verdict.payload,
+        **thaw(verdict.payload),
         "type": "escalation",
         "policy": router.name,
         "reason": verdict.reason,

@@ -273,13 +273,7 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
     task = conf[CONFIG_KEY_TASK_ID]
     at = pad.interrupt_counter() if inside else None
     ask = str(op.number) if at is None else f"at {at - _ours_in(pad.resume)}"
-    places = places_of(conf)
-    saved = None
-    for place in places:
-        if (saved := (yield _Get(place))) is not None:
-            places = [place]
-            break
-    writes = () if saved is None else saved.pending_writes or ()  # with "exit" it is not saved before the end
+    places, writes = yield from _checkpoint_of(conf)
     notes = notes_of(writes, task)
     question = cast(Question | None, notes.get(f"ask {ask}"))
     if question is None:
@@ -315,6 +309,25 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
     except GraphInterrupt:
         yield from spend(conf)
         raise
+
+
+def _checkpoint_of(conf: Mapping[str, Any]) -> Access[tuple[list[RunnableConfig], Sequence[Any]]]:
+    """Where the checkpoint of this task is, or may come to be, and its pending writes."""
+    places = places_of(conf)
+    given = (
+        bool(conf.get(CONFIG_KEY_RESUME_MAP))
+        or conf[CONFIG_KEY_SCRATCHPAD].get_null_resume(False) is not None
+    )
+    # With "exit" it is not saved before the end, else perhaps in the background.
+    in_time = conf.get(CONFIG_KEY_DURABILITY) == "exit" or not given
+    for pause in (0.0,) if in_time else (0.0, *PAUSES):
+        yield _Wait(pause)
+        for place in places:
+            if (saved := (yield _Get(place))) is not None:
+                return [place], saved.pending_writes or ()
+    if not in_time:
+        raise RuntimeError(_NO_CHECKPOINT)
+    return places, ()
 
 
 def _question(op: Ask, ask: str, after: int) -> Question:

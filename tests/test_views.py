@@ -1,0 +1,173 @@
+"""What contracts are shown, and what the history shows, cannot be changed by those who look at it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypedDict, cast
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+from pydantic import BaseModel
+
+from arbiter import ArbiterOS, EvaluationResult, History
+from arbiter.checkers import ApprovalChecker
+from tests.support import MODES, Judge, Spy, chain, run, thread
+
+
+@dataclass
+class Order:
+    amount: int
+    lines: list[int] = field(default_factory=list[int])
+
+
+class PaidBy(BaseModel):
+    amount: int
+    tags: list[str] = []
+
+
+class Account:
+    """It holds what cannot be copied."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+        self.lines = [amount]
+        self.lock = threading.Lock()
+
+
+def _bump_dict(order: Any) -> None:
+    order["amount"] = 1_000_000
+
+
+def _bump_object(order: Any) -> None:
+    order.amount = 1_000_000
+    getattr(order, "lines", []).append(1)
+
+
+ORDERS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], None]]] = {
+    "dict": ({"amount": 5}, lambda order: order["amount"], _bump_dict),
+    "list": ([5], lambda order: order[0], lambda order: order.__setitem__(0, 1_000_000)),
+    "tuple of dicts": (
+        ({"amount": 5},),
+        lambda order: order[0]["amount"],
+        lambda order: _bump_dict(order[0]),
+    ),
+    "proxy": (
+        MappingProxyType({"of": {"amount": 5}}),
+        lambda order: order["of"]["amount"],
+        lambda order: _bump_dict(order["of"]),
+    ),
+    "dataclass": (Order(5), lambda order: order.amount, _bump_object),
+    "model": (PaidBy(amount=5), lambda order: order.amount, _bump_object),
+    "message": (
+        AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": 5}, "id": "1"}]),
+        lambda order: order.tool_calls[0]["args"]["amount"],
+        lambda order: _bump_dict(order.tool_calls[0]["args"]),
+    ),
+    "with a lock in it": (Account(5), lambda order: order.lines[0] + order.amount - 5, _bump_object),
+    "set of objects": (
+        {Account(5)},
+        lambda order: max(account.amount for account in order),
+        lambda order: _bump_object(next(iter(order))),
+    ),
+}
+
+
+@MODES
+@pytest.mark.parametrize("door", ["own history", "thread", "view", "output"])
+@pytest.mark.parametrize("shape", ORDERS)
+def test_nobody_can_change_the_state_by_way_of_the_history(shape: str, door: str, mode: str) -> None:
+    made, amount_in, change = ORDERS[shape]
+    order = copy_of(made)
+    arbiter_os = ArbiterOS()
+
+    def tamper(history: History) -> EvaluationResult:
+        items: dict[str, Callable[[], Any]] = {
+            "own history": lambda: arbiter_os.history.entries[-1][-1].input_state,
+            "thread": lambda: arbiter_os.history_of(thread_id="1").entries[-1][-1].input_state,
+            "view": lambda: history.entries[-1][-1].input_state,
+            "output": lambda: arbiter_os.history.entries[-1][-1].output_state,
+        }
+        state = items[door]()
+        reaches: list[Callable[[], Any]] = [lambda: state["order"], lambda: next(iter(state.values()))]
+        for reach in reaches:
+            with suppress(TypeError, AttributeError):
+                change(reach())
+        return EvaluationResult(1.0, True)
+
+    class Shop(TypedDict):
+        order: Any
+
+    paid: list[Any] = []
+
+    def check(state: Shop) -> Shop:
+        return {"order": state["order"]}
+
+    def pay(state: Shop) -> Shop:
+        paid.append(amount_in(state["order"]))
+        return state
+
+    builder = StateGraph(Shop)
+    builder.add_node("check", check)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "check")
+    builder.add_edge("check", "pay")
+    arbiter_os.add_evaluator(Judge("tamper", tamper, target_nodes=["check"], durable=True))
+    app = arbiter_os.govern(builder.compile())
+    run(app, {"order": order}, thread("1"), mode=mode)
+    assert paid == [amount_in(made)]
+
+
+def copy_of(value: Any) -> Any:
+    if isinstance(value, MappingProxyType):
+        return MappingProxyType(copy.deepcopy(dict(cast(Any, value))))
+    try:
+        return copy.deepcopy(value)
+    except TypeError:
+        return {Account(5)} if isinstance(value, set) else Account(5)
+
+
+def test_what_contracts_answered_cannot_be_changed_in_the_history() -> None:
+    """Neither for those who read it later nor for the next run, if a contract answers with the same object again."""
+    checker = ApprovalChecker("boss", approvers=["alice"], target_nodes=["a"])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(checker)
+    found = {"tags": ["x"]}
+    arbiter_os.add_evaluator(Judge("e", lambda _: EvaluationResult(1.0, True, metadata=found), durable=True))
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    app.invoke({"log": []}, thread("1"))
+    (item,) = arbiter_os.history.items()
+    payload: Any = item.check_policy_results["boss"].payload
+    with pytest.raises(TypeError):
+        payload["approvers"].append("mallory")
+    with pytest.raises(TypeError):
+        payload.update(approvers=["mallory"])
+    app.invoke(Command(resume={"type": "approve", "by": "alice"}), thread("1"))
+    (item,) = arbiter_os.history.items()
+    metadata: Any = item.evaluation_results["e"].metadata
+    with pytest.raises(TypeError):
+        metadata["tags"].append("y")
+    assert metadata == {"tags": ["x"]}
+
+
+def test_a_recorded_state_is_equal_to_a_plain_one_and_travels_as_one() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a")))
+    app.invoke({"log": ["x"], "amount": 5})
+    state = arbiter_os.history.entries[-1][-1].input_state
+    plain = {"log": ["x"], "amount": 5}
+    assert state == plain
+    assert plain == state
+    assert repr(state) == repr(plain)
+    assert json.loads(json.dumps(state)) == plain
+    assert type(pickle.loads(pickle.dumps(state))) is dict
+    assert type(copy.deepcopy(state)["log"]) is list
