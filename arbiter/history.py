@@ -333,14 +333,14 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         """Copies of what an item is made of, apart from the run that goes on. Waits for the evaluations."""
         record = self._record
         if self._evaluations is None:
-            return _copied(record, copier, settled(record.evaluations, copier)), self._view, None
-        return _copied(record, copier, _traced(record)), self._view, settled(self._evaluations, copier)
+            return _copied(record, copier, settled(record.evaluations, copier)), None
+        return _copied(record, copier, _traced(record)), settled(self._evaluations, copier)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HistoryItem, self.parts(for_pickle())
 
     def __copy__(self) -> HistoryItem:
-        return HistoryItem(self._record, self._view, self._evaluations)
+        return HistoryItem(self._record, self._evaluations)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HistoryItem:
         return HistoryItem(*self.parts(for_deep_copy(memo)))
@@ -357,7 +357,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
 
 share_layout(HistoryItem, "_evaluations", "_input", "_output")
-ItemParts = tuple[Record, bool, Results | None]
+ItemParts = tuple[Record, Results | None]
 _OF_THE_RUN = frozenset({"raw", "drafts", "sharers"})
 """What a record holds for the run that goes on."""
 
@@ -720,7 +720,7 @@ class CausalHistory(History):
         return None if step is None else self._past.steps - step + 1
 
     def _copied(self, copier: Copier) -> tuple[Any, ...]:
-        record, _, evaluations = self._own.parts(copier)
+        record, evaluations = self._own.parts(copier)
         known = {fact["id"]: self._run.log.by_id.get(fact["id"]) for fact in self._past.facts()}
         # Of what is committed the view shows the results that were committed: those of the record wait for nobody.
         records = {

@@ -324,24 +324,26 @@ def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
 
 
 def _copied_where_possible(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy of what holds something that cannot be copied: a lock, a socket, a generator. That itself is shared."""
-    if (known := id(value)) in memo or len(memo) > _MOST_COPIED:
-        return memo.get(known, value)
-    memo[known] = twin = value
-    kind: Any = type(value)
+    """A copy of what holds something that cannot be copied: a lock, a socket, a generator. That itself is shared, and so
+    is what lets go of something at its end: a copy of it would do so too."""
+    given: Any = value
+    known, kind = id(given), cast(Any, type(given))
+    if known in memo or len(memo) > _MOST_COPIED:
+        return memo.get(known, given)
+    twin: Any = given
+    memo[known] = given
     try:
         if kind is dict:
             memo[known] = twin = {}
-            twin.update((key, _deepcopy(part, memo)) for key, part in value.items())
+            twin.update((key, _deepcopy(part, memo)) for key, part in given.items())
         elif kind is list:
             memo[known] = twin = []
-            twin.extend(_deepcopy(part, memo) for part in value)
+            twin.extend(_deepcopy(part, memo) for part in given)
         elif kind in (tuple, set, frozenset):
-            memo[known] = twin = kind([_deepcopy(part, memo) for part in value])
-        elif hasattr(value, "__dict__") and (twin := copy.copy(value)) is not value:
-            memo[known] = twin
-            for name, part in [*vars(value).items()]:
-                vars(twin)[name] = _deepcopy(part, memo)
+            memo[known] = twin = kind([_deepcopy(part, memo) for part in given])
+        elif hasattr(given, "__dict__") and not hasattr(given, "__del__"):
+            memo[known] = twin = copy.copy(given)
+            vars(twin).update({name: _deepcopy(part, memo) for name, part in vars(given).items()})
     except Exception:
         return memo[known]
     return twin
