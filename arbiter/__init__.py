@@ -5,6 +5,7 @@ from arbiter.advisors import EvaluatorGate, FeedbackAdvisor
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.checkers import HistoryPolicyChecker
 from arbiter.errors import (
+    AmbiguousHistoryError,
     ArbiterError,
     ArbiterWarning,
     ConfigurationError,
@@ -29,6 +30,7 @@ from arbiter.version import __version__
 
 __all__ = [
     "Advisor",
+    "AmbiguousHistoryError",
     "ArbiterError",
     "ArbiterOS",
     "ArbiterWarning",

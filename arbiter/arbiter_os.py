@@ -33,7 +33,7 @@ from arbiter.history import RunHistory
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.lifecycle import Schemas, Settings
 from arbiter.policy import PolicyChecker, PolicyRouter
-from arbiter.recorder import Recorder
+from arbiter.recorder import KEEP_THREADS, Recorder
 from arbiter.registry import Registry
 from arbiter.shadow import ShadowReport
 from arbiter.states import Snapshot
@@ -68,7 +68,9 @@ G = TypeVar("G", bound=Graph)
 class ArbiterOS:
     """Governs LangGraph graphs. One of these can govern many graphs, threads and concurrent runs.
 
-    `keep` bounds how many items of each thread stay in memory (None: all); totals stay exact.
+    `keep` bounds how many items of each thread stay in memory (None: all); totals stay exact. `keep_threads` bounds the
+    threads whose items stay (None: all); the one that ran longest ago is forgotten first. Items hold the states of
+    their nodes, so these two bound what an `ArbiterOS` keeps alive.
     `snapshot` says what the history keeps of a node's input and output: a `"shallow"` copy, a `"deep"` one, or a
     `"digest"` of each field. `strict` refuses to govern a graph with a node that has no instruction.
     `facts` is how many facts about past node runs a checkpoint carries; see docs/design/history.md.
@@ -78,12 +80,14 @@ class ArbiterOS:
         self,
         *,
         keep: int | None = 1000,
+        keep_threads: int | None = KEEP_THREADS,
         snapshot: Snapshot = "shallow",
         strict: bool = False,
         facts: int = KEEP,
         clock: Callable[[], float] = time.time,
     ) -> None:
         _whole("keep", keep, none=True)
+        _whole("keep_threads", keep_threads, none=True)
         _whole("facts", facts)
         if snapshot not in ("shallow", "deep", "digest"):
             raise ConfigurationError(f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'.")
@@ -92,7 +96,7 @@ class ArbiterOS:
         registry = Registry()
         self._coverage = Coverage(registry)
         settings = Settings(snapshot, self._background, facts, clock)
-        self._core = Core(registry, Recorder(keep), settings, self._coverage.report)
+        self._core = Core(registry, Recorder(keep, keep_threads), settings, self._coverage.report)
         self._constitution: Constitution | None = None
         self._source: _Source | None = None
         self._lock = threading.RLock()
@@ -533,11 +537,12 @@ class ArbiterOS:
 
     @property
     def history(self) -> RunHistory:
-        """The run of the current context, else the latest run."""
+        """The run of the current context; without one, the latest run. Raises `AmbiguousHistoryError` if that may be
+        somebody else's, because several threads are known or runs overlapped."""
         return self._core.recorder.current()
 
     def history_of(self, *, thread_id: str) -> RunHistory:
-        """All runs of that thread that are in memory."""
+        """All runs of that thread that are in memory. Warns if the thread may have been forgotten."""
         return self._core.recorder.of_thread(str(thread_id))
 
     def drain(self, timeout: float | None = None) -> bool:

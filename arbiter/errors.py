@@ -14,6 +14,7 @@
     ├── OutputSchemaError (ValueError)          a node returned what its output schema refuses
     ├── CorrectionError (RuntimeError)          a correction gate gave up, or failed
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
+    ├── AmbiguousHistoryError (LookupError)     `arbiter_os.history` where several threads run
     └── EvaluationError (RuntimeError)          an evaluation that failed, for a reader who insists
 
 `ArbiterWarning` (UserWarning) is for what does nothing, or less than it seems: a rule that applies to no node.
@@ -283,3 +284,15 @@ class EvaluationError(ArbiterError, RuntimeError):
         self.evaluator = evaluator
         self.node = node
         super().__init__(message)
+
+
+class AmbiguousHistoryError(ArbiterError, LookupError):
+    """`arbiter_os.history` was read where no run has begun, and several threads are known: the latest run may be
+    somebody else's."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no run has begun in this context, and this ArbiterOS governs several threads, so that the latest run may "
+            "be somebody else's. Ask for a thread: arbiter_os.history_of(thread_id=...). (A graph that runs in a "
+            "task of its own, as with asyncio.wait_for, gather and create_task, begins its run in that task.)"
+        )

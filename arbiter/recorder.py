@@ -8,6 +8,7 @@ a resume continues the run that it resumes, in this process or another, and a fo
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
@@ -17,11 +18,12 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
+from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
 from arbiter.facts import Fact, Past, Value
 from arbiter.history import Kind, Record, RunHistory, kind_of, record_from, task_order
 from arbiter.instructions import Instruction
 
-KEEP_THREADS = 1000
+KEEP_THREADS = 200
 _MOST_UNCOUNTED = 256
 _MOST_UNFINISHED = 1000
 _MOST_IDENTIFIED = 1000
@@ -230,14 +232,20 @@ _alive: weakref.WeakValueDictionary[int, Recorder] = weakref.WeakValueDictionary
 class Recorder:
     """All histories of one `ArbiterOS`."""
 
-    def __init__(self, keep: int | None) -> None:
+    def __init__(self, keep: int | None, keep_threads: int | None = KEEP_THREADS) -> None:
         self.uid = next(_uids)
         _alive[self.uid] = self
         self.keep = keep
+        self.keep_threads: float = inf if keep_threads is None else keep_threads
         self._lock = threading.Lock()
         self._threads: OrderedDict[str, ThreadLog] = OrderedDict()
         self._functional: OrderedDict[tuple[str | None, str], Run] = OrderedDict()
-        self._latest: Run | None = None
+        self.latest: Run | None = None
+        """The run that began last."""
+        self.is_shared = False
+        """Whether several threads are known, or runs without a thread have overlapped: then the latest run may be
+        somebody else's."""
+        self._forgotten = False
 
     def log_of(self, thread_id: str | None) -> ThreadLog:
         if thread_id is None:
@@ -246,8 +254,9 @@ class Recorder:
             log = self._threads.get(thread_id)
             if log is None:
                 log = self._threads[thread_id] = ThreadLog(thread_id, self.keep)
-                if len(self._threads) > KEEP_THREADS:
+                if len(self._threads) > self.keep_threads:
                     self._threads.popitem(last=False)
+                    self._forgotten = True
             else:
                 self._threads.move_to_end(thread_id)
             return log
@@ -275,8 +284,22 @@ class Recorder:
         )
         if run is None or not continues:
             run = log.new_run(epoch, past)
-        self._latest = run
+        self._began(run)
         return run
+
+    def _began(self, run: Run) -> None:
+        before, self.latest = self.latest, run
+        if before is None or before is run or self.is_shared:
+            return
+        if before.log.thread_id != run.log.thread_id:
+            self.is_shared = True
+        elif run.log.thread_id is None:
+            self.is_shared = any(record.status == "running" for record in list(before.records))
+
+    def goes_on(self, run: Run) -> None:
+        """A node of a run that is not the latest begins."""
+        if run.log.thread_id is None and run.records:
+            self.is_shared = True
 
     def plain_run(self) -> Run:
         """The run of governed functions that are called in this context without a graph."""
@@ -289,7 +312,7 @@ class Recorder:
             log = self.log_of(None)
             loop.join(log.new_run(PLAIN, Past({})))
         assert loop.run is not None
-        self._latest = loop.run
+        self._began(loop.run)
         return loop.run
 
     def functional_run(self, thread_id: str | None, root: str) -> Run:
@@ -300,23 +323,33 @@ class Recorder:
             run = self.log_of(thread_id).new_run(PLAIN, Past({}))
             with self._lock:
                 run = self._functional.setdefault((thread_id, root), run)
-                if len(self._functional) > KEEP_THREADS:
+                if len(self._functional) > self.keep_threads:
                     self._functional.popitem(last=False)
         if (loop := _current.get().get(self.uid)) is not None:
             loop.run = run  # the caller's own: its context was inherited
-        self._latest = run
+        self._began(run)
         return run
 
     def current(self) -> RunHistory:
-        """The history of the run of the current context, else of the latest."""
+        """The history of the run of the current context; without one, of the latest run. Raises
+        `AmbiguousHistoryError` if that may be somebody else's."""
         loop = _current.get().get(self.uid)
         run = None if loop is None else loop.run or loop.fallback
-        run = run or self._latest
+        if run is None and self.is_shared:
+            raise AmbiguousHistoryError()
+        run = run or self.latest
         return RunHistory([], {}) if run is None else run.history()
 
     def of_thread(self, thread_id: str) -> RunHistory:
         with self._lock:
             log = self._threads.get(thread_id)
+        if log is None and self._forgotten:
+            warnings.warn(
+                f"the history has no thread {thread_id!r}. It may have been forgotten: "
+                f"ArbiterOS(keep_threads={self.keep_threads}) keeps the newest {self.keep_threads} threads in memory.",
+                ArbiterWarning,
+                stacklevel=4,
+            )
         return RunHistory([], {}) if log is None else log.history()
 
 

@@ -241,10 +241,10 @@ def restore(stored: Value) -> tuple[Value, Rows]:
     of_row, of_results, of_text, since, took, steps = columns
     since[0] = header["at"]
     times, steps = list(accumulate(since)), list(accumulate(steps))
-    rows, results, texts = (_from_one(header[name]) for name in ("rows", "results", "texts"))
+    rows, results, texts = _from_one(header["rows"]), _from_one(header["results"]), _from_one(header["texts"])
     totals: Value = header["totals"]
     first = totals["seq"] - len(times) + 1
-    cells: Iterator[tuple[int, ...]] = zip(of_row, of_results, of_text, times, took, steps, strict=True)
+    cells = zip(*(of_row, of_results, of_text, times, took, steps), strict=True)
     facts = [
         {
             "id": f"{_PACKED}{first + place}@{at}",

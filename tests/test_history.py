@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import json
 import sys
 import threading
+import weakref
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import UTC
 from typing import Any
 
@@ -21,7 +24,16 @@ from langgraph.types import RetryPolicy, Send
 from pydantic import BaseModel
 from rich.console import Console
 
-from arbiter import ArbiterOS, EvaluationResult, EvaluationRouter, History
+from arbiter import (
+    AmbiguousHistoryError,
+    ArbiterOS,
+    ConfigurationError,
+    EvaluationResult,
+    EvaluationRouter,
+    History,
+    PolicyViolationError,
+)
+from arbiter.errors import ArbiterWarning
 from arbiter.facts import KEEP, NO_PAST
 from arbiter.history import Record
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
@@ -116,7 +128,6 @@ def test_runs_and_threads_are_kept_apart(mode: str) -> None:
     app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
     for name in ("1", "2", "1"):
         run(app, {"log": [name]}, thread(name), mode=mode)
-        assert arbiter_os.history.count() == 2
     assert arbiter_os.history_of(thread_id="1").count() == 4
     assert arbiter_os.history_of(thread_id="2").count() == 2
     assert arbiter_os.history_of(thread_id="3").count() == 0
@@ -124,8 +135,126 @@ def test_runs_and_threads_are_kept_apart(mode: str) -> None:
     # Reading a state runs nothing, and is no run.
     app.get_state(thread("2"))
     app.update_state(thread("2"), {"log": ["x"]}, as_node="b")
-    assert arbiter_os.history.count() == 2
-    assert arbiter_os.history.entries[0][0].input_state["log"][0] == "1"
+    assert arbiter_os.history_of(thread_id="2").count() == 2
+    assert arbiter_os.history_of(thread_id="2").entries[0][0].input_state["log"][0] == "2"
+
+
+def test_the_history_of_the_context_is_the_run_that_began_in_it() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    for name in ("1", "2", "1"):
+        app.invoke({"log": [name]}, thread(name))
+        assert arbiter_os.history.entries[-1][-1].input_state["log"][-1] == name
+
+
+def test_one_thread_at_a_time_has_a_latest_run() -> None:
+    """Wherever it ran: in an event loop of its own, in another task, or in another OS thread."""
+    configs: list[Any] = [thread("1"), {}]
+    for config in configs:
+        arbiter_os = ArbiterOS()
+        app: Any = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver() if config else None))
+        for number in range(3):
+            asyncio.run(app.ainvoke({"log": [str(number)]}, config))
+            assert arbiter_os.history.entries[-1][-1].input_state["log"][-1] == str(number)
+        worker = threading.Thread(target=app.invoke, args=({"log": ["3"]}, config))
+        worker.start()
+        worker.join()
+        assert arbiter_os.history.entries[-1][-1].input_state["log"][-1] == "3"
+
+
+def waited_for(running: Any) -> Awaitable[Any]:
+    return asyncio.wait_for(running, 30)
+
+
+WAYS: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "wait_for": waited_for,
+    "task": asyncio.create_task,
+    "gather": asyncio.gather,
+}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_never_shows_the_history_of_another_request(way: str, named: bool) -> None:
+    """`arbiter_os.history` is the request's own run or an error that names `history_of`."""
+    arbiter_os = ArbiterOS()
+
+    async def slow(state: Any) -> Any:
+        await asyncio.sleep(0.001)
+        return {"amount": state["amount"]}
+
+    app = arbiter_os.govern(chain(slow, Spy("b"), checkpointer=InMemorySaver() if named else None))
+
+    async def request(number: int) -> None:
+        config: Any = thread(str(number)) if named else None
+        await asyncio.sleep(0.001 * (number % 3))
+        await WAYS[way](app.ainvoke({"log": [], "amount": number}, config))
+        if named:
+            own = arbiter_os.history_of(thread_id=str(number))
+            assert own.entries[0][0].input_state["amount"] == number
+        with pytest.raises(AmbiguousHistoryError, match=r"history_of\(thread_id="):
+            _ = arbiter_os.history
+
+    async def serve() -> None:
+        await asyncio.gather(*(request(number) for number in range(20)))
+
+    asyncio.run(serve())
+
+
+def test_a_server_that_awaits_a_graph_in_its_own_task_sees_its_own_run() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a")))
+
+    async def request(number: int) -> None:
+        await app.ainvoke({"log": [], "amount": number})
+        assert arbiter_os.history.entries[0][0].input_state["amount"] == number
+
+    async def serve() -> None:
+        await asyncio.gather(*(request(number) for number in range(20)))
+
+    asyncio.run(serve())
+
+
+def test_threads_that_ran_longest_ago_are_forgotten_first() -> None:
+    """`keep_threads` bounds what stays in memory. Asking for a forgotten thread warns."""
+    arbiter_os = ArbiterOS(keep_threads=3)
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    for name in ("0", "1", "2", "0", "3", "4"):
+        app.invoke({"log": []}, thread(name))
+    assert [arbiter_os.history_of(thread_id=name).count() for name in ("0", "3", "4")] == [2, 1, 1]
+    with pytest.warns(ArbiterWarning, match="keep_threads=3"):
+        assert arbiter_os.history_of(thread_id="1").count() == 0
+    with pytest.raises(ConfigurationError, match="keep_threads"):
+        ArbiterOS(keep_threads=0)
+
+
+def test_what_stays_in_memory_is_bounded() -> None:
+    """Neither a loop of denials nor many short threads keep more than `keep` and `keep_threads` allow."""
+
+    class Large(str):
+        __slots__ = ("__weakref__",)
+
+    def first(state: Any) -> Any:
+        return {}
+
+    def second(state: Any) -> Any:
+        raise AssertionError("it is denied")
+
+    alive: weakref.WeakSet[Large] = weakref.WeakSet()
+    arbiter_os = ArbiterOS(keep=5, keep_threads=4)
+    arbiter_os.add_policy_checker(Check("no", lambda h: h.entries[-1][-1].node != "second"))
+    app = arbiter_os.govern(chain(first, second))
+
+    def once(number: int) -> None:
+        text = Large(f"text {number}")
+        alive.add(text)
+        with pytest.raises(PolicyViolationError):
+            app.invoke({"log": [text]}, thread(str(number) if number < 30 else "one"))
+
+    for number in range(60):
+        once(number)
+    gc.collect()
+    assert len(alive) <= 5 + 4
 
 
 @MODES

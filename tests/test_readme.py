@@ -28,6 +28,7 @@ from rich.console import Console
 
 from arbiter import (
     Advisor,
+    AmbiguousHistoryError,
     ArbiterError,
     ArbiterOS,
     ConfigurationError,
@@ -647,8 +648,8 @@ def test_gates_give_up(mode: str) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """`keep` bounds how many items of a thread stay in memory (`None` keeps all); `count`
-    stays exact."""
+    """`keep` bounds how many items of a thread stay in memory, `keep_threads` how many threads
+    (`None` keeps all); `count` stays exact."""
     for keep, kept in ((2, 2), (None, 3)):
         arbiter_os = ArbiterOS(keep=keep)
         app = arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c")), {"a": GENERATE})
@@ -660,13 +661,18 @@ def test_memory_is_bounded() -> None:
 
 @MODES
 def test_histories_are_kept_apart(mode: str) -> None:
-    """`arbiter_os.history` is the run of the current context, else the latest run.
-    `arbiter_os.history_of(thread_id=...)` has all runs of a thread."""
+    """`arbiter_os.history` is the run of the current context; where none has begun, it is the latest run, or an
+    `AmbiguousHistoryError` if that may be somebody else's. `arbiter_os.history_of(thread_id=...)` has all runs of a
+    thread."""
     arbiter_os = ArbiterOS()
     app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
     for name in ("x", "x", "y"):
         run(app, {"log": []}, thread(name), mode=mode)
-    assert arbiter_os.history.count() == 2
+    if mode == "sync":
+        assert arbiter_os.history.count() == 2
+    else:
+        with pytest.raises(AmbiguousHistoryError):
+            _ = arbiter_os.history
     assert arbiter_os.history_of(thread_id="x").count() == 4
     assert arbiter_os.history_of(thread_id="y").count() == 2
 

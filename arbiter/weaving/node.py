@@ -214,6 +214,8 @@ class Visit(NodeRun):
             parent = None
             past = ledger.past
             run = loop.run or _bound(loop, conf, past, step, task, path)
+            if core.recorder.latest is not run:
+                core.recorder.goes_on(run)
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
         if NS_SEP in namespace:
             namespace = namespace.rpartition(NS_SEP)[0]
