@@ -81,6 +81,12 @@ class CorrectionGate(Contract):
         `history.entries[-1][-1].output_state` is the draft too."""
         raise NotImplementedError
 
+    def judges_input(self, history: History) -> bool:
+        """Whether what the node is given is a draft, too, which has to be judged before the body runs: of a tool that
+        sends it, say. Then `review` is asked with it as draft, and 0 as attempt: it takes it, takes other values of its
+        fields in its place, or gives up. The body cannot be asked to write it again."""
+        return False
+
     def resume(self, history: History, kept: Sequence[Any]) -> str:
         """The feedback to go on with when the run paused or crashed after drafts had been sent back, and the feedback
         that they were sent back with is gone with its process.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self, get_args
 from weakref import WeakKeyDictionary
 
@@ -57,6 +57,9 @@ class Contract:
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         nodes, instructions = self.target_nodes, self.target_instructions
         return (nodes is None or node in nodes) and (instructions is None or instruction in instructions)
+
+    def governs(self, nodes: Collection[str]) -> None:
+        """Called for each graph that is governed, with the names of the nodes that this applies to."""
 
     @property
     def enforced(self) -> bool:

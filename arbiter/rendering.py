@@ -32,7 +32,7 @@ from enum import Enum
 from functools import lru_cache
 from itertools import chain, islice
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
@@ -687,6 +687,30 @@ def _cropped(line: _Line, cells: int) -> _Line:
     return tuple(spans)
 
 
+_PASSED = frozenset({"passed", "passed_after_retry", "corrected"})
+
+
+def _scores_of(gating: Mapping[str, Any]) -> Iterator[str]:
+    """What was looked at, as far as a gate's details have the shape of those that ship."""
+    checks: Any = gating.get("dimension_scores")
+    for name in checks if isinstance(checks, dict) else ():  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(checks[name], dict):
+            continue
+        check = cast("dict[str, Any]", checks[name])
+        score, threshold = check.get("score"), check.get("threshold")
+        if not isinstance(score, int | float):
+            yield f"{name} {check.get('status')}"
+        elif isinstance(threshold, int | float) and score < threshold:
+            yield f"{name} {score:.4g} of {threshold:g}"
+        else:
+            yield f"{name} {score:.4g}"
+    if isinstance(similarity := gating.get("similarity_score"), int | float):
+        yield f"similarity {similarity:.2f}"
+    attempts: Any = gating.get("attempts")
+    if isinstance(attempts, Sized) and len(attempts) > 1:
+        yield f"attempt {gating.get('attempt_number')} of {len(attempts)}"
+
+
 # --- The page: boxes, items and their sections ---
 
 
@@ -774,8 +798,19 @@ class _Page:
             yield from self._entry(mark, f"{name}: " if reason else name, reason, style)
 
     def _corrections(self, item: HistoryItem) -> Iterator[_Line]:
+        yield from self._gating(getattr(item, "gating", {}))  # a row of another history may have none
         for correction in item.corrections:
             yield from self._entry("-", "", _plain_text(correction), _UNSURE)
+
+    def _gating(self, gating: Mapping[str, Any]) -> Iterator[_Line]:
+        """What a gate says about the draft that was taken: its outcome, and its scores."""
+        outcome = gating.get("outcome")
+        if not isinstance(outcome, str):
+            return
+        mark, style = (self._ink.tick, _GOOD) if outcome in _PASSED else (self._ink.cross, _BAD)
+        text = _plain_text(", ".join(_scores_of(gating)))
+        head = f"gate: {self._name(outcome)}" + (" - " if text else "")
+        yield from self._entry(mark, head, text, style)
 
     def _routes(self, item: HistoryItem) -> Iterator[_Line]:
         taken = item.redirected_to

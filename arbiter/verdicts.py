@@ -106,7 +106,7 @@ class Correction:
 
     `keep` is JSON-able data about a draft that is sent back, which the checkpointer keeps until the node is done:
     should the run pause or crash before the next attempt, the gate is handed it again. `details` are what the history
-    shows of the decision (`HistoryItem.gating`).
+    shows of the decision (`HistoryItem.gating`). `problem`, what kept the gate from judging, is shown by its `errors`.
     """
 
     kind: Literal["commit", "retry", "give_up"]
@@ -116,6 +116,7 @@ class Correction:
     attempt: int | None = None
     keep: Any = None
     details: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    problem: str = ""
 
     @staticmethod
     def commit(*output: Any, details: Mapping[str, Any] = _NOTHING) -> Correction:

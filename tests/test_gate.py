@@ -1060,7 +1060,8 @@ def test_statistics_are_counted_from_the_actions() -> None:
         "timeout_pass_through": 1,
         "rejected": 0,
     }
-    assert (found.total_actions, found.original_pass_rate) == (5, 2 / 5)
+    assert (found.total_actions, found.judged_count, found.unjudged_count) == (5, 4, 1)
+    assert found.original_pass_rate == 1 / 4
     assert (found.regeneration_attempts, found.regeneration_failure_rate) == (4, 2 / 4)
     assert found.retry_success_rate == 2 / 3
     assert (found.forced_through_count, found.timeout_count, found.similarity_failure_count) == (1, 1, 1)
@@ -1094,7 +1095,9 @@ def test_audit_judges_and_changes_nothing(mode: str) -> None:
     app, gate, arbiter_os = gated(scored({"one": 3}), enabled("adherence"), Speaker("one", "two"))
     gate.mode = "audit"
     assert texts(run(app, hello(), mode=mode))[-1] == "one"
-    assert list(gate.actions) == []
+    (action,) = gate.actions
+    assert (action.outcome, action.enforced, action.corrected_text) == ("forced_through", False, None)
+    assert action.dimension_scores["adherence"].score == 3
     assert "audit: it would retry" in arbiter_os.history.entries[-1][-1].notes["gate persona"]
 
 

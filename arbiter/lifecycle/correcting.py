@@ -17,19 +17,27 @@ from arbiter.lifecycle.requests import Body, Call, Keep, LookBack, Raised, Steps
 from arbiter.lifecycle.routing import parts_of, with_update
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.registry import Seat
-from arbiter.states import as_state, freeze, joined, snapshot, thaw
+from arbiter.states import as_state, freeze, joined, snapshot, thaw, with_fields
 from arbiter.verdicts import Correction
 
 
 def audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
     """Call the body once, and note what the gate would have made of its first draft."""
+    if seat.contract.judges_input(run.view):
+        _audited(run, seat, (yield Call(seat, (run.view, freeze(as_state(run.input)), 0))))
     output = yield Body(run.input)
     draft = draft_in(output)
     if type(draft) is Raised:
         return output
     run.record.output = snapshot(draft, run.settings.snapshot)
     answer = yield Call(seat, (run.view, freeze(as_state(draft)), 1))
+    _audited(run, seat, answer)
+    return output
+
+
+def _audited(run: NodeRun, seat: Seat[Any], answer: Any) -> None:
     if isinstance(answer, Correction):
+        _note(run, seat, answer)
         if answer.kind != "commit" or answer.replaces:
             what = (
                 "have replaced the draft" if answer.kind == "commit" else f"{answer.kind}: {answer.feedback}"
@@ -38,7 +46,6 @@ def audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
     else:
         problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
         run.record.failed(f"gate {seat.name}", problem)
-    return output
 
 
 def draft_in(output: Any) -> Any:
@@ -71,6 +78,8 @@ class SentBack:
 def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
     """Call the body until the gate takes a draft."""
     gate, record = seat.contract, run.record
+    if gate.judges_input(run.view) and (stopped := (yield from _judge_input(run, seat))) is not None:
+        return stopped
     given, lent = run.input, run.lent
     yield from _go_on(run, seat)
     while True:
@@ -97,7 +106,7 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
             )
             record.failed(f"gate {seat.name}", f"{problem}; the draft was let through")
             break
-        record.gating = answer.details
+        _note(run, seat, answer)
         if answer.kind == "commit":
             return _taken(run, seat, answer, output)
         record.corrections = (*record.corrections, answer.feedback)
@@ -125,6 +134,35 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
     for emit in run.streamed:
         emit()
     return output
+
+
+def _judge_input(run: NodeRun, seat: Seat[Any]) -> Steps:
+    """Have the gate judge what the body is given to say. Returns `Raised` if it must not run."""
+    answer = yield Call(seat, (run.view, freeze(as_state(run.input)), 0))
+    if type(answer) is Raised and (
+        isinstance(answer.error, ConfigurationError) or not isinstance(answer.error, Exception)
+    ):
+        return answer
+    if not isinstance(answer, Correction):
+        problem = describe(answer.error) if type(answer) is Raised else f"returned a {type(answer).__name__}"
+        run.record.failed(f"gate {seat.name}", f"{problem}; the input was let through")
+        return None
+    _note(run, seat, answer)
+    if answer.kind == "give_up":
+        reason = answer.feedback or "no reason was given"
+        return Raised(CorrectionError(gate=seat.name, node=run.record.node, reason=reason))
+    if answer.replaces:
+        run.input = with_fields(run.input, thaw(answer.output))
+        run.record.input = snapshot(run.input, run.settings.snapshot)
+    return None
+
+
+def _note(run: NodeRun, seat: Seat[Any], answer: Correction) -> None:
+    """Record what the gate says about its decision."""
+    if answer.details:
+        run.record.gating = answer.details
+    if answer.problem:
+        run.record.failed(f"gate {seat.name}", answer.problem)
 
 
 def _seq(record: Record) -> int:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
 from arbiter.errors import ConfigurationError
 from arbiter.history import CausalHistory, History, HistoryItem
-from arbiter.personas.characters import Persona
+from arbiter.instructions import Instruction
+from arbiter.personas.characters import Names, Persona
 from arbiter.personas.config import GateConfig
 from arbiter.personas.engine import Target
 from arbiter.personas.trajectories import SOMEBODY, Event, LazyEvents, Trajectory, event_of
-from arbiter.states import Digest, overwriting
+from arbiter.states import ROOT, Digest, as_state, overwriting
 
+_log = logging.getLogger("arbiter.personas")
+SPEAKING_TOOLS = ("send_message",)
+_SAID = ("text", "message", "content")
 AgentOf = Callable[[HistoryItem], str | None]
 """Says from a node run which agent acts in it, by name or id; None for nobody who is known."""
 
@@ -30,34 +35,58 @@ class Cast:
 
     `key` is where the conversation is in the state: messages, or texts. An agent is known by the name or the id of its
     persona. Who acts in a node run is what `agent_of` says; without it, whose name or id is the name of the node; else,
-    in the `nodes` that a single agent is bound to, that one, unless one of them has its name. Nobody is guessed.
-    Without any agents each node is one, by its own name.
+    in the `nodes` and `instructions` that a single agent is bound to, that one, unless one of these nodes has its name.
+    Nobody is guessed. Without any agents each node is one, by its own name.
+
+    `speaking_tools` are tools by which an agent speaks: what it says is the argument that a mapping names, else the one
+    called text, message or content.
     """
 
     def __init__(
         self,
-        agents: Iterable[Persona | str] = (),
+        agents: Persona | str | Iterable[Persona | str] = (),
         *,
         key: str = "messages",
         agent_of: AgentOf | None = None,
         channel: str = "",
         nodes: Iterable[str] | None = None,
+        instructions: Iterable[Instruction] | None = None,
+        speaking_tools: Iterable[str] | Mapping[str, str] = SPEAKING_TOOLS,
     ) -> None:
+        given = [agents] if isinstance(agents, str | Persona) else agents
         self.personas = {
             persona.name: persona
-            for persona in (one if isinstance(one, Persona) else Persona(one, "") for one in agents)
+            for persona in (one if isinstance(one, Persona) else Persona(one, "") for one in given)
         }
-        self.aliases = {p.id: p.name for p in self.personas.values() if p.id}
         self.key = key
         self.agent_of = agent_of
         self.channel = channel
         self.nodes = frozenset([nodes] if isinstance(nodes, str) else nodes or ())
+        self.instructions = frozenset(instructions or ())
+        self.known_nodes: set[str] = set()
+        """The nodes of governed graphs in which agents may act."""
+        tools: Any = [speaking_tools] if isinstance(speaking_tools, str) else speaking_tools
+        self.speaking_tools: Mapping[str, str] = (
+            tools if isinstance(tools, Mapping) else dict.fromkeys(tools, "")
+        )
+        self._remember()
+
+    def _remember(self) -> None:
+        self._find = lru_cache(maxsize=1_000)(Names(self.personas.values()).find)
         self._found: OrderedDict[tuple[str, str], _Found] = OrderedDict()
         self._lock = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and deep copies: without what is only remembered."""
+        return {name: part for name, part in vars(self).items() if name not in ("_find", "_found", "_lock")}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._remember()
+
     def name(self, known: str | None) -> str | None:
         """The name of the agent with that name or id; what is no agent's stays as it is."""
-        return None if known is None else self.aliases.get(known, known)
+        return None if known is None else self._find(known) or known
 
     def acting(self, item: HistoryItem) -> str | None:
         """Who acts in that node run; None if that is not known."""
@@ -66,14 +95,30 @@ class Cast:
         found = self.name(item.node)
         if not self.personas or found in self.personas:
             return found
-        return self._bound if item.node in self.nodes else None
+        if not self.nodes and not self.instructions:
+            return None
+        is_target = (not self.nodes or item.node in self.nodes) and (
+            not self.instructions or item.instruction in self.instructions
+        )
+        return self._bound if is_target else None
 
     @property
     def _bound(self) -> str | None:
         """The only agent that there is, where no node has its name."""
-        if len(self.personas) != 1 or any(self.name(node) in self.personas for node in self.nodes):
+        if len(self.personas) != 1 or self._has_own_node(self.nodes or self.known_nodes):
             return None
         return next(iter(self.personas))
+
+    def _has_own_node(self, nodes: Iterable[str]) -> bool:
+        return any(self.name(node) in self.personas for node in nodes)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an agent is known to act in one of the nodes. Without a graph there are none to look at."""
+        if self.agent_of is not None or not self.personas or not self.known_nodes:
+            return True
+        is_bound = bool(self.nodes or self.instructions) and len(self.personas) == 1
+        return is_bound or self._has_own_node(self.known_nodes)
 
     def persona(self, agent: str | None) -> tuple[Persona, ...]:
         """The persona of that agent, if it has one."""
@@ -85,8 +130,32 @@ class Cast:
         return self.trajectory(self.given(history), agent, self.writers(history))
 
     def given(self, history: History) -> Messages:
-        """The messages that the newest node run was given. Raises what `messages_in` raises."""
-        return messages_at(history.entries[-1][-1].input_state, self.key)
+        """The messages that the newest node run was given. Raises what `messages_in` raises.
+
+        What LangChain's agents send to their tools are the calls alone; then it is what the caller was given.
+        """
+        state = history.entries[-1][-1].input_state
+        if (calls := _sent_calls(state)) is None:
+            return messages_at(state, self.key)
+        if part_at(state, "__type") == _WITH_CONTEXT:
+            return messages_at(as_state(part_at(state, "state")), self.key)
+        ids = {call["id"] for call in calls}
+        for item in islice(history.earlier(), _LOOK_BACK):
+            for one in self.wrote(item):
+                if isinstance(one, AIMessage) and any(call["id"] in ids for call in one.tool_calls):
+                    given = messages_at(item.input_state, self.key)
+                    return Messages([*given.parts, one])
+        return Messages([])
+
+    def pending(self, history: History) -> list[Mapping[str, Any]]:
+        """The calls by which an agent is about to speak, of those that the newest node run was given to make."""
+        state = history.entries[-1][-1].input_state
+        calls = _sent_calls(state)
+        if calls is None:
+            value = part_at(state, self.key)
+            last = _parts_of(value)[-1] if isinstance(value, list) and value else None
+            calls = last.tool_calls if isinstance(last, AIMessage) else []
+        return [call for call in calls if self.speech(call) is not None]
 
     def trajectory(
         self,
@@ -112,7 +181,7 @@ class Cast:
             name = None if isinstance(one, str) else one.name
             if not name:
                 name = (writers and writers.of(one)) or alone or SOMEBODY
-            return self.aliases.get(name, name)
+            return self.name(name) or name
 
         def actor_at(slot: int) -> str | None:
             if (thought := thought_at.get(slot)) is not None:
@@ -131,11 +200,31 @@ class Cast:
                     return None
                 return Event("action", speaker(one), one, "TALK", at, self.channel)
             if not (actor := actor_at(slot)):
-                return event_of(one, self.aliases.get(hears, hears), seq=at, channel=self.channel)
+                return event_of(one, self.name(hears) or hears, seq=at, channel=self.channel)
+            if isinstance(one, AIMessage) and (said := self.spoken(one)) is not None:
+                return Event("action", actor, said, "TALK", at, self.channel)
             event = event_of(one, actor, seq=at, channel=self.channel)
             return event and (event if event.actor == actor else replace(event, actor=actor))
 
         return Trajectory(LazyEvents(len(messages) + len(taken), event_at, actor_at))
+
+    def spoken(self, message: AIMessage) -> str | None:
+        """What a message says, with what it says by tools. None if it speaks by none."""
+        said = [text for call in message.tool_calls if (text := self.speech(call)) is not None]
+        return "\n".join(filter(str.strip, [str(message.text), *said])) if said else None
+
+    def speech(self, call: Mapping[str, Any]) -> str | None:
+        """What an agent says by that call of a tool, None if it does not speak by it."""
+        key = self.speech_key(call)
+        return None if key is None else call["args"][key]
+
+    def speech_key(self, call: Mapping[str, Any]) -> str | None:
+        """The argument of a call that is said."""
+        named = self.speaking_tools.get(call["name"])
+        if named is None:
+            return None
+        args = call["args"]
+        return next((key for key in ((named,) if named else _SAID) if isinstance(args.get(key), str)), None)
 
     def writers(self, history: History) -> Writers:
         """Who wrote what has no name in the conversation of the newest node run."""
@@ -182,6 +271,36 @@ class Cast:
         """What a judge is shown: of one agent, or (None) of all."""
         personas = self.persona(agent) if agent is not None else tuple(self.personas.values())
         return Target(trajectory=trajectory, agent=agent, personas=personas, channel=self.channel)
+
+
+def nobody_known(cast: Cast, so: str, name: str) -> LookupError:
+    """The one warning of a contract that does nothing, because no node is known to be an agent's. It is logged, and
+    raised it is among the errors of the item."""
+    agents = ", ".join(map(repr, cast.personas))
+    nodes = ", ".join(map(repr, sorted(cast.known_nodes)))
+    problem = (
+        f"no node is known to be one of {agents}, so {so}. Nodes: {nodes}. Name a node as its agent, or pass "
+        "agent_of= or, for a single agent, target_nodes= or target_instructions="
+    )
+    _log.warning("%r: %s (This is told once.)", name, problem)
+    return LookupError(problem)
+
+
+_WITH_CONTEXT = "tool_call_with_context"
+_LOOK_BACK = 50
+"""In how many node runs before it the caller of a tool is looked for."""
+
+
+def _sent_calls(state: Mapping[str, Any]) -> list[Any] | None:
+    """The calls that were sent to a node to make, None if it was given a state."""
+    if part_at(state, "__type") == _WITH_CONTEXT:
+        return [part_at(state, "tool_call")]
+    sent: Any = part_at(state, ROOT)
+    if isinstance(sent, list) and sent:
+        calls = _parts_of(sent)
+        if all(isinstance(call, dict) and cast(Any, call).get("type") == "tool_call" for call in calls):
+            return calls
+    return None
 
 
 class Writers:
@@ -305,9 +424,13 @@ def messages_in(value: Any) -> Messages:
         return Messages([value])
     if is_single(value):
         return Messages(list(convert_to_messages([value])))
+    return Messages(_parts_of(value))
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """The elements, past the iterator of a read-only view, which copies each."""
     parts: Any = value
-    # Past the iterator of a read-only view, which copies each message.
-    return Messages(list[Any].__getitem__(parts, slice(None)) if isinstance(value, list) else list(parts))
+    return list[Any].__getitem__(parts, slice(None)) if isinstance(value, list) else list(parts)
 
 
 def is_single(value: Any) -> bool:

@@ -16,13 +16,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
 
@@ -38,13 +39,22 @@ from arbiter.personas.asking import Steps
 from arbiter.personas.characters import Persona
 from arbiter.personas.config import Dimension, GateConfig
 from arbiter.personas.conversation import (
+    SPEAKING_TOOLS,
     AgentOf,
     Cast,
     all_configs,
     checked_configs,
     config_for,
 )
-from arbiter.personas.drafts import Draft, commit_nothing, draft_of, similarity_to, with_text
+from arbiter.personas.drafts import (
+    Draft,
+    commit_nothing,
+    draft_of,
+    pending_draft,
+    pending_with_text,
+    similarity_to,
+    with_text,
+)
 from arbiter.personas.engine import (
     NO_TOKENS,
     Judgements,
@@ -102,8 +112,14 @@ class PersonaGate(CorrectionGate):
     `judge` is a judge, a chat model or a text for one. `personas` are the agents; one gate can serve all of them.
     `config` is for all of them, or by agent with "*" for the others; nothing is enabled unless it says so. Which agent
     a draft is of is said by the name of its message, else by `agent_of`, else by the name of the node; a single agent
-    may also be bound to nodes, with `target_nodes`. A draft of nobody who is known is not judged, and its action says
-    so; adherence takes a persona. `key` is where the messages are; a text there is a message, too.
+    is also bound to the nodes of `target_nodes` and `target_instructions`. A draft of nobody who is known is not
+    judged, and its action says so; adherence takes a persona. `key` is where the messages are; a text there is a
+    message, too.
+
+    An agent may also speak by calls of `speaking_tools`: what it says is the argument that a mapping names, else the
+    one called text, message or content. A node that makes such a call (`model`) is gated as one that returns a message.
+    In a node that runs the tools, a text that was not judged before is judged before they run: it passes, is rewritten,
+    forced through or rejected; the agent is not there to write it again.
 
     `propositions` are those of the drafts, which they name as `{{action}}`: a folder with one folder a dimension, a set
     for each dimension, or None for those that ship. `rewriter` is the model for `enable_direct_correction`; after
@@ -118,11 +134,12 @@ class PersonaGate(CorrectionGate):
     def __init__(
         self,
         judge: Judge | ChatModel | str,
-        personas: Iterable[Persona | str] = (),
+        personas: Persona | str | Iterable[Persona | str] = (),
         config: GateConfig | Mapping[str, GateConfig] | None = None,
         *,
         name: str = "persona",
         key: str = "messages",
+        speaking_tools: Iterable[str] | Mapping[str, str] = SPEAKING_TOOLS,
         agent_of: AgentOf | None = None,
         channel: str = "",
         propositions: str | Path | Mapping[str, PropositionSet] | None = None,
@@ -133,7 +150,15 @@ class PersonaGate(CorrectionGate):
         target_nodes: Iterable[str] | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
-        self.cast = Cast(personas, key=key, agent_of=agent_of, channel=channel, nodes=self.target_nodes)
+        self.cast = Cast(
+            personas,
+            key=key,
+            agent_of=agent_of,
+            channel=channel,
+            nodes=self.target_nodes,
+            instructions=self.target_instructions,
+            speaking_tools=speaking_tools,
+        )
         self.messages_key = key
         self.config = checked_configs(config or GateConfig(), self.cast, f"gate {name!r}")
         configs = all_configs(self.config)
@@ -154,13 +179,46 @@ class PersonaGate(CorrectionGate):
         for dimension in sorted(enabled):
             for agent in (None, *agents):
                 self._propositions[dimension, agent] = _propositions(propositions, dimension, agent)
+        self._check_personas()
         self.actions: deque[GatedAction] = deque(maxlen=keep)
+        self._spoken: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        """By thread and id, the calls by which an agent speaks that are judged, and what they are to say instead."""
+        self._told: set[str] = set()
+        self._decided: OrderedDict[str, None] = OrderedDict()
         self._open: OrderedDict[tuple[str, str], _Open] = OrderedDict()
         self._lock = threading.Lock()
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         # With nothing enabled there is no gate at all: no draft is held back, and nothing is spent.
         return self._gates and super().applies_to(node, instruction)
+
+    def governs(self, nodes: Collection[str]) -> None:
+        self.cast.known_nodes.update(nodes)
+
+    def _check_personas(self) -> None:
+        """Raise `ConfigurationError` if adherence is enabled for an agent that has no persona to be held to."""
+        agents: list[str | None] = [*self.cast.personas] or [None]
+        lacking = [
+            agent
+            for agent in agents
+            if "adherence" in config_for(self.config, self.cast, agent).thresholds
+            and self._lacks_persona("adherence", agent)
+        ]
+        if not self.cast.personas and not lacking and not isinstance(self.config, GateConfig):
+            strict = [known for known, config in self.config.items() if "adherence" in config.thresholds]
+            lacking = [known for known in strict if self._lacks_persona("adherence", None)]
+        if lacking:
+            whose = ", ".join(repr(agent) for agent in lacking if agent) or "any agent"
+            raise ConfigurationError(
+                f"gate {self.name!r}: adherence is enabled, and there is no text of a persona for {whose}. "
+                "Pass personas=[Persona(name, description)], or Persona.of('arbiter:ilka') for one that ships."
+            )
+
+    def judges_input(self, history: History) -> bool:
+        calls = self.cast.pending(history)
+        if not calls or not self._gates:
+            return False
+        return any(self._spoken.get(_call_key(history, call["id"]), "") is not None for call in calls)
 
     def review(self, history: History, draft: Mapping[str, Any], attempt: int) -> Correction:
         steps = self._reviewing(history, draft, attempt)
@@ -205,6 +263,8 @@ class PersonaGate(CorrectionGate):
 
     def _reviewing(self, history: History, output: Mapping[str, Any], number: int) -> _Reviewing[Correction]:
         item = history.entries[-1][-1]
+        if number == 0:
+            return (yield from self._reviewing_input(history, item))
         key = _key(history, item)
         known = self._begin(key) if number == 1 else self._known(key)
         # A draft that is written again is the same agent's, whether its message still says so or not.
@@ -237,6 +297,8 @@ class PersonaGate(CorrectionGate):
         if attempt.passed:
             outcome: Outcome = "passed" if number == 1 else "passed_after_retry"
             return case.decided("timeout_pass_through" if attempt.unjudged else outcome, attempt)
+        if not self.enforced:
+            return case.watched(attempt)
         if number < config.drafts:
             return Correction.retry(feedback_on(attempts, config.drafts), keep=attempt.to_note())
         if config.enable_direct_correction:
@@ -253,6 +315,41 @@ class PersonaGate(CorrectionGate):
             return case.decided(
                 "forced_through", best, with_text(self.cast, history, output, best.text or "")
             )
+        return case.decided("forced_through", best)
+
+    def _reviewing_input(self, history: History, item: HistoryItem) -> _Reviewing[Correction]:
+        """Judge what tools are about to say. The agent that called them is not here to write it again."""
+        keys = [_call_key(history, call["id"]) for call in self.cast.pending(history)]
+        if all(key in self._spoken for key in keys):  # the node is tried again
+            text = next((said for key in keys if (said := self._spoken[key]) is not None), "")
+            return Correction.commit(pending_with_text(self.cast, history, text))
+        draft = pending_draft(self.cast, history)
+        config = config_for(self.config, self.cast, draft.agent)
+        minimum = config.minimum_required_qty_of_actions
+        if not config.gates or not draft.text:
+            return Correction.commit()
+        case = _Case(self, history, item, draft, config, [])
+        if draft.agent is None:
+            return case.unknown(1)
+        if len(draft.own(minimum)) < minimum:
+            case.attempts.append(Attempt(number=1, text=draft.text, token_usage=NO_TOKENS))
+            return case.decided("passed", case.attempts[-1])
+        attempt = yield from self._checked(1, draft, config)
+        case.attempts.append(attempt)
+        if attempt.passed:
+            return case.decided("timeout_pass_through" if attempt.unjudged else "passed", attempt)
+        if not self.enforced:
+            return case.decided("forced_through", attempt)
+        if config.enable_direct_correction:
+            rewritten = yield from self._rewritten(case)
+            if rewritten is not None:
+                outcome: Outcome = "timeout_pass_through" if rewritten.unjudged else "corrected"
+                return case.said_instead(outcome, rewritten)
+        if not config.continue_on_failure:
+            return case.decided("rejected", attempt)
+        best = best_of(case.attempts)
+        if best.stage == "rewrite":
+            return case.said_instead("forced_through", best)
         return case.decided("forced_through", best)
 
     def _rewritten(self, case: _Case) -> _Reviewing[Attempt | None]:
@@ -413,8 +510,30 @@ class PersonaGate(CorrectionGate):
     def finished(self, key: tuple[str, str], action: GatedAction) -> None:
         """The action is decided."""
         self._forget(key)
-        if self.enforced:
-            self.actions.append(action)
+        self.actions.append(action)
+
+    def remember(self, history: History, draft: Draft, text: str | None = None) -> None:
+        """The calls of a draft, by which it speaks, are judged; `text` is what is to be said in their place."""
+        with self._lock:
+            for id in draft.calls:
+                self._spoken[_call_key(history, id)] = text
+            while len(self._spoken) > _OPEN:
+                self._spoken.popitem(last=False)
+
+    def new_id(self, item: HistoryItem) -> str:
+        """The id of an action: that of its node run, with an addition if the node run is tried again."""
+        with self._lock:
+            is_new = item.attempt == 1 and item.id not in self._decided
+            self._decided[item.id] = None
+            while len(self._decided) > _OPEN:
+                self._decided.popitem(last=False)
+        return item.id if is_new else f"{item.id}-{uuid4().hex[:12]}"
+
+    def tell(self, about: str, problem: str) -> None:
+        """Warn, once about each thing."""
+        if about not in self._told:
+            self._told.add(about)
+            _log.warning("gate %r: %s (This is told once.)", self.name, problem)
 
 
 @dataclass(slots=True)
@@ -443,15 +562,57 @@ class _Case:
         self.attempts.append(attempt)
         return self.decided("timeout_pass_through", attempt)
 
+    def said_instead(self, outcome: Outcome, taken: Attempt) -> Correction:
+        """As `decided`, for a text that tools say instead of that which they were given."""
+        text = taken.text or ""
+        correction = self.decided(outcome, taken, pending_with_text(self.gate.cast, self.history, text))
+        self.gate.remember(self.history, self.draft, text)
+        return correction
+
+    def watched(self, failed: Attempt) -> Correction:
+        """In audit mode a draft that fails is committed, and the item says what would have become of it."""
+        correction = self.decided("forced_through", failed)
+        if self.config.drafts > 1:
+            return replace(correction, kind="retry", feedback=feedback_on(self.attempts, self.config.drafts))
+        return correction if self.config.continue_on_failure else replace(correction, kind="give_up")
+
+    @property
+    def not_judged(self) -> str:
+        """Why the last draft was not judged on some dimension; "" if it was judged on all."""
+        failed = {
+            name: check.reasoning for name, check in self.attempts[-1].checks.items() if check.score is None
+        }
+        return "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+
     def decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> Correction:
         """Record the action, and say what is to be committed: the draft `taken`, or `output` instead."""
+        problem = self.problem
+        if problem:
+            self.gate.tell(problem.partition(":")[0], problem)
+        elif self.not_judged:
+            problem = f"the draft was not judged: {self.not_judged}"
+            self.gate.tell(
+                "judge",
+                f"its judge cannot be reached or read, so drafts pass unjudged: {self.not_judged}. "
+                "See the judge's own logs, judge_timeout, and gate.statistics().",
+            )
+        if outcome != "rejected":
+            self.gate.remember(self.history, self.draft)
+        return replace(self._decided(outcome, taken, *output), problem=problem)
+
+    def _decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> Correction:
         judged = bool(taken.checks) or taken.similarity is not None
         original = self.attempts[0].text
         changed = outcome != "rejected" and taken.number > 1
-        thread = self.history.thread_id if isinstance(self.history, CausalHistory) else None
+        causal = self.history if isinstance(self.history, CausalHistory) else None
+        thread = None if causal is None else causal.thread_id
+        persona = self.gate.cast.personas.get(self.draft.agent or "")
         action = GatedAction(
-            id=self.item.id,
+            id=self.gate.new_id(self.item),
+            item_id=self.item.id,
+            run_id=None if causal is None else causal.run_id,
             agent=self.draft.agent,
+            agent_id=None if persona is None else persona.id or None,
             node=self.item.node,
             thread_id=thread,
             at=datetime.now(UTC),
@@ -462,13 +623,12 @@ class _Case:
             dimension_scores=taken.checks,
             similarity_score=taken.similarity,
             total_score=taken.total if judged else None,
+            enforced=self.gate.enforced,
             token_usage=total_usage(attempt.token_usage for attempt in self.attempts),
             calls=sum(attempt.calls for attempt in self.attempts),
             attempts=tuple(self.attempts),
             problem=self.problem,
         )
-        if self.problem:
-            _log.warning("gate %r: %s", self.gate.name, self.problem)
         self.gate.finished(_key(self.history, self.item), action)
         details = action.to_dict()
         if outcome == "rejected":
@@ -545,6 +705,11 @@ def _propositions(
     return load_propositions(
         pack_folder("evaluators").joinpath("actions") if source is None else source, dimension, agent
     )
+
+
+def _call_key(history: History, id: Any) -> tuple[str, str]:
+    run = (history.thread_id or history.run_id) if isinstance(history, CausalHistory) else ""
+    return run, str(id)
 
 
 def _key(history: History, item: HistoryItem) -> tuple[str, str]:

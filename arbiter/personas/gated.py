@@ -39,8 +39,27 @@ class DimensionCheck:
         return self.score is None or self.score >= self.threshold
 
     def to_dict(self) -> dict[str, Any]:
-        """Score, reasoning and status."""
-        return {"score": self.score, "reasoning": self.reasoning, "status": self.status}
+        """Plain data."""
+        return {
+            "score": self.score,
+            "threshold": self.threshold,
+            "passed": self.passed,
+            "reasoning": self.reasoning,
+            "status": self.status,
+            "recommended": [list(pair) for pair in self.recommended],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DimensionCheck:
+        """What `to_dict` gave."""
+        pairs = tuple((reasoning, recommendation) for reasoning, recommendation in data["recommended"])
+        return cls(
+            score=data["score"],
+            threshold=data["threshold"],
+            status=data["status"],
+            reasoning=data["reasoning"],
+            recommended=pairs,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +103,40 @@ class Attempt:
             check.threshold if check.score is None else check.score for check in self.checks.values()
         )
 
+    @property
+    def judged(self) -> bool:
+        """Whether something was looked at, and either failed, or passed on all dimensions that are enabled."""
+        looked_at = bool(self.checks) or self.similarity is not None
+        return looked_at and (not self.passed or not self.unjudged)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "number": self.number,
+            "stage": self.stage,
+            "text": self.text,
+            "checks": {name: check.to_dict() for name, check in self.checks.items()},
+            "similarity": self.similarity,
+            "most_similarity": self.most_similarity,
+            "similar_to": self.similar_to,
+            "passed": self.passed,
+            "total_score": self.total,
+            "calls": self.calls,
+            "token_usage": _usage(self.token_usage),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Attempt:
+        """What `to_dict` gave."""
+        known = {name: data[name] for name in ("number", "stage", "text", "similarity", "most_similarity")}
+        return cls(
+            **known,
+            checks={name: DimensionCheck.from_dict(check) for name, check in data["checks"].items()},
+            similar_to=data["similar_to"],
+            calls=data["calls"],
+            token_usage=data["token_usage"],
+        )
+
     def to_note(self) -> dict[str, Any]:
         """The numbers, as plain data, without a word of what was said."""
         return {
@@ -117,6 +170,10 @@ class Attempt:
 class GatedAction:
     """One action that went through a gate, once it was decided.
 
+    `id` is the action's own; `item_id` names the node run in the history, whose tries are actions of their own.
+    `run_id` names the run in its process. `enforced` is False in audit mode: the draft was judged, and whatever was
+    found, it was committed as it is.
+
     `attempt_number` is that of the draft that was taken (of a rejected action: of the last one), and the scores are
     its. `original_text` is the first draft, None if a process that has crashed wrote it; `corrected_text` is what was
     committed, None where that is the first draft or nothing. `total_score` is None where nothing was judged.
@@ -125,9 +182,12 @@ class GatedAction:
     """
 
     id: str
+    item_id: str
     agent: str | None
+    agent_id: str | None
     node: str
     thread_id: str | None
+    run_id: str | None
     at: datetime
     outcome: Outcome
     attempt_number: int
@@ -139,15 +199,19 @@ class GatedAction:
     token_usage: UsageMetadata | None
     calls: int
     attempts: tuple[Attempt, ...]
+    enforced: bool = True
     problem: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, one row."""
         return {
             "id": self.id,
+            "item_id": self.item_id,
             "agent": self.agent,
+            "agent_id": self.agent_id,
             "node": self.node,
             "thread_id": self.thread_id,
+            "run_id": self.run_id,
             "at": self.at.isoformat(),
             "outcome": self.outcome,
             "attempt_number": self.attempt_number,
@@ -156,19 +220,24 @@ class GatedAction:
             "dimension_scores": {name: check.to_dict() for name, check in self.dimension_scores.items()},
             "similarity_score": self.similarity_score,
             "total_score": self.total_score,
-            "token_usage": None if self.token_usage is None else dict(self.token_usage),
+            "token_usage": _usage(self.token_usage),
             "calls": self.calls,
+            "enforced": self.enforced,
             "problem": self.problem,
-            "attempts": [
-                {
-                    "text": attempt.text,
-                    "total_score": attempt.total,
-                    "passed": attempt.passed,
-                    **attempt.to_note(),
-                }
-                for attempt in self.attempts
-            ],
+            "attempts": [attempt.to_dict() for attempt in self.attempts],
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GatedAction:
+        """What `to_dict` gave, also after JSON."""
+        scores = data["dimension_scores"]
+        known: dict[str, Any] = {
+            **data,
+            "at": datetime.fromisoformat(data["at"]),
+            "dimension_scores": {name: DimensionCheck.from_dict(check) for name, check in scores.items()},
+            "attempts": tuple(Attempt.from_dict(attempt) for attempt in data["attempts"]),
+        }
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +255,8 @@ class DimensionStatistics:
 class GateStatistics:
     """What a number of gated actions come to. A rate of nothing is None.
 
+    Rates are over drafts that were judged: a draft that passed because the judge failed, or because nothing was looked
+    at, has not passed. `judged_count` counts the actions whose first draft was judged, `unjudged_count` the others.
     `original_pass_rate` is the share of actions that passed with the first draft. A *regeneration* is a draft after
     the first; `regeneration_failure_rate` is the share of those that failed, `retry_success_rate` the share of the
     actions that needed one and passed with one. `timeout_count` counts the actions that passed because the judge
@@ -194,6 +265,8 @@ class GateStatistics:
     """
 
     total_actions: int
+    judged_count: int
+    unjudged_count: int
     original_pass_rate: float | None
     regeneration_attempts: int
     regeneration_failure_rate: float | None
@@ -211,20 +284,27 @@ class GateStatistics:
 
     @classmethod
     def of(cls, actions: Iterable[GatedAction]) -> GateStatistics:
-        """Count. Actions on which nothing was looked at count as passed."""
+        """Count."""
         rows = tuple(actions)
         attempts = [attempt for row in rows for attempt in row.attempts]
         drafts = [attempt for attempt in attempts if attempt.stage == "draft"]
         again = [attempt for attempt in drafts if attempt.number > 1]
+        first = [row.attempts[0] for row in rows if row.attempts and row.attempts[0].judged]
         retried = [row for row in rows if any(a.number > 1 and a.stage == "draft" for a in row.attempts)]
+        retried = [row for row in retried if row.attempts[-1].judged or row.attempts[-1].text == ""]
+        judged_again = [attempt for attempt in again if attempt.judged]
         rewrites = [attempt.total for attempt in attempts if attempt.stage == "rewrite"]
         fixed = sum(row.attempts[-1].stage == "draft" and row.attempts[-1].passed for row in retried)
         scores = [attempt.total for attempt in again]
         return cls(
             total_actions=len(rows),
-            original_pass_rate=_share(sum(not r.attempts or r.attempts[0].passed for r in rows), len(rows)),
+            judged_count=len(first),
+            unjudged_count=len(rows) - len(first),
+            original_pass_rate=_share(sum(attempt.passed for attempt in first), len(first)),
             regeneration_attempts=len(again),
-            regeneration_failure_rate=_share(sum(not attempt.passed for attempt in again), len(again)),
+            regeneration_failure_rate=_share(
+                sum(not attempt.passed for attempt in judged_again), len(judged_again)
+            ),
             retry_success_rate=_share(fixed, len(retried)),
             forced_through_count=sum(row.outcome == "forced_through" for row in rows),
             rejected_count=sum(row.outcome == "rejected" for row in rows),
@@ -251,6 +331,10 @@ def _dimension(name: str, attempts: Iterable[Attempt]) -> DimensionStatistics | 
         errors=sum(check.status == "error" for check in checks),
         mean=_mean(scores),
     )
+
+
+def _usage(usage: UsageMetadata | None) -> dict[str, Any] | None:
+    return None if usage is None else dict(usage)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -12,7 +12,7 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable, iscoroutine
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
@@ -25,7 +25,7 @@ from arbiter.models import ChatModel
 from arbiter.personas.answers import HIGHEST
 from arbiter.personas.asking import Steps
 from arbiter.personas.characters import Persona
-from arbiter.personas.conversation import AgentOf, Cast, Messages, Writers
+from arbiter.personas.conversation import AgentOf, Cast, Messages, Writers, nobody_known
 from arbiter.personas.engine import JudgeResult, PropositionEngine, Target
 from arbiter.personas.judges import Judge
 from arbiter.personas.propositions import Proposition, variables_in
@@ -85,6 +85,7 @@ class _Interventions(Advisor):
         self._lock = threading.Lock()
         self._steps: OrderedDict[Any, _Step] = OrderedDict()
         self._waiting: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
+        self._warned = False
         self._given: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._kept: OrderedDict[tuple[str, str], list[tuple[int, str]]] = OrderedDict()
 
@@ -100,6 +101,9 @@ class _Interventions(Advisor):
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         return bool(self.interventions) and super().applies_to(node, instruction)
+
+    def governs(self, nodes: Collection[str]) -> None:
+        self.cast.known_nodes.update(nodes)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
         key, item = _step_of(history)
@@ -148,8 +152,14 @@ class _Interventions(Advisor):
 
     def _matters(self, item: HistoryItem) -> bool:
         """Whether an agent acts in that node run, as far as agents are known."""
-        unknown = not self.cast.personas and self.cast.agent_of is None
-        return unknown or self.cast.acting(item) is not None
+        if not self.cast.personas and self.cast.agent_of is None:
+            return True
+        if self.cast.acting(item) is not None:
+            return True
+        if not self._warned and not self.cast.is_known:
+            self._warned = True
+            raise nobody_known(self.cast, "it is never evaluated", self.name)
+        return False
 
     def _new_step(self, key: Any) -> _Step:
         step = self._steps[key] = _Step()
@@ -309,7 +319,12 @@ class Intervention(_Interventions):
         super().__init__(name, target_instructions, target_nodes)
         given = [targets] if isinstance(targets, Persona | str) else list(targets)
         self.cast = Cast(
-            [*given, *agents], key=key, agent_of=agent_of, channel=channel, nodes=self.target_nodes
+            [*given, *agents],
+            key=key,
+            agent_of=agent_of,
+            channel=channel,
+            nodes=self.target_nodes,
+            instructions=self.target_instructions,
         )
         self.messages_key = key
         self.agents = [one.name if isinstance(one, Persona) else one for one in given]
@@ -490,6 +505,7 @@ class InterventionBatch(_Interventions):
                 agent_of=first.agent_of,
                 channel=first.channel,
                 nodes=self.target_nodes,
+                instructions=self.target_instructions,
             )
         self.cast = cast
         self.messages_key = cast.key

@@ -116,7 +116,17 @@ def _reply(answer: Answer[Any]) -> JudgeReply:
 
 def judge_of(value: Judge | ChatModel | str) -> Judge:
     """`value` itself if it is a judge, else a `ChatJudge`. Raises `ConfigurationError`."""
-    return value if isinstance(value, Judge) else ChatJudge(value)
+    if isinstance(value, Judge):
+        return value
+    given: Any = value
+    for has, lacks in (("judge", "ajudge"), ("ajudge", "judge")):
+        if callable(getattr(given, has, None)) and not callable(getattr(given, lacks, None)):
+            name = type(given).__name__
+            also = "async " if lacks == "ajudge" else ""
+            raise ConfigurationError(
+                f"the judge {name} has no method {lacks!r}. Define {also}def {lacks}(self, request) -> JudgeReply, too."
+            )
+    return ChatJudge(value)
 
 
 # Recordings ---------------------------------------------------------------------------------------

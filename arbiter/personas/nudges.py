@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 from itertools import combinations
 from typing import Any, Literal
 
+from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel
 from arbiter.personas.characters import Persona
@@ -92,9 +93,7 @@ def anti_convergence(
         .set_effect(effect)
         for threshold, group in thresholds.items()
     ]
-    return InterventionBatch(
-        each, name=name, cast=Cast(known, nodes=targets.get("target_nodes"), **_of_cast(settings)), **targets
-    )
+    return InterventionBatch(each, name=name, cast=_cast_of(known, settings, targets), **targets)
 
 
 def variety(
@@ -138,6 +137,15 @@ def _limits(
     config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, agent: str
 ) -> GateConfig | None:
     return None if config is None else config_for(config, cast, agent)
+
+
+def _cast_of(
+    agents: Iterable[Persona | str], settings: Mapping[str, Any], targets: Mapping[Any, Any]
+) -> Cast:
+    contract = Contract("cast", **targets)
+    return Cast(
+        agents, nodes=contract.target_nodes, instructions=contract.target_instructions, **_of_cast(settings)
+    )
 
 
 def _of_cast(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from arbiter.advice import Advisor
@@ -12,7 +12,14 @@ from arbiter.instructions import Instruction
 from arbiter.models import quote
 from arbiter.personas.characters import Persona
 from arbiter.personas.config import GateConfig
-from arbiter.personas.conversation import AgentOf, Cast, all_configs, checked_configs, config_for
+from arbiter.personas.conversation import (
+    AgentOf,
+    Cast,
+    all_configs,
+    checked_configs,
+    config_for,
+    nobody_known,
+)
 from arbiter.personas.texts import ngrams, repetition, tokens
 
 RECENT = 5
@@ -32,7 +39,7 @@ class RepetitionSuppressor(Advisor):
 
     def __init__(
         self,
-        agents: Iterable[Persona | str] = (),
+        agents: Persona | str | Iterable[Persona | str] = (),
         config: GateConfig | Mapping[str, GateConfig] | None = None,
         *,
         name: str = "repetition",
@@ -42,7 +49,14 @@ class RepetitionSuppressor(Advisor):
         target_nodes: Iterable[str] | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
-        self.cast = Cast(agents, key=key, agent_of=agent_of, nodes=self.target_nodes)
+        self.cast = Cast(
+            agents,
+            key=key,
+            agent_of=agent_of,
+            nodes=self.target_nodes,
+            instructions=self.target_instructions,
+        )
+        self._warned = False
         self.messages_key = key
         enabled = GateConfig(repetition_suppression_enabled=True) if config is None else config
         self.config = checked_configs(enabled, self.cast, f"advisor {name!r}")
@@ -51,13 +65,17 @@ class RepetitionSuppressor(Advisor):
         on = any(config.repetition_suppression_enabled for config in all_configs(self.config))
         return on and super().applies_to(node, instruction)
 
+    def governs(self, nodes: Collection[str]) -> None:
+        self.cast.known_nodes.update(nodes)
+
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
         item = history.entries[-1][-1]
         agent = self.cast.acting(item)
         config = config_for(self.config, self.cast, agent)
-        if not config.repetition_suppression_enabled:
-            return None
-        if agent is None:
+        if agent is None and not self._warned and not self.cast.is_known:
+            self._warned = True
+            raise nobody_known(self.cast, "no repetition is looked for", self.name)
+        if not config.repetition_suppression_enabled or agent is None:
             return None
         messages = [event.text for event in self.cast.before(history, agent).actions_of(agent, last=RECENT)]
         if len(messages) < 2 or repetition(messages, 3) <= config.repetition_threshold:

@@ -16,7 +16,7 @@ from langgraph.pregel._read import PregelNode
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from arbiter.advice import CorrectionGate
+from arbiter.advice import Advisor, CorrectionGate
 from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError, nearest
 from arbiter.evaluation import NodeEvaluator
@@ -243,6 +243,22 @@ def check_registered(registry: Registry, graph: Graph, rule: Rules) -> None:
     for contract in contracts:
         check_contract(contract, registry, graph, rule)
     _check_gates([seat.contract for seat in registry.gates], graph, rule)
+    lasting: list[Contract] = [seat.contract for seat in registry.advisors]
+    lasting += [seat.contract for seat in registry.gates]
+    for contract in lasting:
+        _introduce(contract, graph, rule)
+
+
+def _introduce(contract: Contract, graph: Graph, rule: Rules) -> None:
+    """Tell a contract which nodes it governs."""
+    contract.governs(
+        {
+            name
+            for path, level in levels(graph)
+            for name, node in governed_nodes(level).items()
+            if contract.applies_to(name, rule(path, name, node).instruction)
+        }
+    )
 
 
 def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: Rules) -> None:
@@ -250,6 +266,8 @@ def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: R
     and no node gets a second correction gate."""
     if isinstance(contract, CorrectionGate):
         _check_gates([*(seat.contract for seat in registry.gates), contract], graph, rule)
+    if isinstance(contract, CorrectionGate | Advisor):
+        _introduce(contract, graph, rule)
     if contract.mode == "off":
         return
     applying: list[Graph] = []

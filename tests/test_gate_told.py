@@ -1,0 +1,470 @@
+"""What was not judged has not passed, and somebody is told; and whoever speaks is found, also by a tool."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import pickle
+from typing import Any
+
+import pytest
+from langchain import agents as langchain_agents_module
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+from rich.console import Console
+
+from arbiter import ArbiterOS
+from arbiter.errors import ConfigurationError, CorrectionError
+from arbiter.instructions import RESPOND
+from arbiter.personas import (
+    Cast,
+    GatedAction,
+    Intervention,
+    InterventionBatch,
+    Persona,
+    PersonaGate,
+    Proposition,
+    PropositionSet,
+    RepetitionSuppressor,
+    variety,
+)
+from tests.gate_support import PAM, Chat, Speaker, chat, enabled, gated, hello, scored, texts
+from tests.personas_support import JIM, Says, prompt_of, scores
+from tests.scripted import Scripted
+from tests.support import MODES, run, thread
+
+langchain_agents: Any = langchain_agents_module
+
+# A judge that cannot be reached or read -----------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("answer", [PermissionError("401"), None, {"nonsense": 1}])
+def test_a_judge_that_cannot_be_reached_is_told(
+    answer: Any, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning a gate; each item says so, and the statistics count no such draft as passed."""
+    app, gate, arbiter_os = gated(Says(answer), enabled("adherence", "fluency"), Speaker("Fine"))
+    with caplog.at_level(logging.WARNING, "arbiter"):
+        for _ in range(3):
+            assert texts(run(app, hello(), mode=mode))[-1] == "Fine"
+            item = arbiter_os.history.entries[-1][-1]
+            assert "adherence" in item.errors["gate persona"]
+            assert "fluency" in item.errors["gate persona"]
+    warned = [record for record in caplog.records if record.name.startswith("arbiter.personas")]
+    assert len(warned) == 1
+    assert "cannot be reached or read" in warned[0].getMessage()
+    found = gate.statistics()
+    assert (found.total_actions, found.judged_count, found.unjudged_count) == (3, 0, 3)
+    assert (found.original_pass_rate, found.timeout_count) == (None, 3)
+    assert {name: (d.judged, d.errors) for name, d in found.dimensions.items()} == {
+        "adherence": (0, 3),
+        "fluency": (0, 3),
+    }
+
+
+def test_a_rate_is_of_what_was_judged() -> None:
+    """A draft before the minimum of actions is looked at by nobody, so it is no part of a rate."""
+    config = enabled("adherence", minimum_required_qty_of_actions=1)
+    app, gate, _ = gated(scored({}), config, Speaker("Fine"))
+    app.invoke(hello())
+    assert (gate.statistics().original_pass_rate, gate.statistics().unjudged_count) == (None, 1)
+    app.invoke(hello("own"))
+    assert (gate.statistics().original_pass_rate, gate.statistics().judged_count) == (1.0, 1)
+
+
+def printed(arbiter_os: ArbiterOS) -> str:
+    file = io.StringIO()
+    arbiter_os.history.pprint(Console(width=200, file=file))
+    return file.getvalue()
+
+
+def test_the_printed_history_shows_what_became_of_a_draft() -> None:
+    app, _, arbiter_os = gated(
+        scored({"bad": {"adherence": 2}}), enabled("adherence", "fluency", "similarity"), Speaker("bad")
+    )
+    app.invoke(hello())
+    text = printed(arbiter_os)
+    assert "gate: forced_through - adherence 2 of 7, fluency 9, similarity 0.00, attempt 1 of 3" in text
+    app, _, arbiter_os = gated(Says(None), enabled("adherence"), Speaker("bad"))
+    app.invoke(hello())
+    assert "gate: timeout_pass_through - adherence error" in printed(arbiter_os)
+    app, _, arbiter_os = gated(scored({}), enabled("adherence"), Speaker("good"))
+    app.invoke(hello())
+    assert "gate: passed - adherence 9" in printed(arbiter_os)
+
+
+def test_a_gate_and_an_advisor_can_be_copied() -> None:
+    for contract in (
+        PersonaGate(scored({}), [JIM], enabled("fluency")),
+        RepetitionSuppressor([JIM]),
+        Intervention(JIM).set_effect("Sing."),
+    ):
+        for one in (copy.deepcopy(contract), copy.copy(contract)):
+            assert one.cast.name("jim") == "Jim"
+    gate = copy.deepcopy(PersonaGate(Says(None), [JIM], enabled("similarity")))
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    arbiter_os.govern(chat(Speaker("x"))).invoke(hello())
+    assert len(gate.actions) == 1
+    assert pickle.loads(pickle.dumps(Cast([JIM]))).name("jim") == "Jim"
+
+
+# What can be known before the run -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("personas", [(), ["Jim"], [JIM, "Pam"], ["arbiter:ilka"]])
+def test_adherence_takes_the_text_of_a_persona(personas: Any) -> None:
+    with pytest.raises(ConfigurationError, match="no text of a persona"):
+        PersonaGate(scored({}), personas, enabled("adherence"))
+    with pytest.raises(ConfigurationError, match="no text of a persona"):
+        PersonaGate(scored({}), personas, {"*": enabled("adherence")})
+
+
+def test_adherence_takes_no_persona_where_no_claim_shows_it() -> None:
+    """Nor from an agent for whom it is not enabled."""
+    own = {"adherence": PropositionSet("adherence", [Proposition("p", "{{action}}", include_personas=False)])}
+    assert PersonaGate(scored({}), (), enabled("adherence"), propositions=own)
+    config = {"jim": enabled("adherence"), "*": enabled("fluency")}
+    assert PersonaGate(scored({}), [JIM, "Pam"], config)
+
+
+def test_a_text_is_one_agent() -> None:
+    assert list(PersonaGate(scored({}), "Jim", enabled("fluency")).cast.personas) == ["Jim"]
+    assert list(RepetitionSuppressor("Jim").cast.personas) == ["Jim"]
+    assert list(PersonaGate(scored({}), JIM).cast.personas) == ["Jim"]
+
+
+def test_a_judge_that_lacks_a_method_is_told_which() -> None:
+    class Half:
+        def judge(self, request: Any) -> Any: ...
+
+    class Other:
+        async def ajudge(self, request: Any) -> Any: ...
+
+    half: Any = Half()
+    with pytest.raises(ConfigurationError, match=r"Half has no method 'ajudge'.*async def ajudge"):
+        PersonaGate(half, [JIM], enabled("fluency"))
+    half = Other()
+    with pytest.raises(ConfigurationError, match="Other has no method 'judge'"):
+        PersonaGate(half, [JIM], enabled("fluency"))
+
+
+@MODES
+@pytest.mark.parametrize("kind", ["intervention", "batch", "repetition", "variety"])
+def test_an_intervention_where_nobody_is_known_to_speak_is_told(
+    kind: str, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the nodes and the remedy; nothing else of the run changes."""
+    one = Intervention([JIM, PAM]).set_functional_precondition(lambda targets: True).set_effect("Sing.")
+    advisors: dict[str, Any] = {
+        "intervention": one,
+        "batch": InterventionBatch([one]),
+        "repetition": RepetitionSuppressor([JIM, PAM]),
+        "variety": variety([JIM, PAM], Says(scores())),
+    }
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(advisors[kind])
+    speak = Speaker("x", name="speak")
+    app = arbiter_os.govern(chat(speak, Speaker("y", name="again")))
+    with caplog.at_level(logging.WARNING, "arbiter"):
+        run(app, hello(), mode=mode)
+        run(app, hello(), mode=mode)
+    warned = [record for record in caplog.records if record.name == "arbiter.personas"]
+    assert len(warned) == 1
+    assert "no node is known to be one of 'Jim', 'Pam'" in warned[0].getMessage()
+    assert "'again', 'speak'" in warned[0].getMessage()
+    assert "agent_of=" in warned[0].getMessage()
+    assert speak.calls == 2
+
+
+def test_a_helper_node_beside_an_agents_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(RepetitionSuppressor([JIM, PAM]))
+    app = arbiter_os.govern(chat(Speaker("x", name="prepare"), Speaker("y")))
+    with caplog.at_level(logging.WARNING, "arbiter"):
+        app.invoke(hello())
+    assert not caplog.records
+    assert not arbiter_os.history.entries[0][0].errors
+
+
+# The first graph of a newcomer --------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("node", ["chatbot", "model"])
+def test_a_single_persona_is_gated_by_instruction(node: str, mode: str) -> None:
+    """Unnamed messages of a node of another name, and nothing said about who speaks."""
+    judge = scored({"one": 2})
+    speak = Speaker("one", "two", name=node)
+    gate = PersonaGate(judge, [JIM], enabled("adherence"), target_instructions=[RESPOND])
+    nudge = Intervention(JIM, target_instructions=["RESPOND"])
+    nudge.set_functional_precondition(lambda t: True).set_effect("Sing.")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    arbiter_os.add_advisor(nudge)
+    arbiter_os.add_advisor(RepetitionSuppressor([JIM], target_instructions=[RESPOND]))
+    arbiter_os.add_advisor(variety([JIM], Says(scores()), target_instructions=[RESPOND]))
+    said = "I like paper a lot indeed"
+    assert (
+        texts(run(arbiter_os.govern(chat(speak), {node: RESPOND}), hello(said, said), mode=mode))[-1] == "two"
+    )
+    assert [(action.agent, action.outcome) for action in gate.actions] == [("Jim", "passed_after_retry")]
+    assert "Sing." in speak.told()
+    assert "repeating yourself" in speak.told()
+
+
+def test_its_own_node_is_the_only_one_of_an_instruction() -> None:
+    gate = PersonaGate(scored({}), [JIM], enabled("fluency"), target_instructions=[RESPOND])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    app = arbiter_os.govern(
+        chat(Speaker("a", name="narrator"), Speaker("b")), {"narrator": RESPOND, "jim": RESPOND}
+    )
+    app.invoke(hello())
+    assert [action.agent for action in gate.actions] == [None, "Jim"]
+
+
+# Speaking by a tool -------------------------------------------------------------------------------
+
+
+class Post:
+    """A tool that sends, and an agent that calls it with one text after another until it is told that it was sent."""
+
+    def __init__(self, *drafts: str, argument: str = "text") -> None:
+        self.sent: list[str] = []
+        self.drafts = iter(drafts)
+        self.argument = argument
+
+        @tool
+        def send_message(text: str) -> str:
+            """Send a text."""
+            self.sent.append(text)
+            return "sent"
+
+        self.tool = send_message
+
+    def model(self, state: Any) -> Any:
+        if isinstance(state["messages"][-1], ToolMessage):
+            return {"messages": [AIMessage("", id="end")]}
+        call: Any = {"name": "send_message", "args": {"text": next(self.drafts)}, "id": f"c{len(self.sent)}"}
+        return {"messages": [AIMessage("", tool_calls=[call])]}
+
+    def graph(self, **known: Any) -> Any:
+        builder: Any = StateGraph(Chat)
+        builder.add_node("model", self.model)
+        builder.add_node("tools", ToolNode([self.tool]))
+        builder.add_edge(START, "model")
+        builder.add_edge("model", "tools")
+        return builder.compile(**known)
+
+
+def posting(post: Post, judge: Any, *nodes: str, **known: Any) -> tuple[Any, PersonaGate, ArbiterOS]:
+    rewriter = known.pop("rewriter", None)
+    gate = PersonaGate(
+        judge, [JIM], enabled("adherence", "similarity", **known), rewriter=rewriter, target_nodes=nodes
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    return arbiter_os.govern(post.graph()), gate, arbiter_os
+
+
+@MODES
+@pytest.mark.parametrize("nodes", [("model",), ("model", "tools")])
+def test_what_an_agent_is_about_to_send_is_judged_before_it_calls(nodes: Any, mode: str) -> None:
+    """A draft that fails is written again, and the tool sends what passed; nothing is judged twice."""
+    post = Post("bad", "good")
+    judge = scored({"bad": 2})
+    app, gate, _ = posting(post, judge, *nodes)
+    output = run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
+    assert post.sent == ["good"]
+    assert "bad" not in str(output)
+    assert [(a.outcome, a.original_text, a.corrected_text) for a in gate.actions] == [
+        ("passed_after_retry", "bad", "good")
+    ]
+    assert judge.calls == 2
+
+
+@MODES
+def test_a_rewritten_text_is_sent(mode: str) -> None:
+    """By the model's call, or in the node of the tools alone, which has nobody to write it again."""
+    for nodes in (["model"], ["tools"], ["model", "tools"]):
+        post = Post("bad")
+        rewriter = Scripted(answers=["better"])
+        app, gate, _ = posting(
+            post,
+            scored({"bad": 2}),
+            *nodes,
+            rewriter=rewriter,
+            enable_direct_correction=True,
+            enable_regeneration=False,
+        )
+        run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
+        assert post.sent == ["better"]
+        assert [(a.outcome, a.corrected_text) for a in gate.actions] == [("corrected", "better")]
+
+
+@MODES
+@pytest.mark.parametrize(("goes_on", "outcome"), [(True, "forced_through"), (False, "rejected")])
+def test_the_node_of_the_tools_alone_judges_before_they_run(goes_on: bool, outcome: str, mode: str) -> None:
+    post = Post("bad")
+    app, gate, arbiter_os = posting(post, scored({"bad": 2}), "tools", continue_on_failure=goes_on)
+    if goes_on:
+        run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
+    else:
+        with pytest.raises(CorrectionError, match="adherence"):
+            run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
+    assert post.sent == (["bad"] if goes_on else [])
+    assert [(a.outcome, a.node, a.agent) for a in gate.actions] == [(outcome, "tools", "Jim")]
+    assert arbiter_os.history.entries[-1][-1].gating["outcome"] == outcome
+
+
+@MODES
+def test_a_text_that_was_rewritten_is_sent_again_when_the_tool_is_tried_again(mode: str) -> None:
+    post = Post("bad")
+    tries: list[str] = []
+
+    @tool
+    def send_message(text: str) -> str:
+        """Send a text."""
+        tries.append(text)
+        if len(tries) == 1:
+            raise ConnectionError("down")
+        return "sent"
+
+    post.tool = send_message
+    judge = scored({"bad": 2})
+    gate = PersonaGate(
+        judge,
+        [JIM],
+        enabled("adherence", enable_direct_correction=True, enable_regeneration=False),
+        rewriter=Scripted(answers=["better"]),
+        target_nodes=["tools"],
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    app = arbiter_os.govern(post.graph(checkpointer=InMemorySaver()))
+    with pytest.raises(ConnectionError):
+        run(app, {"messages": [HumanMessage("Hello.")]}, thread("1"), mode=mode)
+    run(app, None, thread("1"), mode=mode)
+    assert tries == ["better", "better"]
+    assert (len(gate.actions), judge.calls) == (1, 2)
+
+
+@MODES
+@pytest.mark.parametrize("nodes", [["model"], ["tools"], ["model", "tools"]])
+def test_an_agent_of_langchain_that_speaks_by_a_tool_is_gated(nodes: list[str], mode: str) -> None:
+    post = Post()
+    texts_of = iter(["bad", "bad", "bad"])
+
+    class Model(Scripted):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+        def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+            from langchain_core.outputs import ChatGeneration, ChatResult
+
+            done = any(message.type == "tool" for message in messages)
+            call: Any = {"name": "send_message", "args": {"text": "" if done else next(texts_of)}, "id": "c"}
+            said = AIMessage("", tool_calls=[] if done else [call])
+            return ChatResult(generations=[ChatGeneration(message=said)])
+
+    gate = PersonaGate(scored({"bad": 2}), [JIM], enabled("adherence"), target_nodes=nodes)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    app: Any = arbiter_os.govern(langchain_agents.create_agent(Model(answers=[]), [post.tool]))
+    run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)
+    assert post.sent == ["bad"]
+    assert [action.outcome for action in gate.actions] == ["forced_through"]
+    assert len(gate.actions[0].attempts) == (3 if "model" in nodes else 1)
+
+
+@pytest.mark.parametrize(
+    ("tools", "args", "judged"),
+    [
+        (("send_message",), {"text": "one"}, True),
+        (("send_message",), {"content": "one"}, True),
+        (("say",), {"text": "one"}, False),
+        ({"send_message": "body"}, {"body": "one", "text": "two"}, True),
+        ({"send_message": "body"}, {"text": "one"}, False),
+        ((), {"text": "one"}, False),
+    ],
+)
+def test_the_tools_by_which_an_agent_speaks_can_be_named(tools: Any, args: Any, judged: bool) -> None:
+    judge = scored({"one": 9})
+
+    def jim(state: Any) -> Any:
+        call: Any = {"name": "send_message", "args": args, "id": "1"}
+        return {"messages": [AIMessage("", tool_calls=[call])]}
+
+    gate = PersonaGate(judge, [JIM], enabled("fluency"), speaking_tools=tools)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    arbiter_os.govern(chat(jim)).invoke(hello())
+    assert [action.original_text for action in gate.actions] == (["one"] if judged else [])
+
+
+def test_what_was_sent_by_a_tool_is_what_the_agent_has_said() -> None:
+    """It is in the trajectory, and a copy of it is too similar."""
+    call: Any = {"name": "send_message", "args": {"text": "we should paint the house blue"}, "id": "0"}
+    judge = scored({})
+    app, gate, _ = gated(
+        judge,
+        enabled("similarity", "fluency", max_correction_attempts=0),
+        Speaker("we should paint the house blue"),
+    )
+    said = [AIMessage("", name="Jim", tool_calls=[call]), ToolMessage("sent", tool_call_id="0")]
+    app.invoke({"messages": [HumanMessage("Hello."), *said]})
+    assert gate.actions[0].outcome == "forced_through"
+    assert "Jim acts: [we should paint the house blue]" in prompt_of(judge.asked[0])
+
+
+# The record ---------------------------------------------------------------------------------------
+
+
+@MODES
+def test_each_action_has_an_id_of_its_own(mode: str) -> None:
+    """Also where one node run is tried again after a rejection; and it tells run, thread and agent."""
+    config = enabled("adherence", continue_on_failure=False, max_correction_attempts=0)
+    persona = Persona("Jim Halpert", "A calm salesman.", "jim")
+    app, gate, _ = gated(
+        scored({"x": 2}), config, Speaker("x"), personas=[persona], checkpointer=InMemorySaver()
+    )
+    for given in (hello(), None, None):
+        with pytest.raises(CorrectionError):
+            run(app, given, thread("1"), mode=mode)
+    assert len({action.id for action in gate.actions}) == 3
+    assert len({action.item_id for action in gate.actions}) == 1
+    assert {(a.agent, a.agent_id, a.thread_id) for a in gate.actions} == {("Jim Halpert", "jim", "1")}
+    assert all(action.run_id for action in gate.actions)
+
+
+def test_an_action_is_the_same_after_json() -> None:
+    app, gate, _ = gated(
+        scored({"one": {"adherence": 2}}),
+        enabled("adherence", "fluency", "similarity", "consistency"),
+        Speaker("one", "two"),
+    )
+    app.invoke(hello("own"))
+    action = gate.actions[0]
+    assert GatedAction.from_dict(json.loads(json.dumps(action.to_dict()))) == action
+
+
+@MODES
+def test_audit_keeps_the_record_of_what_it_judged(mode: str) -> None:
+    """A control arm: judged and not corrected. The agent writes once, and what it wrote is committed."""
+    speak = Speaker("bad", "good")
+    app, gate, _ = gated(scored({"bad": 2}), enabled("adherence"), speak)
+    gate.mode = "audit"
+    assert texts(run(app, hello(), mode=mode))[-1] == "bad"
+    assert texts(run(app, hello(), mode=mode))[-1] == "good"
+    assert [(a.outcome, a.enforced, a.total_score) for a in gate.actions] == [
+        ("forced_through", False, 2),
+        ("passed", False, 9),
+    ]
+    assert (speak.calls, gate.statistics().original_pass_rate) == (2, 0.5)
