@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from random import Random
 
@@ -10,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arbiter.errors import ConfigurationError
 from arbiter.personas import (
     average_sentence_length,
     jaccard,
     ngrams,
+    overlaps,
     punctuation_density,
     repeated_ngrams,
     repetition,
@@ -64,16 +69,27 @@ def test_repetition_of_few_messages() -> None:
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "Ä", "you?"]), max_size=7).map(" ".join)
 
 
-@pytest.mark.parametrize("in_blocks", [False, True])
+# Few messages are compared pair by pair. Many are multiplied as matrices: columns that many messages have, and the
+# others, in products and parts of any size.
+WAYS: dict[str, dict[str, int]] = {
+    "pair by pair": {},
+    "matrices": {"_COMMON": 2},
+    "multiplied": {"_COMMON": 0, "_CELLS": 40, "_ROWS": 2},
+    "counted": {"_COMMON": 99, "_CELLS": 1, "_ROWS": 3, "_PAIRS": 2},
+    "numbered again": {"_COMMON": 2, "_LARGEST": 1},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @given(messages=st.lists(WORDS, max_size=8), n=st.integers(1, 5))
-def test_repetition_is_its_definition(in_blocks: bool, messages: list[str], n: int) -> None:
-    """However it is counted: all messages at once, or few at a time."""
+def test_repetition_is_its_definition(way: str, messages: list[str], n: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        if in_blocks:
-            patch.setattr(module, "_BITS", 0)
-            patch.setattr(module, "_NARROW", 2)
-        overlaps = [jaccard(ngrams(one, n), ngrams(two, n)) for one, two in combinations(messages, 2)]
-        mean = math.fsum(overlaps) / len(overlaps) if overlaps else 0.0
+        if way != "pair by pair":
+            patch.setattr(module, "FEW", 0)
+        for name, value in WAYS[way].items():
+            patch.setattr(overlaps, name, value)
+        found = [jaccard(ngrams(one, n), ngrams(two, n)) for one, two in combinations(messages, 2)]
+        mean = math.fsum(found) / len(found) if found else 0.0
         assert repetition(messages, n) == pytest.approx(mean, rel=1e-14)
 
 
@@ -104,31 +120,56 @@ def test_repetition_of_canned_messages_is_its_definition(seed: int) -> None:
     """With phrases that always come together, messages that are equal, and some that share nothing."""
     random = Random(seed)
     canned = [" ".join(random.choices(WORDLIST, k=6)) for _ in range(5)]
-    said = [". ".join(random.choices(canned, k=random.randint(1, 4))) for _ in range(80)] + ["x y z"] * 3
+    said = [". ".join(random.choices(canned, k=random.randint(1, 4))) for _ in range(600)] + ["x y z"] * 3
     overlaps = [jaccard(ngrams(one, 3), ngrams(two, 3)) for one, two in combinations(said, 2)]
     assert repetition(said, 3) == pytest.approx(math.fsum(overlaps) / len(overlaps), rel=1e-14)
 
 
-def canned_messages(sentences: int) -> list[str]:
-    """Four sentences each, out of a few."""
+def canned_messages(sentences: int, words: int = 9, each: int = 4) -> list[str]:
+    """Some sentences each, out of a few."""
     random = Random(1)
-    canned = [" ".join(random.choices(WORDLIST, k=9)) for _ in range(sentences)]
-    return [". ".join(random.choices(canned, k=4)) for _ in range(10_000)]
+    canned = [" ".join(random.choices(WORDLIST, k=words)) for _ in range(sentences)]
+    return [". ".join(random.choices(canned, k=each)) for _ in range(10_000)]
 
 
-def small_vocabulary() -> list[str]:
+def drawn_messages(words: int, vocabulary: list[str]) -> list[str]:
     random = Random(1)
-    return [" ".join(random.choices(WORDLIST[:10], k=20)) for _ in range(10_000)]
+    return [" ".join(random.choices(vocabulary, k=words)) for _ in range(10_000)]
+
+
+def zipf_messages(words: int) -> list[str]:
+    """As people speak: some words all the time, most of them hardly ever."""
+    random = Random(1)
+    return [
+        " ".join(f"w{int(random.paretovariate(0.9)) % 5000}" for _ in range(words)) for _ in range(10_000)
+    ]
 
 
 @pytest.mark.parametrize(
-    "said",
-    [canned_messages(50), canned_messages(200), small_vocabulary()],
-    ids=["50 sentences", "200 sentences", "10 words"],
+    ("messages", "seconds"),
+    [
+        (partial(zipf_messages, 12), 3),
+        (partial(drawn_messages, 12, WORDLIST), 3),
+        (partial(canned_messages, 200, 4, 3), 3),
+        (partial(zipf_messages, 60), 6),
+        (partial(drawn_messages, 60, WORDLIST), 6),
+        (partial(drawn_messages, 60, WORDLIST[:10]), 6),
+        (partial(canned_messages, 200, 10, 6), 6),
+    ],
+    ids=[
+        "12 Zipf",
+        "12 uniform",
+        "12 of templates",
+        "60 Zipf",
+        "60 uniform",
+        "60 of few words",
+        "60 of templates",
+    ],
 )
-def test_ten_thousand_repetitive_messages_take_less_than_three_seconds(said: list[str]) -> None:
-    """Of sentences that come again and again, nearly all pairs share something, and each something else."""
-    with quick(3):
+def test_ten_thousand_messages_take_seconds(messages: Callable[[], list[str]], seconds: float) -> None:
+    """3 s for messages of 12 words and 6 s for 60, whatever they share."""
+    said = messages()
+    with quick(seconds):
         text_statistics(said)
 
 
@@ -141,3 +182,15 @@ def test_ten_thousand_formulaic_messages_take_less_than_three_seconds() -> None:
     with quick(3):
         text_statistics(said)
         vocabulary_similarity({str(number): said[number::4] for number in range(4)})
+
+
+def test_without_numpy_a_few_messages_are_compared_and_more_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = ["a b c d", "a b c e", "x y z w"] * 200
+    with_numpy = repetition(said, 3)
+    monkeypatch.setitem(sys.modules, "arbiter.personas.overlaps", None)
+    assert repetition(said, 3) == pytest.approx(with_numpy, rel=1e-14)
+    monkeypatch.setattr(module, "MOST", 599)
+    with pytest.raises(ConfigurationError, match=r"600 messages takes NumPy.*arbiteros\[stats\]"):
+        repetition(said, 3)
