@@ -195,6 +195,132 @@ def statistics_rows(rounds: int) -> list[Row]:
     return rows
 
 
+# By the length of the conversation ----------------------------------------------------------------
+
+SIZES = (10, 100, 1_000, 3_000)
+PAM = Persona("Pam", "A painter.", "pam")
+GATE = 0.005
+"""What the gate may add to a node run, in seconds of CPU, and how long any contract may hold up the event loop."""
+
+
+class Prompt(Patient):
+    """A judge that answers at once: that nothing is the matter."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def judge(self, request: JudgeRequest) -> JudgeReply:
+        if request.purpose == "check":
+            return JudgeReply(value={"result": False})
+        return self._reply(request)
+
+    async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+        return self.judge(request)
+
+
+CONTRACTS: dict[str, Callable[[ArbiterOS], object]] = {
+    "nothing": lambda _: None,
+    "gate, 4 dimensions": lambda os: os.add_correction_gate(PersonaGate(Prompt(), [JIM, PAM], ALL)),
+    "suppressor": lambda os: os.add_advisor(RepetitionSuppressor([JIM, PAM])),
+    "anti-convergence": lambda os: os.add_advisor(anti_convergence([JIM, PAM], Prompt())),
+    "variety": lambda os: os.add_advisor(variety([JIM, PAM], Prompt())),
+    "adherence, read": lambda os: os.add_evaluator(AdherenceEvaluator(persona=JIM, judge=Prompt())),
+    "consistency, read": lambda os: os.add_evaluator(SelfConsistencyEvaluator(persona=JIM, judge=Prompt())),
+    "fluency, read": lambda os: os.add_evaluator(FluencyEvaluator(persona=JIM, judge=Prompt())),
+    "convergence, read": lambda os: os.add_evaluator(ConvergenceEvaluator(judge=Prompt())),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Seconds of CPU by the size of the conversation: what a contract adds, and how long the event loop waits."""
+
+    name: str
+    sync: tuple[float, ...]
+    stall: tuple[float, ...]
+
+    @property
+    def most(self) -> float:
+        return GATE if self.name.startswith("gate") else float("inf")
+
+
+def talk(size: int) -> dict[str, Any]:
+    said = [
+        AIMessage(f"word{n} other{n} thing", name="Jim" if n % 2 else "Pam", id=str(n)) for n in range(size)
+    ]
+    return {"messages": [HumanMessage("Hello.", id="hello"), *said]}
+
+
+def cpu_of(app: Any, arbiter_os: ArbiterOS, given: dict[str, Any], rounds: int) -> float:
+    best = float("inf")
+    for _ in range(rounds + 1):
+        begun = time.process_time()
+        app.invoke(given)
+        for item in arbiter_os.history.entries[-1]:
+            len(item.evaluation_results)
+        arbiter_os.drain(30)
+        best = min(best, time.process_time() - begun)
+    return best
+
+
+async def stall_of(app: Any, given: dict[str, Any], rounds: int) -> float:
+    """The longest time that another task of the loop had to wait, in CPU time of the loop's thread."""
+    best = float("inf")
+    for _ in range(rounds + 1):
+        longest, on = 0.0, True
+
+        async def beat() -> None:
+            nonlocal longest
+            while on:  # noqa: B023 - awaited in this round
+                begun = time.thread_time()
+                await asyncio.sleep(0)
+                longest = max(longest, time.thread_time() - begun)
+
+        task = asyncio.create_task(beat())
+        await app.ainvoke(given)
+        on = False
+        await task
+        best = min(best, longest)
+    return best
+
+
+def growth_rows(rounds: int) -> list[Growth]:
+    rows: list[Growth] = []
+    bare: list[float] = []
+    for name, add in CONTRACTS.items():
+        taken: list[float] = []
+        stalls: list[float] = []
+        for size in SIZES:
+            arbiter_os = ArbiterOS()
+            add(arbiter_os)
+            app = arbiter_os.govern(speaking())
+            given = talk(size)
+            taken.append(cpu_of(app, arbiter_os, given, rounds))
+            stalls.append(asyncio.run(stall_of(app, given, rounds)))
+        bare = bare or taken
+        added = [max(one - base, 0.0) for one, base in zip(taken, bare, strict=True)]
+        rows.append(Growth(name, tuple(taken if name == "nothing" else added), tuple(stalls)))
+    return rows
+
+
+def growth_table(rows: list[Growth]) -> Table:
+    table = Table("contract", title="CPU milliseconds, by the messages in the state")
+    for what in ("added", "stall"):
+        for size in SIZES:
+            table.add_column(f"{what}\n{size:,}", justify="right")
+    bare = rows[0].stall
+    for row in rows:
+        cells = [_cell(seconds, row.most) for seconds in row.sync]
+        cells += [_cell(seconds, GATE + own) for seconds, own in zip(row.stall, bare, strict=True)]
+        table.add_row(row.name, *cells)
+    return table
+
+
+def _cell(seconds: float, most: float) -> str:
+    shown = f"{seconds * 1e3:.1f}"
+    return shown if seconds <= most else f"[red]{shown}[/red]"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="What measuring and correcting character costs.")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
