@@ -14,6 +14,7 @@ from arbiter.instructions import Instruction
 from arbiter.verdicts import TermsError, Verdict, terms_of
 
 Answer = Verdict | bool | tuple[bool, str]
+OnCaught = Literal["answered", "deny", "continue"]
 OnCap = Literal["continue", "end", "best_attempt"]
 
 
@@ -39,6 +40,11 @@ class PolicyChecker(Contract):
     on_deny: str = "raise"
     reads_history: bool = True
     needs: tuple[str, ...] = ()
+    on_caught: OnCaught = "answered"
+    """What follows where a handler of this checker has stopped a call in a body, and the body has caught the exception
+    and returned an output. With "deny" `on_deny` follows, and the output is not committed; with "continue" the run
+    goes on. "answered": it goes on if the output has a `ToolMessage` that answers the call, so that the model
+    sees the refusal, and is denied otherwise. The item tells of the stop in any case."""
     spends: bool = False
     """Whether what `observe` counts is used up, as money is: then it also counts when the node was in a subgraph of
     which nothing is committed, because the node around it failed or was denied."""
@@ -93,7 +99,7 @@ class PolicyChecker(Contract):
         """LangChain callback handlers for the node's body, asked for once the node is allowed to run.
 
         They see its model and tool calls. One with `raise_error = True` stops a call by raising in
-        `on_tool_start` or `on_llm_start`.
+        `on_tool_start` or `on_llm_start`; `on_caught` says what follows where the body catches that.
         """
         raise NotImplementedError
 
@@ -120,6 +126,11 @@ class PolicyChecker(Contract):
 
     def ensure_valid(self) -> None:
         super().ensure_valid()
+        caught: Any = self.on_caught
+        if caught not in get_args(OnCaught):
+            raise ConfigurationError(
+                f"checker {self.name!r}: on_caught is {caught!r}; expected 'answered', 'deny' or 'continue'."
+            )
         if self.on_deny != "audit" and not stops(self.on_deny):
             raise ConfigurationError(
                 f"checker {self.name!r}: on_deny is {self.on_deny!r}; "

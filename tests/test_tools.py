@@ -22,6 +22,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import InjectedState, ToolNode
@@ -31,7 +32,7 @@ from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, ArbiterWarning, History, PolicyViolationError
 from arbiter.checkers import ArgumentRule, ToolRule, ToolsChecker
-from arbiter.errors import ParameterError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.instructions import GENERATE, TOOL_CALL
 from tests.graphs import Recorder
 from tests.scripted import ScriptedTools
@@ -752,7 +753,7 @@ def test_siblings_do_not_mix(kit: Kit) -> None:
     builder.add_node("node", node)
     sends = [Send("node", {"bad": bool(number % 2)}) for number in range(2)]
     builder.add_conditional_edges(START, to(*sends), ["node"])
-    arbiter_os, app = governing(ToolsChecker("files", ["read_file"]), builder.compile())
+    arbiter_os, app = governing(ToolsChecker("files", ["read_file"], on_caught="continue"), builder.compile())
     app.invoke({"messages": []})
     assert kit.calls == [("read_file", "/x")]
     tallies = [cast(Any, item)._record.tallies for item in arbiter_os.history.items()]
@@ -1066,3 +1067,163 @@ def test_a_governed_function_knows_its_tools() -> None:
     with pytest.raises(PolicyViolationError):
         arbiter_os.execute({"amount": 5, "amt": 500}, pay, instruction=TOOL_CALL)
     assert vault.paid == [5]
+
+
+# A denial that the body catches -------------------------------------------------------------------
+
+
+def catching(kit: Kit, mode: str, answers: bool = False) -> Any:
+    """A graph whose node calls a tool, catches what it raises and goes on; `answers`: the model is told."""
+    call = {"name": "delete_file", "args": {"path": "/x"}, "id": "1", "type": "tool_call"}
+    told: list[Any] = [ToolMessage("no", tool_call_id="1")] if answers else [AIMessage("all done", id="done")]
+
+    def node(state: Any) -> Any:
+        try:
+            kit.delete.invoke(call)
+        except Exception:
+            return {"messages": told}
+
+    async def anode(state: Any) -> Any:
+        try:
+            await kit.delete.ainvoke(call)
+        except Exception:
+            return {"messages": told}
+
+    def says(text: str) -> Callable[[Any], Any]:
+        return lambda state: {"messages": [AIMessage(text, id=text)]}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("work", node if mode == "sync" else anode)
+    builder.add_node("after", says("after"))
+    builder.add_node("help", says("help"))
+    builder.add_edge(START, "work")
+    builder.add_edge("work", "after")
+    return builder.compile()
+
+
+def work_of(arbiter_os: ArbiterOS) -> Any:
+    return next(item for item in arbiter_os.history.items() if item.node == "work")
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("on_deny", "said"), [("raise", None), ("end", []), ("redirect:help", ["help"]), ("audit", [])]
+)
+def test_what_a_body_made_of_a_denial_that_it_caught_is_held_back(
+    on_deny: str, said: list[str] | None, kit: Kit, mode: str
+) -> None:
+    checker = ToolsChecker("files", deny=["delete_file"], target_nodes=["work"], on_deny=on_deny)
+    arbiter_os, app = governing(checker, catching(kit, mode))
+    if said is None:
+        with pytest.raises(PolicyViolationError, match=r"not committed.*tool 'delete_file' is denied"):
+            run(app, {"messages": []}, mode=mode)
+    else:
+        result = run(app, {"messages": []}, mode=mode)
+        if on_deny == "audit":
+            assert kit.calls == [("delete_file", "/x")]
+            assert work_of(arbiter_os).status == "completed"
+            return
+        assert [m.text for m in result["messages"]] == said
+    item = work_of(arbiter_os)
+    assert kit.calls == []
+    assert item.status == "denied"
+    assert item.check_policy_results["files"].kind == "deny"
+    assert "delete_file" in item.check_policy_results["files"].reason
+    assert "stopped a call in the body" in item.notes["checker files"]
+
+
+@MODES
+@pytest.mark.parametrize(("on_caught", "goes_on"), [("answered", True), ("continue", True), ("deny", False)])
+def test_a_refusal_that_the_model_is_told_need_not_end_the_run(
+    on_caught: Any, goes_on: bool, kit: Kit, mode: str
+) -> None:
+    """The item says what was denied, and by whom, in any case."""
+    checker = ToolsChecker("files", deny=["delete_file"], target_nodes=["work"], on_caught=on_caught)
+    arbiter_os, app = governing(checker, catching(kit, mode, answers=True))
+    if goes_on:
+        assert [m.text for m in run(app, {"messages": []}, mode=mode)["messages"]] == ["no", "after"]
+    else:
+        with pytest.raises(PolicyViolationError, match="files"):
+            run(app, {"messages": []}, mode=mode)
+    item = work_of(arbiter_os)
+    assert item.status == ("completed" if goes_on else "denied")
+    assert item.check_policy_results["files"].kind == "deny"
+    assert "delete_file" in item.notes["checker files"]
+    assert kit.calls == []
+
+
+def test_what_was_stopped_is_committed_with_the_node_and_shown(
+    kit: Kit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So a policy finds it in another process, too."""
+    config: Any = {"configurable": {"thread_id": "1"}}
+    graph = catching(kit, "sync")
+    graph.checkpointer = InMemorySaver()
+    checker = ToolsChecker("files", deny=["delete_file"], target_nodes=["work"], on_caught="continue")
+    arbiter_os, app = governing(checker, graph)
+    run(app, {"messages": []}, config)
+    arbiter_os.history.pprint()
+    assert "✗ files" in capsys.readouterr().out
+    seen: list[str] = []
+
+    def look(history: History) -> bool:
+        before = next(item for item in history.items() if item.node == "work")
+        seen.append(before.check_policy_results["files"].kind)
+        return True
+
+    elsewhere = ArbiterOS()
+    elsewhere.add_policy_checker(Check("look", look))
+    run(elsewhere.govern(graph), {"messages": []}, config)
+    assert set(seen) == {"deny"}
+
+
+@MODES
+def test_the_node_that_caught_the_denial_is_the_one_that_is_denied(kit: Kit, mode: str) -> None:
+    """Not the node around it, whose handlers see the call, too."""
+    outer = graph_of(catching(kit, mode), name="team")
+    arbiter_os, app = governing(ToolsChecker("files", deny=["delete_file"], on_deny="end"), outer)
+    assert run(app, {"messages": []}, mode=mode)["messages"] == []
+    statuses = {item.node: item.status for item in arbiter_os.history.items()}
+    assert statuses == {"work": "denied", "team": "completed"}
+    team = next(item for item in arbiter_os.history.items() if item.node == "team")
+    assert team.check_policy_results["files"].kind == "allow"
+
+
+class Stopper(BaseCallbackHandler):
+    raise_error = True
+
+    def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
+        raise ValueError("broken")
+
+
+class Watching(Check):
+    """A checker of one's own that looks into bodies."""
+
+    def handlers(self, history: History) -> Sequence[BaseCallbackHandler]:
+        return (Stopper(),)
+
+
+@MODES
+def test_a_handler_of_ones_own_that_stops_a_call_has_denied_the_node(kit: Kit, mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Watching("own", lambda _: True, target_nodes=["work"]))
+    app = arbiter_os.govern(catching(kit, mode))
+    with pytest.raises(PolicyViolationError, match="own"):
+        run(app, {"messages": []}, mode=mode)
+    assert kit.calls == []
+    assert work_of(arbiter_os).check_policy_results["own"].kind == "deny"
+
+
+def test_a_denial_that_the_body_does_not_catch_is_told_as_well(kit: Kit) -> None:
+    arbiter_os, app = governing(
+        ToolsChecker("files", deny=["delete_file"]),
+        graph_of(calling(kit.delete, {"path": "/x"}), name="work"),
+    )
+    with pytest.raises(PolicyViolationError, match="files"):
+        run(app, {"messages": []})
+    assert work_of(arbiter_os).check_policy_results["files"].kind == "deny"
+
+
+def test_another_word_for_on_caught_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="on_caught is 'ignore'"):
+        ArbiterOS().add_policy_checker(ToolsChecker("files", [], on_caught=cast(Any, "ignore")))

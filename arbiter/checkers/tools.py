@@ -31,7 +31,7 @@ from arbiter.checkers._received import received, refuse_alike
 from arbiter.errors import ParameterError, PolicyViolationError, nearest
 from arbiter.history import CausalHistory, History
 from arbiter.instructions import TOOL_CALL, Instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnCaught, PolicyChecker
 from arbiter.states import ROOT
 from arbiter.verdicts import Verdict
 
@@ -63,7 +63,10 @@ class ToolsChecker(PolicyChecker):
     It looks twice. Before a node runs, at the calls that the node is about to make: those of the last AI message of
     its input that are not answered yet if the node is a TOOL_CALL, and calls sent to it as such (`Send`) whatever
     it is. And when a tool starts, in any node that the checker applies to: then the tool's function does not run
-    and `PolicyViolationError` is raised in the node, whatever `on_deny` says (but not with "audit").
+    and `PolicyViolationError` is raised in the node, whatever `on_deny` says (but not with "audit"). Where the node's
+    code catches that, `on_deny` follows after the body and the output is not committed, unless the output answers the
+    call with a `ToolMessage`: then the model sees the refusal, and the run goes on. With `on_caught="deny"` it does
+    not go on then either, and with "continue" it always does. The item tells of the stop in any case.
 
     `history.tally(name, tool)` counts how often a tool was stopped when it started, or would have been.
     """
@@ -81,9 +84,11 @@ class ToolsChecker(PolicyChecker):
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
         on_deny: str = "raise",
+        on_caught: OnCaught = "answered",
         deadline: float | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny, deadline)
+        self.on_caught = on_caught
         owner = f"checker {name!r}"
         if allow is None and not deny:
             raise ParameterError(owner, "allow", "expected a list of tools here or under deny, got neither.")
@@ -119,7 +124,8 @@ class ToolsChecker(PolicyChecker):
             gate = self._gates.pop(history, None)
             if gate is None or not gate.stopped:
                 return None
-            if history.entries[-1][-1].status == "completed":
+            own = history.entries[-1][-1]
+            if own.status == "completed" or own.redirected_to is not None:
                 # The nodes around this one saw the same calls; they are counted once, here.
                 for around in self._gates.values():
                     for call in gate.stopped:

@@ -15,6 +15,7 @@ from arbiter.lifecycle.handlers import Harmless
 from arbiter.lifecycle.outcomes import denied, input_refused
 from arbiter.lifecycle.requests import CallAll, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NOTHING, NodeRun, call_apart
+from arbiter.lifecycle.stops import Stopping
 from arbiter.policy import PolicyChecker
 from arbiter.registry import Seat
 from arbiter.states import as_state, digest, freeze
@@ -199,7 +200,10 @@ def _watch(run: NodeRun) -> Raised | None:
         try:
             found = call_apart(run, checker, checker.handlers, run.view)
             handlers.extend(
-                found if checker.enforced else [Harmless(handler, run.apart) for handler in found]
+                Stopping(handler, checker, run)
+                if checker.enforced and handler.raise_error
+                else (handler if checker.enforced else Harmless(handler, run.apart))
+                for handler in found
             )
         except Exception as exc:
             reason = f"the checker failed: {describe(exc)}"

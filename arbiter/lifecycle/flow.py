@@ -33,6 +33,7 @@ from arbiter.lifecycle.shadowing import (
     shadow_output,
     shadow_route,
 )
+from arbiter.lifecycle.stops import held_back, note_stops
 from arbiter.verdicts import EvaluationResult
 
 
@@ -122,8 +123,8 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
     """The body is done: record, evaluate, route. `answer` is what the node run returns."""
     record, plan = run.record, run.plan
     note_output(run, output)
-    if plan.output_checkers:
-        stopped = yield from check_output(run, output)
+    if run.stops or plan.output_checkers:
+        stopped = yield from _kept_back(run, output)
         if stopped is not None or run.redirect is not None:
             return stopped
     if plan.keeps_output:
@@ -141,6 +142,17 @@ def _completed(run: NodeRun, output: Any, answer: Any) -> Steps:
             yield Resolve(evaluations, lane)
             reads.get(lane.name)
     return (yield from routed(run, output, answer))
+
+
+def _kept_back(run: NodeRun, output: Any) -> Steps:
+    """Whether what the node has written may be committed. Returns `Raised`, or sets the redirect, if not."""
+    if run.stops:
+        stopped = held_back(run, output)
+        if stopped is not None or run.redirect is not None:
+            return stopped
+    if run.plan.output_checkers:
+        return (yield from check_output(run, output))
+    return None
 
 
 def judge(run: NodeRun, view: CausalHistory, together: Together | None = None) -> ReadEvaluations:
@@ -210,9 +222,12 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
         command: Any = raised.error.args[0]
         if not run.is_own(command):
             record.status = "completed"
-            return end(run, raised)
+            stopped = yield from _kept_back(run, command)
+            return end(run, raised if stopped is None and run.redirect is None else stopped)
         return (yield from _completed(run, command, raised))
     record.duration = run.settings.timer() - run.begun
+    if run.stops:
+        note_stops(run)
     if run.entry is not None and isinstance(error, Exception):
         noted = yield Stopped(run.entry, isinstance(error, GraphBubbleUp))
         if type(noted) is Raised:

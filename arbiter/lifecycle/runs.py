@@ -23,7 +23,7 @@ from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
 from arbiter.history import CausalHistory, Record, ToolsOf, fact_from, facts_of, share_layout
 from arbiter.lifecycle.requests import Ask, Begin, Entry, Saved, Stopped
-from arbiter.policy import PolicyRouter
+from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan
 from arbiter.shadow import ShadowDecision, ShadowLog
@@ -64,6 +64,16 @@ class Handed:
     id: str
     messages_key: str
     taken: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A call that a handler has stopped. `call` is the id of the tool call that it was made for, if known."""
+
+    checker: PolicyChecker
+    reason: str
+    cause: BaseException | None
+    call: str | None
 
 
 _lock = threading.Lock()
@@ -113,6 +123,8 @@ class NodeRun:
     questions: int = 0
     handlers: Sequence[BaseCallbackHandler] = ()
     """What looks into the body."""
+    stops: Sequence[Stop] = ()
+    """What that has stopped."""
     streamed: Sequence[Callable[[], None]] = ()
     """What the body has streamed while it was held; each sends one thing on its way."""
     pushed: Sequence[Mapping[str, Any]] = ()

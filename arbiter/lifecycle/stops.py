@@ -1,0 +1,112 @@
+"""Stops: what a checker's handler has stopped in a body, and what becomes of a body that went on all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import ToolMessage
+
+from arbiter.errors import PolicyViolationError, describe
+from arbiter.lifecycle.outcomes import denied
+from arbiter.lifecycle.requests import Raised
+from arbiter.lifecycle.runs import NodeRun, Stop, opened
+from arbiter.policy import PolicyChecker
+from arbiter.states import as_state
+from arbiter.verdicts import Verdict
+
+
+class Stopping(BaseCallbackHandler):
+    """A handler that may stop calls in the body of a node run; the node run learns of each that it stops."""
+
+    def __init__(self, handler: BaseCallbackHandler, checker: PolicyChecker, run: NodeRun) -> None:
+        self._told = handler, checker, run
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            handler, checker, run = self._told
+            return _watched(getattr(handler, name), checker, run)
+        if name.startswith("ignore_") or name in ("raise_error", "run_inline"):
+            return getattr(self._told[0], name)
+        return super().__getattribute__(name)
+
+
+def _watched(method: Any, checker: PolicyChecker, run: NodeRun) -> Callable[..., Any]:
+    if iscoroutinefunction(method):
+
+        @wraps(method)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await method(*args, **kwargs)
+            except Exception as exc:
+                _note(run, checker, exc, kwargs)
+                raise
+
+        return acall
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception as exc:
+            _note(run, checker, exc, kwargs)
+            raise
+
+    return call
+
+
+def _note(run: NodeRun, checker: PolicyChecker, error: Exception, told: Mapping[str, Any]) -> None:
+    # LangChain takes a NotImplementedError for "call on_llm_start in its place".
+    if isinstance(error, NotImplementedError):
+        return
+    inner = opened.get()  # the handlers of a node also see what nodes of a graph inside call
+    if inner is not None and checker in inner.plan.watchers:
+        run = inner
+    if isinstance(error, PolicyViolationError) and error.cause is None:
+        reason, cause = error.reason, None
+    else:
+        reason, cause = f"the checker failed: {describe(error)}", error
+    call: Any = told.get("tool_call_id")
+    run.stops = (*run.stops, Stop(checker=checker, reason=reason, cause=cause, call=call))
+
+
+def note_stops(run: NodeRun) -> None:
+    """Say in the record what was stopped, and by whom."""
+    record = run.record
+    checks = dict(record.checks)
+    for stop in run.stops:
+        name = stop.checker.name
+        if checks.get(name) is None or checks[name].kind != "deny":
+            checks[name] = Verdict.deny(stop.reason)
+        record.note(f"checker {name}", f"stopped a call in the body: {stop.reason}")
+    record.checks = checks
+
+
+def held_back(run: NodeRun, output: Any) -> Raised | None:
+    """What follows where a body has caught a denial and returned an output. Returns `Raised`, or sets the redirect, to
+    keep the output back."""
+    note_stops(run)
+    answered: set[str] | None = None
+    for stop in run.stops:
+        checker = stop.checker
+        if checker.on_caught == "continue":
+            continue
+        if checker.on_caught == "answered" and stop.call is not None:
+            if answered is None:
+                answered = set(_answered(as_state(output)))
+            if stop.call in answered:
+                continue
+        reason = f"its output was not committed, since a call in its body was stopped: {stop.reason}"
+        return denied(run, checker.name, checker.on_deny, reason, stop.cause)
+    return None
+
+
+def _answered(state: Mapping[str, Any]) -> Iterator[str]:
+    """The ids of the tool calls that an output has answers to."""
+    for value in state.values():
+        for part in value if isinstance(value, list | tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(part, ToolMessage):
+                yield part.tool_call_id
