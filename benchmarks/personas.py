@@ -29,8 +29,11 @@ from rich.table import Table
 
 from arbiter import ArbiterOS
 from arbiter.personas import (
+    AdherenceEvaluator,
     AdherenceScorer,
+    ConvergenceEvaluator,
     Event,
+    FluencyEvaluator,
     GateConfig,
     JudgeReply,
     JudgeRequest,
@@ -38,8 +41,12 @@ from arbiter.personas import (
     Persona,
     PersonaGate,
     RecordingJudge,
+    RepetitionSuppressor,
+    SelfConsistencyEvaluator,
     Trajectory,
+    anti_convergence,
     text_statistics,
+    variety,
     vocabulary_similarity,
 )
 
