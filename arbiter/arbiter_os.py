@@ -169,7 +169,7 @@ class ArbiterOS:
         # YAML is read by those who have some.
         from arbiter.constitution import all_or_nothing, load_constitution
 
-        given: _Source = (source, tuple(allow), models)
+        given: _Source = (source, allow if isinstance(allow, str) else tuple(allow), models)
         if source is None:
             if self._source is None:
                 raise ConfigurationError("no constitution was loaded before; say which one.")
@@ -230,7 +230,7 @@ class ArbiterOS:
         if source is not None:
             shadow = Registry()
             with all_or_nothing(), self._lock:
-                loaded = load_constitution(source, allow=tuple(allow), models=models)
+                loaded = load_constitution(source, allow=allow, models=models)
                 in_force = self._constitution
                 self._refuse_changed_cores(loaded, () if in_force is None else in_force.cores.values())
                 self._coverage.check_names(loaded.contracts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -27,6 +27,7 @@ from arbiter.errors import (
     PackMistake,
     ParameterError,
     UnknownInstructionError,
+    closest,
     nearest,
 )
 from arbiter.evaluation import NodeEvaluator
@@ -39,6 +40,7 @@ from arbiter.kinds import (
     Tighter,
     class_at,
     in_effect,
+    make,
     parameters_of,
     takes_model,
     tightening,
@@ -213,7 +215,7 @@ def load_constitution(
 
 def _prefixes(allow: Iterable[str]) -> tuple[str, ...]:
     if isinstance(allow, str):
-        raise ConfigurationError(f"allow is {allow!r}; expected a list of prefixes, such as ['mycompany.'].")
+        raise ConfigurationError(f"allow is {allow!r}; expected a list of prefixes: [{allow!r}].")
     prefixes = tuple(allow)
     for prefix in prefixes:
         if not prefix.strip("."):
@@ -234,6 +236,12 @@ class _Pack:
     @property
     def name(self) -> str:
         return self.file.name
+
+    def entries(self, section: Section | Literal["instructions"]) -> Iterator[tuple[Place, dict[str, Any]]]:
+        """The entries that can be read, each with its place."""
+        for index, entry in enumerate(getattr(self.file, section)):
+            if isinstance(entry, dict):
+                yield (section, index), cast("dict[str, Any]", entry)
 
 
 @dataclass(slots=True, eq=False)
@@ -271,6 +279,8 @@ class _Loader:
         self.files: list[str] = []
         self.broken: set[str] = set()
         """Packs that are there but could not be read: what refers to them is not wrong."""
+        self.twins: list[_Rule] = []
+        """Rules whose name another one has. The rest of them is checked all the same."""
 
     def load(self, source: str | Path | Traversable) -> Constitution:
         self._read(source)
@@ -279,6 +289,9 @@ class _Loader:
         bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)
         rules = self._merged(order)
         contracts = [(rule.section, self._made(rule)) for rule in rules]
+        for rule in self.twins:
+            if "use" in rule.data:  # else it may be meant to change the rule of that name
+                self._made(rule)
         self._stop()
         found = [(section, contract) for section, contract in contracts if contract is not None]
         return Constitution(
@@ -304,8 +317,7 @@ class _Loader:
             if self._shipped(source) is None:
                 names = ", ".join(SHIPPED + name for name in shipped_names())
                 raise ConfigurationError(
-                    f"no pack {source!r} ships with Arbiter. There are: {names}."
-                    f"{nearest(source.removeprefix(SHIPPED), shipped_names())}"
+                    f"no pack {source!r} ships with Arbiter. There are: {names}.{_nearest_pack(source)}"
                 )
             return
         given: Any = source
@@ -322,6 +334,7 @@ class _Loader:
             raise ConfigurationError(
                 f"no constitution in {str(source)!r}: expected a folder with at least one of {', '.join(FOLDERS)}, "
                 "a YAML file, or a shipped pack such as 'arbiter:kernel'. `arbiter init` makes the folders."
+                f"{_nearest_pack(str(source))}"
             )
         for folder in folders:
             for file in pack_files(root.joinpath(folder)):
@@ -338,10 +351,11 @@ class _Loader:
         try:
             pack = _Pack(document, validate(document, PackFile))
         except PackError as error:
-            if isinstance(document.data, dict):
-                self.broken.add(f"{prefix}{document.data.get('name')}")
             self.mistakes.extend(error.mistakes)
-            return None
+            if not isinstance(document.data, dict):
+                return None
+            self.broken.add(f"{prefix}{document.data.get('name')}")
+            pack = _Pack(document, _readable(document, file.name.rpartition(".")[0]))
         known = self.packs.setdefault(prefix + pack.name, pack)
         if known is not pack:
             message = f"expected a name of its own, got {pack.name!r}, which {known.document.file} has"
@@ -387,8 +401,7 @@ class _Loader:
         return list(done.values())
 
     def _unknown(self, name: str) -> str:
-        names = [*self.packs, *(SHIPPED + shipped for shipped in shipped_names())]
-        return f"expected the name of a pack, got {name!r}.{nearest(name, names)}"
+        return f"expected the name of a pack, got {name!r}.{nearest(name, self.packs) or _nearest_pack(name)}"
 
     def _merged(self, order: Sequence[_Pack]) -> list[_Rule]:
         rules: dict[tuple[Section, str], _Rule] = {}
@@ -396,8 +409,8 @@ class _Loader:
         for pack in order:
             below = self._below(pack)
             for section in SECTIONS:
-                for index, entry in enumerate(getattr(pack.file, section)):
-                    self._declare(pack, below, section, (section, index), entry, rules, owners)
+                for place, entry in pack.entries(section):
+                    self._declare(pack, below, section, place, entry, rules, owners)
         return list(rules.values())
 
     def _below(self, pack: _Pack) -> set[int]:
@@ -448,6 +461,7 @@ class _Loader:
         if id(known.pack) not in below or known.section != section:
             message = f"expected a name of its own, got {name!r}, which the rule at {known.source} has"
             self.mistakes.append(rule.mistake(("name",), message))
+            self.twins.append(rule)
             return
         if "use" not in entry:
             rule.data = {**known.data, "override": False, **entry}
@@ -478,7 +492,7 @@ class _Loader:
                 in_effect(use, cls, {key: value for key, value in each.data.items() if key not in _HEAD})
                 for each in (known, rule)
             )
-        except TypeError:
+        except Exception:
             return  # as above
         for parameter in sorted(was.keys() | now.keys()):
             before, after = was.get(parameter), now.get(parameter)
@@ -516,8 +530,10 @@ class _Loader:
                     return found
                 problem = f"expected a subclass of {CONTRACTS[rule.section].__name__}, got {use!r}"
             except Exception as error:  # importing runs code of the user's
+                contract = CONTRACTS[rule.section].__name__
                 problem = (
-                    f"expected a class that can be imported, got {use!r}: {type(error).__name__}: {error}"
+                    f"expected a subclass of {contract} that can be imported, got {use!r}: "
+                    f"{type(error).__name__}: {error}"
                 )
         if report:
             self.mistakes.append(rule.mistake(("use",) if "use" in rule.data else (), problem))
@@ -533,31 +549,47 @@ class _Loader:
         given = {key: value for key, value in rule.data.items() if key not in _HEAD}
         try:
             model = parameters_of(cls)
-        except TypeError as error:
+        except Exception as error:  # reads what the user has written
             self.mistakes.append(rule.mistake(("use",), f"expected a class that YAML can describe: {error}"))
             return None
         try:
-            checked = model.model_validate(given)
+            parameters = self._parameters(cls, model, given)
         except ValidationError as error:
             self.mistakes.extend(self._mistakes(rule, model, given, error))
+            wrong = {str(details["loc"][0]) for details in error.errors(include_url=False) if details["loc"]}
+            wrong |= self._check_paths(rule, cls, given)
+            left = {key: value for key, value in given.items() if key not in wrong}
+            with suppress(ValidationError):  # it needs what is wrong
+                self._check_others(rule, cls, self._parameters(cls, model, left))
             return None
-        parameters = {key: _plain(getattr(checked, key)) for key in checked.model_fields_set}
-        self._check_paths(rule, cls, parameters)
-        for key in takes_model(cls) & parameters.keys():
-            parameters[key] = self.models.get(parameters[key], parameters[key])
+        refused = self._check_paths(rule, cls, parameters)
         if len(self.mistakes) > before:
+            self._check_others(rule, cls, {k: v for k, v in parameters.items() if k not in refused})
             return None
         return self._construct(rule, cls, parameters)
 
+    def _parameters(
+        self, cls: type[Contract], model: type[PackModel], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What the constructor is given, out of an entry that fits the model. Raises `ValidationError`."""
+        checked = model.model_validate(given)
+        parameters = {key: _plain(getattr(checked, key)) for key in checked.model_fields_set}
+        for key in takes_model(cls) & parameters.keys():
+            parameters[key] = self.models.get(parameters[key], parameters[key])
+        return parameters
+
     def _construct(self, rule: _Rule, cls: type[Contract], parameters: dict[str, Any]) -> Contract | None:
         try:
-            contract = cls(rule.name, **parameters)
+            contract = make(cls, rule.name, parameters)
             contract.mode = rule.mode
             contract.source = rule.source
             contract.description = str(rule.data.get("description") or "")
             contract.ensure_valid()
         except ParameterError as error:
-            self.mistakes.append(rule.mistake(_place_of(error.parameter), error.problem))
+            place = _place_of(error.parameter)
+            self.mistakes.append(rule.mistake(place, error.problem))
+            if place and place[0] in parameters:
+                self._check_others(rule, cls, {k: v for k, v in parameters.items() if k != place[0]})
         except ArbiterError as error:
             self.mistakes.append(rule.mistake((), str(error)))
         except Exception as error:  # a class of the user's
@@ -566,6 +598,19 @@ class _Loader:
         else:
             return contract
         return None
+
+    def _check_others(self, rule: _Rule, cls: type[Contract], left: Mapping[str, Any]) -> None:
+        """Note what the constructor finds wrong in parameters that are `left` when others are wrong. It stops at the
+        first, so it is tried again without that one."""
+        try:
+            make(cls, rule.name, left)
+        except ParameterError as error:
+            place = _place_of(error.parameter)
+            if place and place[0] in left:  # else it misses what was left out
+                self.mistakes.append(rule.mistake(place, error.problem))
+                self._check_others(rule, cls, {k: v for k, v in left.items() if k != place[0]})
+        except Exception:
+            return  # it needs what was left out
 
     def _check_head(self, rule: _Rule) -> None:
         head = {key: value for key, value in rule.data.items() if key in _HEAD - {"use"}}
@@ -578,16 +623,28 @@ class _Loader:
         self, rule: _Rule, model: type[PackModel], given: Mapping[str, Any], error: ValidationError
     ) -> Iterator[PackMistake]:
         for place, message in explain(model, given, error, also=_HEAD):
-            yield rule.mistake(place, message)
+            yield rule.mistake(place, message + self._constructor_lacks(rule, place))
 
-    def _check_paths(self, rule: _Rule, cls: type[Contract], parameters: Mapping[str, Any]) -> None:
-        """A class that is named in a parameter has to be allowed, too."""
+    def _constructor_lacks(self, rule: _Rule, place: Place) -> str:
+        """What to do where a class of the user's does not take what its base class takes."""
+        cls = None if rule.data.get("use") in KINDS[rule.section] else self._class_of(rule, report=False)
+        if cls is None or len(place) != 1 or place[0] in parameters_of(cls).model_fields:
+            return ""
+        if place[0] not in parameters_of(CONTRACTS[rule.section]).model_fields:
+            return ""
+        return f" Add {place[0]} to {cls.__name__}.__init__, or **kwargs that it passes to its base class."
+
+    def _check_paths(self, rule: _Rule, cls: type[Contract], parameters: Mapping[str, Any]) -> set[str]:
+        """A class that is named in a parameter has to be allowed, too. Those parameters whose class is not."""
+        refused: set[str] = set()
         for key in getattr(cls, "DOTTED_PARAMETERS", ()):
             path = parameters.get(key)
             if isinstance(path, str) and not path.startswith(self.allow or "\0"):
                 allowed = ", ".join(map(repr, self.allow)) or "none"
                 message = f"expected a class under an allowed prefix ({allowed}), got {path!r}"
                 self.mistakes.append(rule.mistake((key,), message))
+                refused.add(key)
+        return refused
 
     # Instructions
 
@@ -595,10 +652,9 @@ class _Loader:
         """The domain cores of these packs, and for each what to say about it, less the message."""
         cores: dict[str, tuple[type[Instruction], PackMistake]] = {}
         for pack in order:
-            for index, entry in enumerate(pack.file.instructions):
+            for place, entry in pack.entries("instructions"):
                 if "core" not in entry:
                     continue
-                place: Place = ("instructions", index)
                 if (declared := self._entry(pack, place, entry, DomainCore)) is None:
                     continue
                 if declared.core in cores:
@@ -619,8 +675,7 @@ class _Loader:
     def _bindings(self, pack: _Pack) -> BindingPack:
         bindings: list[tuple[str, Instruction]] = []
         lines: list[int] = []
-        for index, entry in enumerate(pack.file.instructions):
-            place: Place = ("instructions", index)
+        for place, entry in pack.entries("instructions"):
             if "core" in entry or (binding := self._entry(pack, place, entry, Binding)) is None:
                 continue
             try:
@@ -693,6 +748,28 @@ def _make_core(declared: DomainCore) -> type[Instruction]:
             namespace[name] = means(member.meaning, unverified=member.unverified, acts=member.acts)
 
     return cast("type[Instruction]", types.new_class(declared.core, (Instruction,), exec_body=body))
+
+
+def _readable(document: Document, name: str) -> PackFile:
+    """What can be read of a file that has mistakes, so that its rules are checked too. `name` is for one without."""
+    given: dict[str, Any] = document.data
+    lists: dict[str, list[Any]] = {
+        key: given[key] if isinstance(given.get(key), list) else []
+        for key in ("extends", "instructions", *SECTIONS)
+    }
+    if isinstance(given.get("extends"), str):
+        lists["extends"] = [given["extends"]]
+    lists["extends"] = [each for each in lists["extends"] if isinstance(each, str)]
+    own_name, mode = given.get("name"), given.get("mode")
+    found: dict[str, Any] = {
+        "version": 1,
+        "name": own_name if isinstance(own_name, str) and own_name else name,
+        "description": "-",
+        "mode": mode if mode in get_args(Mode) else "enforce",
+        "match": [],
+        **lists,
+    }
+    return PackFile.model_construct(**found)
 
 
 def _decisive(rule: _Rule) -> str:
@@ -794,6 +871,12 @@ def shipped_names() -> list[str]:
     return sorted(
         file.name.rpartition(".")[0] for folder in FOLDERS for file in pack_files(pack_folder(folder))
     )
+
+
+def _nearest_pack(name: str) -> str:
+    """`" Did you mean 'arbiter:kernel'?"`, or ""."""
+    found = closest(name.removeprefix(SHIPPED), shipped_names())
+    return f" Did you mean {SHIPPED + found!r}?" if found else ""
 
 
 def json_schema() -> dict[str, Any]:

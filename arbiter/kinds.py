@@ -7,24 +7,34 @@ pack's entry is held against. What YAML cannot give (a function, a model object)
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any, Literal, Optional, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Optional, TypeVar, Union, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
-from pydantic import AfterValidator, BaseModel, Field, PlainValidator, WithJsonSchema, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+)
 
 from arbiter.contracts import Contract
-from arbiter.errors import UnknownInstructionError
+from arbiter.errors import UnknownInstructionError, nearest
 from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.packs import PackModel
 from arbiter.policy import PolicyChecker, PolicyRouter
 
+C = TypeVar("C", bound=Contract)
 Section = Literal["checkers", "routers", "evaluators"]
 Tighter = Literal["lower", "higher", "fewer", "more", "wider", "true", "denial", "any"]
 """Which change of a parameter makes a rule tighter: a lower or higher number (None is no limit), fewer members (None is
@@ -123,10 +133,15 @@ _BY_SECTION: Mapping[Section, Mapping[str, Tighter]] = {
 def class_at(path: str) -> type[Any]:
     """The class at a dotted path. Raises `ImportError`, or whatever importing its module raises."""
     module, _, name = path.rpartition(".")
-    found = getattr(import_module(module), name, None)
-    if not isinstance(found, type):
-        raise ImportError(f"module {module!r} has no class {name!r}")
-    return found
+    there = import_module(module)
+    found = getattr(there, name, None)
+    if isinstance(found, type):
+        return found
+    if found is not None:
+        kind = "function" if inspect.isroutine(found) else type(found).__name__
+        raise ImportError(f"module {module!r} has no class {name!r}, but a {kind} of that name")
+    classes = [each for each, value in vars(there).items() if isinstance(value, type)]
+    raise ImportError(f"module {module!r} has no class {name!r}.{nearest(name, classes)}")
 
 
 def tightening(section: Section, use: str, cls: type[Any], parameter: str) -> Tighter | None:
@@ -146,6 +161,7 @@ def in_effect(use: str, cls: type[Any], given: Mapping[str, Any]) -> dict[str, A
     """What a rule's parameters are together with those that it leaves out."""
     values = {name: info.get_default() for name, info in parameters_of(cls).model_fields.items()}
     values.update(given)
+    values.update((name, _one_or_more(values[name])) for name in _TARGETS if name in values)
     if use == "rate_limit" and values.get("burst") is None:
         values["burst"] = values.get("calls")
     return values
@@ -176,11 +192,27 @@ def _no_pattern(node: str) -> str:
     return node
 
 
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 NodeName = Annotated[Text, AfterValidator(_no_pattern)]
+
+
+def _some_of(text: Any) -> Any:
+    """One text or a list of them, as in Python; in the JSON Schema too."""
+    some: Any = Annotated[list[text], Field(min_length=1)]
+    return Annotated[
+        Optional[some],  # noqa: UP045
+        BeforeValidator(_one_or_more, json_schema_input_type=Optional[Union[text, some]]),  # noqa: UP007, UP045
+    ]
+
+
 _TARGET_FIELDS: dict[str, Any] = {
-    "target_instructions": Optional[Annotated[list[InstructionText], Field(min_length=1)]],  # noqa: UP045
-    "target_nodes": Optional[Annotated[list[NodeName], Field(min_length=1)]],  # noqa: UP045
+    "target_instructions": _some_of(InstructionText),
+    "target_nodes": _some_of(NodeName),
 }
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Unfit:
@@ -202,13 +234,10 @@ _models: WeakKeyDictionary[type[Any], type[PackModel]] = WeakKeyDictionary()
 
 
 def _model_of(cls: type[Any]) -> type[PackModel]:
-    hints = typing.get_type_hints(cls.__init__, include_extras=True)
     members: dict[str, Any] = {}
-    for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
-        if parameter.name == "name" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
+    for parameter, hint in constructor_of(cls).values():
         required = parameter.default is parameter.empty
-        annotation = _TARGET_FIELDS.get(parameter.name) or yaml_type(hints.get(parameter.name, Any))
+        annotation = _TARGET_FIELDS.get(parameter.name) or yaml_type(hint)
         if annotation is Unfit:
             if required:
                 raise TypeError(f"its parameter {parameter.name!r} cannot be given in YAML")
@@ -220,11 +249,57 @@ def _model_of(cls: type[Any]) -> type[PackModel]:
         return create_model(cls.__name__, __base__=PackModel, __doc__=inspect.getdoc(cls), **members)
 
 
+def constructor_of(cls: type[Any]) -> dict[str, tuple[inspect.Parameter, Any]]:
+    """The parameters of a class but its name, each with its type hint. With `**` its constructor takes those of its
+    base class too, and may give them itself: of those, none is required."""
+    found: dict[str, tuple[inspect.Parameter, Any]] = {}
+    own, *inherited = [vars(owner)["__init__"] for owner in cls.__mro__ if "__init__" in vars(owner)]
+    for constructor in (own, *inherited):
+        try:
+            hints = typing.get_type_hints(constructor, include_extras=True)
+        except NameError as error:  # imported under TYPE_CHECKING, say
+            raise TypeError(f"the annotations of its constructor cannot be read: {error}") from None
+        parameters = list(inspect.signature(constructor).parameters.values())[1:]
+        for parameter in parameters:
+            if parameter.name in ("name", *found) or parameter.kind in _VARIADIC:
+                continue
+            if constructor is not own and parameter.default is parameter.empty:
+                parameter = parameter.replace(default=None)
+            found[parameter.name] = parameter, hints.get(parameter.name, Any)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return found
+
+
+def make(cls: type[C], name: str, parameters: Mapping[str, Any]) -> C:
+    """An object of that class with that name, which a constructor may also give itself: then it is renamed."""
+    signature = inspect.signature(cls.__init__).parameters
+    constructor = cast("Callable[..., C]", cls)
+    named = signature.get("name")
+    if named is not None and named.kind is named.POSITIONAL_ONLY:
+        return constructor(name, **parameters)
+    if named is not None:
+        return constructor(name=name, **parameters)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.values()):
+        try:
+            return constructor(name=name, **parameters)
+        except TypeError as error:
+            if _NAMED_ITSELF.search(str(error)) is None:
+                raise
+    made = constructor(**parameters)
+    made.name = name
+    return made
+
+
+_NAMED_ITSELF = re.compile(r"(multiple values for|unexpected keyword) .*argument 'name'")
+
+
 def takes_model(cls: type[Any]) -> frozenset[str]:
     """The parameters of a class that take a chat model: there YAML gives its name."""
-    hints = typing.get_type_hints(cls.__init__)
     return frozenset(
-        name for name, hint in hints.items() if any(_is_chat_model(part) for part in (hint, *get_args(hint)))
+        name
+        for name, (_, hint) in constructor_of(cls).items()
+        if any(_is_chat_model(part) for part in (hint, *get_args(hint)))
     )
 
 

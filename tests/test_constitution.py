@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -907,3 +908,216 @@ def test_a_shadow_reports_where_it_would_go_after_an_error(
             run(app, {"log": []}, mode=mode)
     found = [(d.stage, d.node, str(d.enforced), str(d.shadow)) for d in arbiter_os.shadow_report()]
     assert found == ([] if also_in_force else [("route", "write", "continue", "redirect → pay by to_pay")])
+
+
+# All at once --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "paths"),
+    [
+        ("version: 1\nname: p", ["description"]),
+        ("version: 2\nname: p\ndescription: d\nmode: enforced", ["version", "mode"]),
+        (
+            "version: 1\nname: P\ndescription: d\nextends: arbiter:kernel\ncolour: red",
+            ["name", "extends", "colour"],
+        ),
+        ("version: 1\ndescription: d\nmatch: [{}]\nrouters: [3]", ["name", "match[0]", "routers[0]"]),
+    ],
+)
+def test_a_mistake_of_a_pack_hides_none_of_its_rules(tmp_path: Path, head: str, paths: list[str]) -> None:
+    rules = (
+        "instructions:\n  - {node: pay, instruction: TOLL_CALL}\n"
+        "checkers:\n  - {name: a, use: at_most, times: -1}\n  - {name: b, use: at_mots}\n"
+    )
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "p.yaml").write_text(f"{head}\n{rules}", encoding="utf-8")
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    expected = {*paths, "instructions[0].instruction", "checkers[0].times", "checkers[1].use"}
+    assert {mistake.path for mistake in caught.value.mistakes} == expected
+
+
+def test_a_broken_pack_is_extended_without_another_mistake(tmp_path: Path) -> None:
+    project(tmp_path, policies__mine="extends: [base]\ncheckers:\n  - {name: few, times: 2}\n")
+    (tmp_path / "policies" / "base.yaml").write_text(
+        "version: 1\nname: base\ncheckers:\n  - {name: few, use: at_most, times: 3}\n", encoding="utf-8"
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    assert [mistake.path for mistake in caught.value.mistakes] == ["description"]
+
+
+def test_a_name_that_is_taken_hides_nothing_of_the_rule(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        policies__a="checkers:\n  - {name: few, use: at_most, times: 3}\n"
+        "  - {name: few, use: at_most, times: -1, target_nodes: ['*'], colour: red}\n",
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    assert {mistake.path.removeprefix("checkers[1].") for mistake in caught.value.mistakes} == {
+        "name",
+        "times",
+        "target_nodes[0]",
+        "colour",
+    }
+
+
+def test_each_parameter_that_a_constructor_refuses_is_reported(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        policies__a="checkers:\n  - {name: c, use: condition, deny_when: 'amount > 1', ask_when: 'input.'}\n",
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    assert {mistake.path for mistake in caught.value.mistakes} == {
+        "checkers[0].deny_when",
+        "checkers[0].ask_when",
+    }
+
+
+# Spelling -----------------------------------------------------------------------------------------
+
+
+class NamesItself(PolicyChecker):
+    """As on the page about policies: the name is the class's own."""
+
+    def __init__(self, most: int, **where: Any) -> None:
+        super().__init__("limit", target_instructions=[TOOL_CALL], **where)
+        self.most = most
+
+    def check_before(self, history: Any) -> bool:
+        return int(history.entries[-1][-1].input_state["amount"]) <= self.most
+
+
+class NamesItselfAlone(NamesItself):
+    def __init__(self, most: int = 10) -> None:
+        super().__init__(most)
+
+
+class Forwards(Refuses):
+    """Its base class has a required parameter, which it gives itself."""
+
+    def __init__(self, name: str, *, most: int, **where: Any) -> None:
+        super().__init__(name, limit=most, **where)
+
+
+class Deeper(Forwards):
+    def __init__(self, **everything: Any) -> None:
+        super().__init__(**everything)
+
+
+@pytest.mark.parametrize(
+    ("cls", "given"),
+    [
+        (NamesItself, "most: 10"),
+        (NamesItself, "most: 10, target_nodes: [pay], on_deny: raise, deadline: 5"),
+        (NamesItselfAlone, "most: 10"),
+        (Forwards, "most: 10, words: [a], on_deny: raise"),
+        (Deeper, "most: 10, words: [a], mode: enforce"),
+    ],
+)
+@MODES
+def test_a_class_is_made_by_keywords_and_takes_what_its_base_takes(
+    tmp_path: Path, cls: type[Any], given: str, mode: str
+) -> None:
+    use = f"tests.test_constitution.{cls.__name__}"
+    project(tmp_path, policies__a=f"checkers:\n  - {{name: mine, use: {use}, {given}}}\n")
+    arbiter_os = ArbiterOS.from_constitution(tmp_path, allow=["tests."])
+    app = arbiter_os.govern(chain(Spy("pay")), {"pay": TOOL_CALL})
+    assert run(app, {"amount": 10}, mode=mode)["log"] == ["pay"]
+    with pytest.raises(PolicyViolationError, match="policy 'mine' denied"):
+        run(app, {"amount": 11}, mode=mode)
+
+
+def test_what_a_constructor_does_not_take_is_said_with_the_remedy(tmp_path: Path) -> None:
+    use = "tests.test_constitution.NamesItselfAlone"
+    project(
+        tmp_path, policies__a=f"checkers:\n  - {{name: x, use: {use}, target_nodes: [pay], colour: red}}\n"
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path, allow=["tests."])
+    targets, colour = caught.value.mistakes
+    assert "Add target_nodes to NamesItselfAlone.__init__" in targets.message
+    assert "Add" not in colour.message
+
+
+@pytest.mark.parametrize("parameter", ["target_nodes: pay", "target_instructions: TOOL_CALL"])
+@pytest.mark.parametrize(
+    ("section", "rule"),
+    [
+        ("checkers", "use: at_most, times: 3"),
+        ("routers", "use: on_error, target: pay"),
+        ("evaluators", "use: latency, at_most: 3"),
+    ],
+)
+def test_one_target_may_be_a_text(tmp_path: Path, section: str, rule: str, parameter: str) -> None:
+    """As in Python."""
+    project(tmp_path, policies__a=f"{section}:\n  - {{name: x, {rule}, {parameter}}}\n")
+    (contract,) = load_constitution(tmp_path).contracts
+    assert contract.target_nodes == ("pay",) or contract.target_instructions == (TOOL_CALL,)
+
+
+def test_a_target_that_is_a_text_is_compared_as_a_list(tmp_path: Path) -> None:
+    base = "checkers:\n  - {name: x, use: at_most, times: 3, target_nodes: pay}\n"
+    for change, sound in (("[pay, write]", True), ("pay", True), ("[pay]", True), ("write", False)):
+        mine = f"extends: [base]\ncheckers:\n  - {{name: x, target_nodes: {change}}}\n"
+        project(tmp_path, policies__base=base, policies__mine=mine)
+        with contextlib.nullcontext() if sound else pytest.raises(PackError, match="expected all of"):
+            load_constitution(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [("kernel", "arbiter:kernel"), ("arbiter:kernal", "arbiter:kernel"), ("budget", "arbiter:budgets")],
+)
+def test_the_name_of_a_pack_that_ships_is_recognised(tmp_path: Path, source: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"Did you mean '{meant}'?"):
+        load_constitution(source)
+    with pytest.raises(PackError, match=f"Did you mean '{meant}'?"):
+        load_constitution(project(tmp_path, policies__a=f"extends: ['{source}']\n"))
+
+
+def test_one_prefix_is_not_taken_apart(tmp_path: Path) -> None:
+    given: Any = "tests."
+    with pytest.raises(
+        ConfigurationError, match=r"allow is 'tests\.'; expected a list of prefixes: \['tests\.'\]"
+    ):
+        ArbiterOS.from_constitution(project(tmp_path, policies__a=NO_TOOLS), allow=given)
+    with pytest.raises(ConfigurationError, match="allow is 'tests"):
+        ArbiterOS().load_shadow(tmp_path, allow=given)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("tests.support.allow", "has no class 'allow', but a function of that name"),
+        ("tests.support.MODES", "has no class 'MODES', but a MarkDecorator of that name"),
+        ("tests.support.Chekc", "has no class 'Chekc'. Did you mean 'Check'?"),
+    ],
+)
+def test_what_is_no_class_is_said(tmp_path: Path, use: str, said: str) -> None:
+    project(tmp_path, policies__a=f"checkers:\n  - {{name: x, use: {use}}}\n")
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path, allow=["tests."])
+    assert "expected a subclass of PolicyChecker" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_field_of_the_input_is_recognised_in_a_condition(tmp_path: Path) -> None:
+    project(tmp_path, policies__a="checkers:\n  - {name: x, use: condition, deny_when: 'amount > 3'}\n")
+    with pytest.raises(PackError, match=r"there is no variable 'amount'.* Did you mean input\.amount\?$"):
+        load_constitution(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["colour: red", "mode: nothing", "target_nodes: ['*']"])
+def test_a_class_that_is_not_allowed_is_not_imported_for_the_sake_of_other_mistakes(
+    tmp_path: Path, other: str
+) -> None:
+    rule = f"{{name: x, use: schema, output: this.thing, {other}}}"
+    project(tmp_path, policies__a=f"checkers:\n  - {rule}\n")
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    assert "this" not in sys.modules
+    assert len(caught.value.mistakes) == 2

@@ -102,6 +102,10 @@ class Condition:
         return f"<Condition {self.expression!r}>"
 
 
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
+
+
 def condition_of(owner: str, parameter: str, expression: str, variables: Collection[str]) -> Condition:
     """The condition that a contract was given as that parameter; raises `ParameterError` for one that is wrong.
 
@@ -123,6 +127,6 @@ def condition_of(owner: str, parameter: str, expression: str, variables: Collect
     except ConditionError as exc:
         shown = expression if len(expression) <= 200 else expression[:197] + "..."
         raise ParameterError(
-            owner, parameter, f"expected a condition, got {shown!r}: {exc.problem}."
+            owner, parameter, f"expected a condition, got {shown!r}: {_ended(exc.problem)}"
         ) from None
     return condition

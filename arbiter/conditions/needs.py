@@ -209,10 +209,16 @@ class Scan:
         if name in TYPES:
             return None
         meant = {"True": "true", "False": "false", "None": "null"}.get(name)
-        known = f"Variables: {', '.join(sorted(self.variables))}.{nearest(name, self.variables)}"
+        known = f"Variables: {', '.join(sorted(self.variables))}.{self._nearest(name)}"
         raise ConditionError(
             self.expression, f"there is no variable {name!r}. {f'Write {meant}' if meant else known}"
         )
+
+    def _nearest(self, name: str) -> str:
+        """`" Did you mean ...?"`: a variable, or the field of that name."""
+        owner = next((owner for owner in ("input", "output", "state") if owner in self.variables), None)
+        field = "" if owner is None else f" Did you mean {owner}.{name}?"
+        return nearest(name, self.variables) or field
 
     def _function(self, name: str) -> None:
         """A call of a function, from its opening bracket."""
