@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from langgraph.graph import END, START, StateGraph
 
 from arbiter import ArbiterOS
 from arbiter.errors import ConfigurationError, RegistrationError
+from arbiter.history import HistoryItem
 from arbiter.personas import (
     Event,
     GateConfig,
@@ -50,6 +52,14 @@ def side_by_side(advisor: Any, *bodies: Any) -> Any:
     arbiter_os = ArbiterOS()
     arbiter_os.add_advisor(advisor)
     return arbiter_os.govern(builder.compile())
+
+
+def conversation(*said: tuple[str, str]) -> Any:
+    return {"messages": [AIMessage(text, name=name) for name, text in said]}
+
+
+ALIKE = conversation(("Jim", "I love this great plan"), ("Pam", "I love this great plan"))
+APART = conversation(("Jim", "The tide is wrong"), ("Pam", "My brush needs water"))
 
 
 # Conditions ---------------------------------------------------------------------------------------
@@ -536,13 +546,170 @@ def test_what_was_whispered_is_known_to_the_next_intervention_of_the_step(mode: 
 
 
 @MODES
-def test_each_step_and_each_run_is_evaluated(mode: str) -> None:
+def test_each_round_and_each_run_is_evaluated(mode: str) -> None:
+    """Agents that act in turn, one node each, share a round, until one of them acts again."""
     one = Intervention(JIM, agents=[PAM]).set_functional_precondition(lambda t: True).set_effect("Sing.")
+    app = advised(one, Speaker("a"), Speaker("b", name="pam"))
+    run(app, hello(), mode=mode)
+    run(app, hello(), mode=mode)
+    assert [found.agent for found in one.log] == ["Jim", "Jim"]
+    assert len({found.run_id for found in one.log}) == 2
+    assert all(found.at and found.item_id and found.step for found in one.log)
+
+
+def in_turn(*bodies: Any, rounds: int, checkpointer: Any = None) -> Any:
+    """The bodies speak one after another, again and again."""
+    builder: Any = StateGraph(Chat)
+    left = [rounds]
+
+    def again(state: Any) -> str:
+        left[0] -= 1
+        return bodies[0].__name__ if left[0] else END
+
+    for one, other in pairwise([START, *(body.__name__ for body in bodies)]):
+        builder.add_edge(one, other)
+    for body in bodies:
+        builder.add_node(body.__name__, body)
+    builder.add_conditional_edges(bodies[-1].__name__, again, [bodies[0].__name__, END])
+    return builder.compile(checkpointer=checkpointer)
+
+
+@MODES
+def test_a_conversation_in_turn_is_evaluated_once_a_round(mode: str) -> None:
+    """So a judge is asked once a round, and whoever is nudged hears of it when its turn comes."""
+    judge = Says({"result": True})
+    team = [JIM, PAM, DWIGHT]
+    batch = InterventionBatch.create_for_each(team, judge=judge)
+    batch.set_textual_precondition("bored").set_effect("Sing.")
+    bodies = [Speaker("x", name=agent.id) for agent in team]
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(batch)
+    run(arbiter_os.govern(in_turn(*bodies, rounds=4)), hello(), mode=mode)
+    assert (judge.calls, len(batch.log)) == (12, 12)
+    assert {found.agent for found in batch.log} == {"Jim"}
+    assert [["Sing." in body.told(call) for call in range(4)] for body in bodies] == [[True] * 4] * 3
+
+
+@MODES
+def test_rounds_of_a_thread_go_on_over_invokes(mode: str) -> None:
+    """One turn an invoke: whoever acts next in the thread is still in the round."""
+    one = Intervention(PAM, agents=[JIM]).set_functional_precondition(lambda t: True).set_effect("Sing.")
+    turn = ["jim"]
+
+    def first(state: Any) -> str:
+        return turn[0]
+
     jim, pam = Speaker("a"), Speaker("b", name="pam")
-    app = advised(one, jim, pam)
-    run(app, hello(), mode=mode)
-    run(app, hello(), mode=mode)
-    assert len(one.log) == 4
+    builder: Any = StateGraph(Chat)
+    builder.add_node("jim", jim)
+    builder.add_node("pam", pam)
+    builder.add_conditional_edges(START, first, ["jim", "pam"])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    for name in ("jim", "pam", "jim", "pam"):
+        turn[0] = name
+        run(app, hello(), thread("1"), mode=mode)
+    assert [found.agent for found in one.log] == ["Jim", "Jim"]
+    assert {found.thread_id for found in one.log} == {"1"}
+    assert ["Sing." in pam.told(call) for call in range(2)] == [True, True]
+
+
+@MODES
+def test_the_user_can_say_what_a_round_is(mode: str) -> None:
+    """Here each superstep, then all of a run."""
+
+    def superstep(item: HistoryItem) -> int:
+        return item.step
+
+    def everything(item: HistoryItem) -> str:
+        return "all"
+
+    for round_of, evaluated in ((superstep, 6), (everything, 1)):
+        one = Intervention(JIM, agents=[PAM], round_of=round_of)
+        one.set_functional_precondition(lambda t: True).set_effect("Sing.")
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_advisor(one)
+        app = arbiter_os.govern(in_turn(Speaker("a"), Speaker("b", name="pam"), rounds=3))
+        run(app, hello(), mode=mode)
+        assert len(one.log) == evaluated
+    for made in (
+        variety([JIM], Says(None), round_of=superstep),
+        anti_convergence([JIM], Says(None), round_of=superstep),
+        InterventionBatch.create_for_each([JIM], round_of=superstep),
+    ):
+        assert made.round_of is not None
+
+
+@MODES
+def test_a_lasting_nudge_stays_for_the_thread(mode: str) -> None:
+    """Over its invokes, and not in another thread."""
+    fires = iter([True, False, False])
+    one = (
+        Intervention(JIM, persist=True).set_functional_precondition(lambda t: next(fires)).set_effect("Sing.")
+    )
+    jim = Speaker("a", "b", "c")
+    app = advised(one, jim, checkpointer=InMemorySaver())
+    for name in ("1", "1", "2"):
+        run(app, hello(), thread(name), mode=mode)
+    assert ["Sing." in jim.told(call) for call in range(3)] == [True, True, False]
+
+
+@MODES
+def test_without_evidence_nothing_fires(mode: str) -> None:
+    """A judge that finds nothing to go by has not found the claim to be true; the log says why."""
+    judge = Says({"result": True, "evidence_present": False})
+    one = Intervention(JIM, judge=judge).set_textual_precondition("they agree").set_effect("Sing.")
+    jim = Speaker("Hi")
+    run(advised(one, jim), hello("Own."), mode=mode)
+    assert "Sing." not in jim.told()
+    assert (one.log[0].fired, one.log[0].textual) == (False, False)
+    assert "no evidence" in one.log[0].problem
+
+
+def test_a_host_is_no_speaker_whose_voice_converges() -> None:
+    """What somebody says who is no agent neither makes voices alike nor keeps them apart."""
+    host = [AIMessage("completely other words of a moderator", name="Host")] * 3
+    judge = Says({"result": True})
+    advised(anti_convergence([JIM, PAM], judge), Speaker("a")).invoke(
+        {"messages": [*host, *ALIKE["messages"]]}
+    )
+    assert judge.calls == 1
+    echo = [AIMessage("I love this great plan", name=name) for name in ("Jim", "Host")]
+    judge = Says({"result": True})
+    advised(anti_convergence([JIM, PAM], judge), Speaker("a")).invoke({"messages": echo})
+    assert judge.calls == 0
+
+
+ECHO = conversation(
+    ("Jim", "We should open a bakery near the station, people there are hungry in the morning."),
+    ("Pam", "I agree, a bakery near the station is a wonderful idea, people are hungry in the morning."),
+    ("Dwight", "Absolutely, a bakery near the station! In the morning people there are hungry."),
+    ("Jim", "Yes, and we could sell coffee too."),
+    ("Pam", "Coffee too, yes."),
+    ("Dwight", "Coffee, I agree."),
+)
+DEBATE = conversation(
+    ("Jim", "I do not think that karaoke is a good idea; half of the team hates to sing in public."),
+    ("Pam", "Singing is fun, and I would rather have karaoke than another quiz where nobody laughs."),
+    ("Dwight", "What does it cost? A machine is two hundred a night, and the quiz is free."),
+    ("Jim", "The quiz was a bore, I give you that, but must we humiliate people instead?"),
+    ("Pam", "Nobody has to sing. There is dancing, too, and I will bring the drinks."),
+    ("Dwight", "Then the drinks are the real cost, and I want a limit on them."),
+)
+
+
+@pytest.mark.parametrize(("given", "calls"), [(ECHO, 1), (DEBATE, 0)])
+def test_anti_convergence_asks_about_an_echo_at_its_default(given: Any, calls: int) -> None:
+    """Three speakers who repeat one another; and three of one topic who do not. What was said long before does not
+    hide an echo."""
+    before = [AIMessage(f"unlike{n} alone{n}", name=("Jim", "Pam", "Dwight")[n % 3]) for n in range(60)]
+    for earlier in ([], before):
+        judge = Says({"result": True})
+        advised(anti_convergence([JIM, PAM, DWIGHT], judge, first_n=0, last_n=6), Speaker("a")).invoke(
+            {"messages": [*earlier, *given["messages"]]}
+        )
+        assert judge.calls == calls
 
 
 def quiet(state: Any) -> Any:
@@ -578,14 +745,6 @@ def test_many_steps_keep_nothing_but_the_last() -> None:
 
 
 # What ships ---------------------------------------------------------------------------------------
-
-
-def conversation(*said: tuple[str, str]) -> Any:
-    return {"messages": [AIMessage(text, name=name) for name, text in said]}
-
-
-ALIKE = conversation(("Jim", "I love this great plan"), ("Pam", "I love this great plan"))
-APART = conversation(("Jim", "The tide is wrong"), ("Pam", "My brush needs water"))
 
 
 @MODES

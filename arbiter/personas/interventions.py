@@ -12,8 +12,19 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from inspect import isawaitable, iscoroutine
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
@@ -35,6 +46,8 @@ from arbiter.states import is_number, is_whole
 Condition = Callable[[list[Target]], bool | Awaitable[bool]]
 Nudges = str | Mapping[str, str] | None
 Effect = Callable[[list[Target]], Nudges | Awaitable[Nudges]]
+RoundOf = Callable[[HistoryItem], Hashable]
+"""Says from a node run what round of the conversation it belongs to."""
 HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not mention it:"
 _KEPT = 1_000
 T = TypeVar("T")
@@ -43,9 +56,19 @@ _log = logging.getLogger("arbiter.personas")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervened:
-    """One evaluation of an intervention: which conditions held (None: not asked), and the nudges by agent."""
+    """One evaluation of an intervention: which conditions held (None: not asked), and the nudges by agent.
+
+    `agent` is whose turn it was, in which node run (`item_id`) of which `step`, run and thread. `problem` says why a
+    condition could not be answered, or why nothing could be found to be true.
+    """
 
     name: str
+    at: datetime | None = None
+    agent: str | None = None
+    item_id: str = ""
+    step: int = 0
+    run_id: str = ""
+    thread_id: str | None = None
     functional: bool | None = None
     textual: bool | None = None
     propositional: bool | None = None
@@ -55,18 +78,24 @@ class Intervened:
 
 
 @dataclass(slots=True)
-class _Step:
-    """The evaluation of one superstep: whoever comes first does it, the others wait."""
+class _Round:
+    """What is evaluated once: whoever comes first does it, the others wait."""
+
+    acted: dict[str | None, Any] = field(default_factory=dict[str | None, Any])
+    """In which superstep each agent has acted in it."""
 
     done: threading.Event = field(default_factory=threading.Event)
     task: asyncio.Future[None] | None = None
 
 
 class _Interventions(Advisor):
-    """What one intervention and a batch of them share: they are evaluated once per superstep in which an agent of the
-    `cast` acts, in order.
+    """What one intervention and a batch of them share: they are evaluated, in order, once per round of a conversation,
+    before the first agent of the `cast` acts in it.
 
-    Nudges wait for the agent's next call in the same run and are lent to that call. They are in memory alone.
+    A round is over when an agent acts that has acted in it in an earlier superstep: agents that act at the same time
+    share one, and so do agents that act in turn. `round_of` says from a node run what its round is instead, and
+    interventions are evaluated once for each value. Nudges wait for the agent's next call in the same thread (without
+    one: the same run), and are lent to that call. They are in memory alone.
     """
 
     # A judge may be asked. Where none is, the events of a conversation are quickly counted.
@@ -78,12 +107,14 @@ class _Interventions(Advisor):
         name: str,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
+        round_of: RoundOf | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
+        self.round_of = round_of
         self.log: list[Intervened] = []
         """The last evaluations, oldest first."""
         self._lock = threading.Lock()
-        self._steps: OrderedDict[Any, _Step] = OrderedDict()
+        self._rounds: OrderedDict[Any, _Round] = OrderedDict()
         self._waiting: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
         self._warned = False
         self._given: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -106,49 +137,63 @@ class _Interventions(Advisor):
         self.cast.known_nodes.update(nodes)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
-        key, item = _step_of(history)
+        item = history.entries[-1][-1]
         if not self._matters(item):
             return None
-        with self._lock:
-            step = self._steps.get(key)
-            mine = step is None
-            if step is None:
-                step = self._new_step(key)
+        turn, key, mine = self._enter(history, item)
         if not mine:
-            step.done.wait()
+            turn.done.wait()
         else:
             try:
                 self._run(self._evaluating(history, item))
             except BaseException:
-                self._forget_step(key)
+                self._forget_round(key)
                 raise
             finally:
-                step.done.set()
+                turn.done.set()
         return self._take(history, item)
 
     async def aadvise(self, history: History, state: Mapping[str, Any]) -> str | None:
         """As `advise`, judging on this event loop."""
-        key, item = _step_of(history)
+        item = history.entries[-1][-1]
         if not self._matters(item):
             return None
-        with self._lock:
-            step = self._steps.get(key)
-            if step is None:
-                step = self._new_step(key)
-                step.task = asyncio.ensure_future(self._arun(self._evaluating(history, item)))
-        if step.task is not None:
+        turn, key, mine = self._enter(history, item)
+        if mine:
+            turn.task = asyncio.ensure_future(self._arun(self._evaluating(history, item)))
+        if turn.task is not None:
             # Who waits may be cancelled; the others still want to know.
             try:
-                await asyncio.shield(step.task)
+                await asyncio.shield(turn.task)
             except Exception:
-                self._forget_step(key)
+                self._forget_round(key)
                 raise
         return self._take(history, item)
 
-    def _forget_step(self, key: Any) -> None:
+    def _enter(self, history: History, item: HistoryItem) -> tuple[_Round, Any, bool]:
+        """The round of a node run, its key, and whether that is the first of it."""
+        agent = self.cast.acting(item)
+        where = (item.namespace, item.step)
+        key: Any = (_scope_of(history), None)
+        if self.round_of is not None:
+            key = (_run_of(history), self.round_of(item))
+        with self._lock:
+            known = self._rounds.get(key)
+            is_over = known is not None and self.round_of is None and known.acted.get(agent, where) != where
+            if known is None or is_over:
+                self._rounds.pop(key, None)
+                found = self._rounds[key] = _Round()
+                while len(self._rounds) > _KEPT:
+                    self._rounds.popitem(last=False)
+            else:
+                found = known
+            found.acted[agent] = where
+            return found, key, found is not known
+
+    def _forget_round(self, key: Any) -> None:
         """What could not be evaluated is not done: it is evaluated anew when the run goes on."""
         with self._lock:
-            self._steps.pop(key, None)
+            self._rounds.pop(key, None)
 
     def _matters(self, item: HistoryItem) -> bool:
         """Whether an agent acts in that node run, as far as agents are known."""
@@ -161,20 +206,23 @@ class _Interventions(Advisor):
             raise nobody_known(self.cast, "it is never evaluated", self.name)
         return False
 
-    def _new_step(self, key: Any) -> _Step:
-        step = self._steps[key] = _Step()
-        while len(self._steps) > _KEPT:
-            self._steps.popitem(last=False)
-        return step
-
     # Evaluating
 
     def _evaluating(self, history: History, item: HistoryItem) -> _Evaluating[None]:
         talk = self.cast.given(history), self.cast.writers(history)
-        run = _run_of(history)
+        run = _scope_of(history)
         thoughts: list[tuple[str, str]] = []
         for intervention in self.interventions:
             found = yield from intervention.evaluating(self._targets(intervention, talk, run, thoughts))
+            found = replace(
+                found,
+                at=datetime.now(UTC),
+                agent=self.cast.acting(item),
+                item_id=item.id,
+                step=item.step,
+                run_id=_run_of(history),
+                thread_id=history.thread_id if isinstance(history, CausalHistory) else None,
+            )
             with self._lock:
                 self.log = [*self.log, found][-_KEPT:]
                 for agent, nudge in found.nudges.items():
@@ -247,7 +295,7 @@ class _Interventions(Advisor):
         agent = self.cast.acting(item)
         if agent is None:
             return None
-        run = _run_of(history)
+        run = _scope_of(history)
         with self._lock:
             if (given := self._given.get((run, item.id))) is not None:
                 return given or None
@@ -289,8 +337,8 @@ class Intervention(_Interventions):
 
     `targets` are agents, by persona or name; functions get them as `Target`s, always as a list: each with the
     conversation so far, or without any targets the conversation alone. Of it a judge is shown the first `first_n` and
-    last `last_n` events. With `persist` an agent keeps the thought for the rest of the run, as in the paper; it is kept
-    in memory, never in messages or checkpoints.
+    last `last_n` events. With `persist` an agent keeps the thought for the rest of the thread, as in the paper, or of the
+    run if there is none; it is kept in memory, never in messages or checkpoints.
 
     Functions may be `async def`, for async runs. A judge or a function that fails keeps it from firing; the `log` says
     so. A stale recording, and other mistakes in the set-up (`ConfigurationError`), are raised by the node that acts.
@@ -313,10 +361,11 @@ class Intervention(_Interventions):
         agent_of: AgentOf | None = None,
         channel: str = "",
         timeout: float | None = 30.0,
+        round_of: RoundOf | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
     ) -> None:
-        super().__init__(name, target_instructions, target_nodes)
+        super().__init__(name, target_instructions, target_nodes, round_of)
         given = [targets] if isinstance(targets, Persona | str) else list(targets)
         self.cast = Cast(
             [*given, *agents],
@@ -417,14 +466,14 @@ class Intervention(_Interventions):
                 found["functional"] = bool((yield from _answered(self._functional(targets))))
                 if not found["functional"]:
                     return Intervened(**found)
-            if self._textual is not None:
-                found["textual"] = yield from self._holds(self._textual, None, targets)
-                if not found["textual"]:
-                    return Intervened(**found)
-            if self._propositional is not None:
-                found["propositional"] = yield from self._holds(self._propositional, self._threshold, targets)
-                if not found["propositional"]:
-                    return Intervened(**found)
+            for kind, claim, threshold in (
+                ("textual", self._textual, None),
+                ("propositional", self._propositional, self._threshold),
+            ):
+                if claim is not None:
+                    found[kind], why = yield from self._holds(claim, threshold, targets)
+                    if not found[kind]:
+                        return Intervened(**found, problem=why)
             nudges = yield from self._nudges(targets)
         except ConfigurationError:
             raise
@@ -435,7 +484,8 @@ class Intervention(_Interventions):
 
     def _holds(
         self, proposition: Proposition, threshold: float | None, targets: list[Target]
-    ) -> _Evaluating[bool]:
+    ) -> _Evaluating[tuple[bool, str]]:
+        """Whether a claim holds, and why that could not be found out: without evidence nothing is found to be true."""
         assert self.engine is not None
         first, last = proposition.first_n, proposition.last_n
         if first is None and last is None:
@@ -450,10 +500,11 @@ class Intervention(_Interventions):
             raise result
         if result.status in ("timeout", "error"):
             raise RuntimeError(result.problem or result.status)
+        why = "" if result.status == "judged" else result.problem or result.reasoning
         if threshold is not None:
-            return result.score is not None and result.score < threshold
+            return result.score is not None and result.score < threshold, why
         # Nothing was said yet, or the claim does not apply: nobody has found it to be true.
-        return result.result is True and result.status == "judged"
+        return result.result is True and result.status == "judged", why
 
     def _nudges(self, targets: list[Target]) -> _Evaluating[dict[str, str]]:
         assert self._effect is not None
@@ -488,10 +539,11 @@ class InterventionBatch(_Interventions):
         *,
         name: str = "interventions",
         cast: Cast | None = None,
+        round_of: RoundOf | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
     ) -> None:
-        super().__init__(name, target_instructions, target_nodes)
+        super().__init__(name, target_instructions, target_nodes, round_of)
         self._interventions = list(interventions)
         if cast is None:
             casts = [one.cast for one in self._interventions]
@@ -517,7 +569,9 @@ class InterventionBatch(_Interventions):
         """One intervention for each agent; `settings` are those of `Intervention`."""
         known = list(agents)
         targets = {
-            key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings
+            key: settings.pop(key)
+            for key in ("target_instructions", "target_nodes", "round_of")
+            if key in settings
         }
         each = [
             Intervention(
@@ -582,6 +636,6 @@ def _run_of(history: History) -> str:
     return history.run_id if isinstance(history, CausalHistory) else ""
 
 
-def _step_of(history: History) -> tuple[Any, HistoryItem]:
-    item = history.entries[-1][-1]
-    return (_run_of(history), item.namespace, item.step), item
+def _scope_of(history: History) -> str:
+    """The conversation: a thread, or a run without one."""
+    return (history.thread_id or history.run_id) if isinstance(history, CausalHistory) else ""

@@ -81,7 +81,7 @@ def anti_convergence(
         limits = _limits(config, cast, agent.name if isinstance(agent, Persona) else agent)
         if limits is None or limits.anti_convergence_enabled:
             thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
-    targets = {key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings}
+    targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
     made: dict[str, Any] = {"first_n": 5, "last_n": 15, **settings}
     effect = _nudging(cast, nudges, "devils_advocate", name)
     each = [
@@ -117,9 +117,9 @@ def variety(
             f"{name!r}: stale_after: expected a whole number from 1, got {stale_after!r:.80}."
         )
     known = list(agents)
-    cast = Cast(known, **_of_cast(settings))
+    targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
+    cast = _cast_of(known, settings, targets)
     config = _checked(config, cast, name)
-    targets = {key: settings.pop(key) for key in ("target_instructions", "target_nodes") if key in settings}
     made: dict[str, Any] = {"first_n": 5, "last_n": 20, **settings}
     effect = _nudging(cast, nudges, "new_ideas", name)
     each: list[Intervention] = []
@@ -139,10 +139,13 @@ def _limits(
     return None if config is None else config_for(config, cast, agent)
 
 
+_OF_BATCH = ("target_instructions", "target_nodes", "round_of")
+
+
 def _cast_of(
     agents: Iterable[Persona | str], settings: Mapping[str, Any], targets: Mapping[Any, Any]
 ) -> Cast:
-    contract = Contract("cast", **targets)
+    contract = Contract("cast", targets.get("target_instructions"), targets.get("target_nodes"))
     return Cast(
         agents, nodes=contract.target_nodes, instructions=contract.target_instructions, **_of_cast(settings)
     )

@@ -93,7 +93,7 @@ class Critic:
     def judge(self, request: JudgeRequest) -> JudgeReply:
         prompt = "\n".join(str(message.text) for message in request.messages)
         lines = re.findall(r"^> (\w+) acts: \[(.*)\]$", prompt, re.MULTILINE)
-        lines = [text for name, text in lines if name != "Host"]
+        lines = [text for name, text in lines if name != "Host" and not text.startswith("[THINK]")]
         alike = len(lines) >= 3 and all("lovely" in text for text in lines[-3:])
         if request.purpose == "check":
             if request.propositions == ("textual",):  # of one agent: whether it has run dry
