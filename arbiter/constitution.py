@@ -35,6 +35,7 @@ from arbiter.instructions import Instruction, find_instruction, means, withdraw
 from arbiter.kinds import (
     CONTRACTS,
     KINDS,
+    UNCLEAR,
     Section,
     Text,
     Tighter,
@@ -516,7 +517,7 @@ class _Loader:
             problem = (
                 f"expected one of {', '.join(sorted(kinds))}, or the dotted path of a class, got {use!r}."
             )
-            problem += nearest(use, kinds)
+            problem += f" {UNCLEAR[use]}" if use in UNCLEAR else nearest(use, kinds)
         elif not use.startswith(self.allow or "\0"):
             allowed = ", ".join(map(repr, self.allow)) or "none"
             problem = (

@@ -70,7 +70,6 @@ KINDS: Mapping[Section, Mapping[str, str]] = {
     "evaluators": {
         "adherence": "arbiter.personas.evaluators.AdherenceEvaluator",
         "condition": "arbiter.evaluators.condition.ConditionEvaluator",
-        "consistency": "arbiter.evaluators.consistency.ConsistencyEvaluator",
         "convergence": "arbiter.personas.evaluators.ConvergenceEvaluator",
         "cost": "arbiter.evaluators.cost.CostEvaluator",
         "fluency": "arbiter.personas.evaluators.FluencyEvaluator",
@@ -80,10 +79,16 @@ KINDS: Mapping[Section, Mapping[str, str]] = {
         "length": "arbiter.evaluators.length.LengthEvaluator",
         "schema_valid": "arbiter.evaluators.schema_valid.SchemaEvaluator",
         "self_consistency": "arbiter.personas.evaluators.SelfConsistencyEvaluator",
+        "text_similarity": "arbiter.evaluators.consistency.TextSimilarityEvaluator",
         "threshold": "arbiter.evaluators.threshold.ThresholdEvaluator",
         "weighted": "arbiter.evaluators.weighted.WeightedEvaluator",
     },
 }
+UNCLEAR: Mapping[str, str] = {
+    "consistency": "Write self_consistency, which has a judge see whether an agent sounds like itself, "
+    "or text_similarity, which compares words and was called consistency before."
+}
+"""What to write in the place of names that may mean two kinds."""
 _TIGHTER: Mapping[str, Mapping[str, Tighter]] = {
     "approval": {"approvers": "fewer", "expires_after": "lower", "retries": "lower", "reason": "any"},
     "at_most": {"times": "lower"},
@@ -104,7 +109,7 @@ _TIGHTER: Mapping[str, Mapping[str, Tighter]] = {
     "length": {"at_least": "higher", "at_most": "lower"},
     "latency": {"at_most": "lower"},
     "cost": {"at_most": "lower"},
-    "consistency": {"at_least": "higher"},
+    "text_similarity": {"at_least": "higher"},
     "judge": {"at_least": "higher"},
     "weighted": {"at_least": "higher"},
     "adherence": {"at_least": "higher"},

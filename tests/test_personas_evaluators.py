@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from arbiter import ArbiterOS, EvaluationRouter, HistoryItem, NodeEvaluator
 from arbiter.constitution import load_constitution
 from arbiter.errors import PackError, ParameterError
+from arbiter.evaluators import TextSimilarityEvaluator
 from arbiter.instructions import REFLECT, RESPOND
 from arbiter.kinds import KINDS, parameters_of, takes_model
 from arbiter.personas import (
@@ -414,6 +415,22 @@ def test_a_pack_is_told_what_is_wrong_in_it(tmp_path: Path, line: str, message: 
     with pytest.raises(PackError) as caught:
         load_constitution(tmp_path / "pack.yaml", models={"m": Scripted(answers=["x"])})
     assert message in str(caught.value)
+
+
+def test_consistency_names_no_kind_and_the_error_names_both_that_it_may_mean(tmp_path: Path) -> None:
+    head = "version: 1\nname: p\ndescription: d\nevaluators:\n"
+    (tmp_path / "pack.yaml").write_text(f"{head}  - {{name: x, use: consistency, key: text}}\n")
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path / "pack.yaml")
+    assert "pack.yaml:5: evaluators[0].use: expected one of" in str(caught.value)
+    assert "Write self_consistency, which has a judge" in str(caught.value)
+    assert "or text_similarity, which compares words" in str(caught.value)
+    text = (
+        "  - {name: x, use: text_similarity, key: text}\n  - {name: y, use: self_consistency, judge: small}\n"
+    )
+    (tmp_path / "pack.yaml").write_text(head + text)
+    loaded = load_constitution(tmp_path / "pack.yaml", models={"small": Scripted(answers=["x"])})
+    assert list(map(type, loaded.evaluators)) == [TextSimilarityEvaluator, SelfConsistencyEvaluator]
 
 
 @pytest.mark.parametrize("at_least", [True, -1, 9.5, float("nan"), "7"])

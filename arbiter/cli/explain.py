@@ -14,7 +14,7 @@ from arbiter.cli.models import StandIns
 from arbiter.constitution import SECTIONS, SHIPPED, load_constitution, shipped_names
 from arbiter.contracts import Contract
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.kinds import KINDS, class_at, parameters_of
+from arbiter.kinds import KINDS, UNCLEAR, class_at, parameters_of
 
 
 def explain_rule(name: str, source: str | None, allow: tuple[str, ...]) -> None:
@@ -29,9 +29,9 @@ def explain_rule(name: str, source: str | None, allow: tuple[str, ...]) -> None:
     kinds = {use: path for section in SECTIONS for use, path in KINDS[section].items()}
     found = [path for section in SECTIONS for use, path in KINDS[section].items() if use == name]
     if not found:
-        known = [*rules, *kinds]
+        hint = f" {UNCLEAR[name]}" if name in UNCLEAR else nearest(name, [*rules, *kinds])
         raise ConfigurationError(
-            f"there is no rule or kind {name!r}.{nearest(name, known)} Rules: {', '.join(sorted(rules)) or 'none'}. "
+            f"there is no rule or kind {name!r}.{hint} Rules: {', '.join(sorted(rules)) or 'none'}. "
             f"Kinds: {', '.join(sorted(kinds))}."
         )
     for path in found:

@@ -1,7 +1,7 @@
 """Built-in evaluators."""
 
 from arbiter.evaluators.condition import ConditionEvaluator
-from arbiter.evaluators.consistency import ConsistencyEvaluator
+from arbiter.evaluators.consistency import ConsistencyEvaluator, TextSimilarityEvaluator
 from arbiter.evaluators.cost import CostEvaluator
 from arbiter.evaluators.judge import JudgeEvaluator
 from arbiter.evaluators.latency import LatencyEvaluator
@@ -18,6 +18,7 @@ __all__ = [
     "LatencyEvaluator",
     "LengthEvaluator",
     "SchemaEvaluator",
+    "TextSimilarityEvaluator",
     "ThresholdEvaluator",
     "WeightedEvaluator",
 ]

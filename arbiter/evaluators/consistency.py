@@ -37,7 +37,7 @@ def _ngrams(text: str, n: int) -> set[tuple[str, ...]]:
     return {tuple(words[at : at + n]) for at in range(max(1, len(words) - n + 1))}
 
 
-class ConsistencyEvaluator(NodeEvaluator):
+class TextSimilarityEvaluator(NodeEvaluator):
     """Passes when the text at `key` is similar enough to what earlier runs of the same instruction wrote there.
 
     The score is the mean `similarity` to the `compare` newest earlier outputs that have a text at `key`; "earlier" is
@@ -99,3 +99,7 @@ class ConsistencyEvaluator(NodeEvaluator):
                     text = text_in(item.output_state.get(self.key))
                     if text is not None:
                         yield text
+
+
+ConsistencyEvaluator = TextSimilarityEvaluator
+"""Its former name. Whether an agent is consistent is judged by `arbiter.personas.SelfConsistencyEvaluator`."""
