@@ -15,21 +15,23 @@ from arbiter.instructions import GENERATE
 from tests.support import Judge, Spy, chain
 
 
+class Part:
+    """Has no JSON form."""
+
+    def __str__(self) -> str:
+        return "a part"
+
+
 @pytest.fixture
 def history() -> RunHistory:
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluator(Judge("good", lambda h: EvaluationResult(0.5, True, "fine", {"part": object()})))
-    arbiter_os.govern(chain(Spy("a"), lambda_node()), {"a": GENERATE}).invoke({"log": ["in"]})
+    arbiter_os.add_evaluator(Judge("good", lambda h: EvaluationResult(0.5, True, "fine", {"part": Part()})))
+    arbiter_os.govern(chain(Spy("a"), odd), {"a": GENERATE}).invoke({"log": ["in"]})
     return arbiter_os.history
 
 
-def lambda_node() -> Any:
-    """Writes what has no JSON form."""
-
-    def odd(state: Any) -> Any:
-        return {"log": [object(), b"\x00", {1: {2}}, float("inf")]}
-
-    return odd
+def odd(state: Any) -> Any:
+    return {"log": [Part(), b"\x00", {1: {2}}, float("inf")]}
 
 
 class Page(BaseModel):
