@@ -84,12 +84,12 @@ class PolicyChecker(Contract):
         """Which of `needs` are read of that node's run, where it is observed; by default all."""
         return self.needs
 
-    def observe(self, history: History) -> Mapping[str, float | None] | None:
+    def observe(self, history: History) -> Mapping[str, float] | None:
         """Called when a node run that this checker `observes` has ended, whatever its `status`.
 
         What it returns is added to the checker's tallies, a number for each key, and committed with what the node
         wrote, or not at all: `history.tally(name, key)` reads it back, also after a crash in another process. With
-        None a tally begins again: what the node run could see of it is taken away, what siblings of the same superstep
+        minus infinity a tally begins again: what the node run could see of it is taken away, what siblings of the same superstep
         add stays. Of each checker the 256 keys are kept that changed last. Must be quick; what it raises is recorded
         and nothing is added. The results of the evaluators in `needs` can be read in it.
         """

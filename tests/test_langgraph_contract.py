@@ -251,6 +251,7 @@ def test_an_empty_channel_is_saved_and_not_read() -> None:
         conf: Any = config.get("configurable", {})
         conf[_constants.CONFIG_KEY_SEND]([("hidden", 1)])
         reader = conf[_constants.CONFIG_KEY_READ]
+        assert list(reader.args[3].writes) == [("hidden", 1)]
         read.extend([reader("hidden"), reader(["hidden"]), reader(["hidden"], True)])
         return {}
 

@@ -101,7 +101,7 @@ class RequireBefore(AfterStep):
     def needs_of(self, node: str, instruction: Instruction | None) -> Sequence[str]:
         return self.needs if self.required.matches(node, instruction) else ()
 
-    def observe(self, history: History) -> Mapping[str, float | None] | None:
+    def observe(self, history: History) -> Mapping[str, float] | None:
         own = causal(history).own
         if self.since:
             return self._observe_since(own)
@@ -114,9 +114,9 @@ class RequireBefore(AfterStep):
         is_required = self.required.matches(own.node, own.instruction)
         if is_required and self._passes(own, used is not None) and (key := self._key_of_pass(own)):
             counted[key] = counted.get(key, 0) + 1
-        return {**counted}
+        return counted
 
-    def _observe_since(self, own: HistoryItem) -> Mapping[str, float | None] | None:
+    def _observe_since(self, own: HistoryItem) -> Mapping[str, float] | None:
         if own.status != "completed":
             return None  # nothing of it is committed
         opens = self._opens(own.node, own.instruction)
@@ -190,8 +190,8 @@ class RequireBefore(AfterStep):
 _PASSED = "passed"
 _OPEN = "open"
 """Counts the runs of the steps in `since` that no pass has seen."""
-_OPENED: Mapping[str, float | None] = {_OPEN: 1}
-_CLOSED: Mapping[str, float | None] = {_OPEN: None}
+_OPENED: Mapping[str, float] = {_OPEN: 1}
+_CLOSED: Mapping[str, float] = {_OPEN: float("-inf")}
 
 
 def _key(values: Sequence[Any]) -> str:

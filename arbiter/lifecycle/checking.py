@@ -127,7 +127,7 @@ def check_output(run: NodeRun, output: Any) -> Steps:
     record, seats = run.record, run.plan.output_checkers
     verdicts: dict[str, Verdict] = {}
     causes: dict[str, BaseException] = {}
-    answers: Any = yield CallAll(seats, (freeze(as_state(output)), run.view))
+    answers: Any = yield CallAll(seats, (freeze(as_state(run.written(output))), run.view))
     if type(answers) is Raised:
         record.status, record.error = "cancelled", describe(answers.error)
         return answers

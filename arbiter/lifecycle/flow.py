@@ -241,6 +241,7 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
     if run.plan.error_routers and isinstance(error, Exception) and run.is_final(error):
         yield from route(run, None, run.plan.error_routers)
         if run.redirect is not None:
+            run.take_back()
             return None
         if run.capped is not None:
             return (yield from best_attempt(run, raised, run.capped))

@@ -57,13 +57,11 @@ def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
 def _counted(found: Mapping[str, object]) -> dict[str, float | None]:
     counted: dict[str, float | None] = {}
     for key, amount in found.items():
-        if amount is None:
-            counted[str(key)] = None
-            continue
         if isinstance(amount, bool) or not isinstance(amount, _NUMBERS) or amount != amount:
-            raise TypeError(f"expected a number or None, got {amount!r}")
-        counted[str(key)] = amount
+            raise TypeError(f"expected a number, got {amount!r}")
+        counted[str(key)] = None if amount == _ALL else amount
     return counted
 
 
+_ALL = float("-inf")
 _NUMBERS = (int, float)

@@ -23,7 +23,7 @@ def note_output(run: NodeRun, output: Any) -> None:
     record = run.record
     settings = run.settings
     record.duration = settings.timer() - run.begun
-    record.output = snapshot(output, settings.snapshot)
+    record.output = snapshot(run.written(output), settings.snapshot)
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
@@ -74,6 +74,7 @@ def denied(
     elif not found:
         target = ""
     if target and target in run.targets:
+        run.take_back()
         run.redirect = record.redirected_to = target
         return None
     error = PolicyViolationError(

@@ -27,7 +27,7 @@ from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan
 from arbiter.shadow import ShadowDecision, ShadowLog
-from arbiter.states import Snapshot, as_state, digest
+from arbiter.states import Snapshot, as_state, digest, joined
 from arbiter.verdicts import EvaluationResult, Verdict
 
 T = TypeVar("T")
@@ -313,6 +313,20 @@ class NodeRun:
         keep = self.settings.facts
         values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
         return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
+
+    # What the body wrote by itself, beside its output: `push_message`, say
+
+    def written_aside(self) -> Sequence[Mapping[str, Any]]:
+        """Each as an update of its own, in order. It waits to be committed with the output."""
+        return ()
+
+    def take_back(self) -> None:
+        """Commit nothing of it."""
+
+    def written(self, output: Any) -> Any:
+        """All that the node writes: its output, after what its body wrote by itself."""
+        aside = self.written_aside()
+        return joined([*aside, as_state(output)]) if aside else output
 
     # What the driver needs
 

@@ -96,7 +96,7 @@ def held_back(run: NodeRun, output: Any) -> Raised | None:
             continue
         if checker.on_caught == "answered" and stop.call is not None:
             if answered is None:
-                answered = set(_answered(as_state(output)))
+                answered = set(_answered(as_state(run.written(output))))
             if stop.call in answered:
                 continue
         reason = f"its output was not committed, since a call in its body was stopped: {stop.reason}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -125,6 +126,12 @@ def ledger_in(conf: dict[str, Any]) -> LedgerChannel:
     """The hidden channel of the execution that a task belongs to: LangGraph's reader is a partial that holds the
     channels, and `ToolNode` takes them from there as well."""
     found: LedgerChannel = conf[CONFIG_KEY_READ].args[1][LEDGER]
+    return found
+
+
+def writes_in(conf: dict[str, Any]) -> deque[tuple[str, Any]]:
+    """What a task has written so far. The reader holds that, too, so that a task reads its own writes."""
+    found: deque[tuple[str, Any]] = conf[CONFIG_KEY_READ].args[3].writes
     return found
 
 

@@ -67,7 +67,7 @@ from arbiter.weaving.asking import (
     skip_ours,
     spend,
 )
-from arbiter.weaving.channel import LEDGER, LedgerChannel, conf_of, ledger_in
+from arbiter.weaving.channel import LEDGER, LedgerChannel, conf_of, ledger_in, writes_in
 from arbiter.weaving.lcel import LcelSteps, ambient_before
 from arbiter.weaving.tools import HeldTools
 from arbiter.weaving.writers import STASH, Redirect
@@ -485,6 +485,17 @@ class Visit(NodeRun):
             self.parent.report(self.record.namespace, self.record.step, self.ledger.past.value, order, fact)
 
     # Inside
+
+    def written_aside(self) -> Sequence[Mapping[str, Any]]:
+        if not (writes := writes_in(self._conf)):
+            return ()
+        return [{key: value} for key, value in writes if not key.startswith("__")]
+
+    def take_back(self) -> None:
+        writes = writes_in(self._conf)
+        kept = [one for one in writes if one[0] == RESUME]  # what a human has answered outlives the output
+        writes.clear()
+        writes.extend(kept)
 
     @property
     def tools(self) -> ToolsOf:
