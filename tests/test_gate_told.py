@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import io
 import json
 import logging
 import pickle
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -66,6 +69,66 @@ def test_a_judge_that_cannot_be_reached_is_told(
         "adherence": (0, 3),
         "fluency": (0, 3),
     }
+
+
+class Deaf(Says):
+    """A judge that does not hear that it is to stop."""
+
+    async def ajudge(self, request: Any) -> Any:
+        end = time.monotonic() + 1
+        while (left := end - time.monotonic()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                pass
+        return self.judge(request)
+
+
+def test_a_judge_that_ignores_its_cancellation_costs_its_timeout() -> None:
+    """In a gate and in an intervention."""
+    jim = Speaker("Fine")
+    nudge = Intervention(JIM, judge=Deaf({"result": True}), timeout=0.1)
+    nudge.set_textual_precondition("they agree").set_effect("Sing.")
+    gate = PersonaGate(Deaf({"score": 2}), [JIM], enabled("adherence", "fluency", judge_timeout=0.1))
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(nudge)
+    arbiter_os.add_correction_gate(gate)
+    app = arbiter_os.govern(chat(jim))
+
+    async def story() -> float:
+        begun = time.monotonic()
+        await app.ainvoke(hello("own"))
+        return time.monotonic() - begun
+
+    loop = asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(story()) < 0.8
+    finally:
+        loop.run_until_complete(asyncio.sleep(1))
+        loop.close()
+    assert gate.actions[0].outcome == "timeout_pass_through"
+    assert "Sing." not in jim.told()
+
+
+def test_the_threads_of_a_judge_that_hangs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arbiter.personas.gate._MOST_LATE", 3)
+    over = threading.Event()
+
+    def waits(request: Any) -> Any:
+        over.wait(10)
+        return {"score": 9}
+
+    judge = Says(waits)
+    app, gate, _ = gated(judge, enabled("adherence", "fluency", judge_timeout=0.02), Speaker("Fine"))
+    for _ in range(5):
+        app.invoke(hello())
+    assert judge.calls == 4  # both dimensions of two messages
+    assert "earlier questions still wait" in gate.actions[-1].dimension_scores["adherence"].reasoning
+    over.set()
+    deadline = time.monotonic() + 5
+    while gate.actions[-1].outcome != "passed" and time.monotonic() < deadline:
+        app.invoke(hello())
+    assert gate.actions[-1].outcome == "passed"
 
 
 def test_a_rate_is_of_what_was_judged() -> None:

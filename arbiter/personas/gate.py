@@ -28,7 +28,7 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 
 from arbiter.advice import CorrectionGate
-from arbiter.calls import start, within
+from arbiter.calls import awaited, start, within
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
@@ -78,6 +78,8 @@ RECENT = 5
 """With how many of an agent's last messages a draft is compared."""
 NOTHING_TO_SAY = "DONE"
 _OPEN = 1_000
+_MOST_LATE = 64
+"""How many questions that were given up may still hold a thread each, in sync runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ class PersonaGate(CorrectionGate):
         self._spoken: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         """By thread and id, the calls by which an agent speaks that are judged, and what they are to say instead."""
         self._told: set[str] = set()
+        self._late: list[Future[Judgements]] = []
         self._decided: OrderedDict[str, None] = OrderedDict()
         self._open: OrderedDict[tuple[str, str], _Open] = OrderedDict()
         self._lock = threading.Lock()
@@ -427,11 +430,10 @@ class PersonaGate(CorrectionGate):
     # Asking
 
     def _judge(self, op: _Judge) -> dict[Dimension, Judgements | BaseException]:
-        futures: dict[Dimension, Future[Judgements]] = {
-            dimension: start(partial(self.engine.run, steps), name=f"arbiter-gate-{dimension}")
-            for dimension, steps in op.questions.items()
-        }
         end = time.monotonic() + op.timeout
+        futures: dict[Dimension, Future[Judgements]] = {
+            dimension: self._start(dimension, steps) for dimension, steps in op.questions.items()
+        }
         found: dict[Dimension, Judgements | BaseException] = {}
         for dimension, future in futures.items():
             try:
@@ -440,31 +442,41 @@ class PersonaGate(CorrectionGate):
                 raise
             except Exception as error:
                 found[dimension] = error
+                if not future.done():
+                    with self._lock:
+                        self._late.append(future)
         return found
 
+    def _start(self, dimension: Dimension, steps: Steps[Judgements]) -> Future[Judgements]:
+        """Judge on a thread, unless many hang already: nobody can end those of a judge that does not come back."""
+        with self._lock:
+            self._late = [future for future in self._late if not future.done()]
+            hanging = len(self._late)
+        if hanging < _MOST_LATE:
+            return start(partial(self.engine.run, steps), name=f"arbiter-gate-{dimension}")
+        refused: Future[Judgements] = Future()
+        problem = (
+            f"{hanging} earlier questions still wait for the judge; it is not asked until one is answered"
+        )
+        refused.set_exception(TimeoutError(problem))
+        return refused
+
     async def _ajudge(self, op: _Judge) -> dict[Dimension, Judgements | BaseException]:
-        tasks: dict[Dimension, asyncio.Future[Judgements]] = {
-            dimension: asyncio.ensure_future(self.engine.arun(steps))
-            for dimension, steps in op.questions.items()
-        }
-        try:
-            # Not `wait_for`, which waits until a judge agrees to be cancelled.
-            await asyncio.wait(tasks.values(), timeout=op.timeout)
-        finally:
-            late: set[Dimension] = {dimension for dimension, task in tasks.items() if not task.done()}
-            for dimension in late:
-                tasks[dimension].cancel()
-        found: dict[Dimension, Judgements | BaseException] = {}
-        for dimension, task in tasks.items():
-            if dimension in late or task.cancelled():
-                found[dimension] = _late(op.timeout)
-            elif (error := task.exception()) is None:
-                found[dimension] = task.result()
-            elif isinstance(error, Exception) and not isinstance(error, ConfigurationError):
-                found[dimension] = error
-            else:
-                raise error
-        return found
+        async def judged(steps: Steps[Judgements]) -> Judgements | Exception:
+            try:
+                return await awaited(op.timeout, self.engine.arun(steps))
+            except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+                return TimeoutError("the judge cancelled itself")
+            except Exception as error:
+                return error
+
+        answers = await asyncio.gather(*map(judged, op.questions.values()))
+        for answer in answers:
+            if isinstance(answer, ConfigurationError):
+                raise answer
+        return dict(zip(op.questions, answers, strict=True))
 
     def _rewrite(self, op: _Rewrite) -> str | Exception:
         writer: Any = self.rewriter
@@ -478,16 +490,12 @@ class PersonaGate(CorrectionGate):
 
     async def _arewrite(self, op: _Rewrite) -> str | Exception:
         writer: Any = self.rewriter
-        task: asyncio.Future[Any] = asyncio.ensure_future(areply(writer, list(op.messages)))
         try:
-            done, _ = await asyncio.wait({task}, timeout=self.rewriter_timeout)
-            return _text_of(task.result()) if done else _late(self.rewriter_timeout)
+            return _text_of(await awaited(self.rewriter_timeout, areply(writer, list(op.messages))))
         except ConfigurationError:
             raise
         except Exception as error:
             return error
-        finally:
-            task.cancel()
 
     # What is known of an action until it is decided
 
@@ -646,10 +654,6 @@ class _Case:
 def best_of(attempts: Sequence[Attempt]) -> Attempt:
     """The attempt with the highest total, of equals the earliest, among those whose text is at hand."""
     return max((attempt for attempt in attempts if attempt.text is not None), key=lambda found: found.total)
-
-
-def _late(seconds: float) -> TimeoutError:
-    return TimeoutError(f"no answer within {seconds:g} s")
 
 
 def _text_of(answer: Any) -> str:

@@ -337,8 +337,8 @@ class Intervention(_Interventions):
 
     `targets` are agents, by persona or name; functions get them as `Target`s, always as a list: each with the
     conversation so far, or without any targets the conversation alone. Of it a judge is shown the first `first_n` and
-    last `last_n` events. With `persist` an agent keeps the thought for the rest of the thread, as in the paper, or of the
-    run if there is none; it is kept in memory, never in messages or checkpoints.
+    last `last_n` events. With `persist` an agent keeps the thought for the rest of the thread, as in the paper, or of
+    the run if there is none; it is kept in memory, never in messages or checkpoints.
 
     Functions may be `async def`, for async runs. A judge or a function that fails keeps it from firing; the `log` says
     so. A stale recording, and other mistakes in the set-up (`ConfigurationError`), are raised by the node that acts.
