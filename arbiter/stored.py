@@ -241,20 +241,18 @@ def restore(stored: Value) -> tuple[Value, Rows]:
     of_row, of_results, of_text, since, took, steps = columns
     since[0] = header["at"]
     times, steps = list(accumulate(since)), list(accumulate(steps))
-    rows, results, texts = _from_one(header["rows"]), _from_one(header["results"]), _from_one(header["texts"])
+    rows = _from_one(header["rows"])
+    results = _from_one(header["results"])
+    texts = _from_one(header["texts"])
     totals: Value = header["totals"]
     first = totals["seq"] - len(times) + 1
-    cells = zip(*(of_row, of_results, of_text, times, took, steps), strict=True)
-    facts = [
-        {
-            "id": f"{_PACKED}{first + place}@{at}",
-            **(_made(rows[row], results[result], texts[text]) if result or text else rows[row]),
-            "step": step,
-            "at": at / 100,
-            "took": duration / 100,
-        }
-        for place, (row, result, text, at, duration, step) in enumerate(cells)
-    ]
+    facts: list[Fact] = []
+    for place, at in enumerate(times):
+        fact, result, text = rows[of_row[place]], of_results[place], of_text[place]
+        if result or text:
+            fact = _made(fact, results[result], texts[text])
+        identity = {"id": f"{_PACKED}{first + place}@{at}", "step": steps[place], "at": at / 100}
+        facts.append({**fact, **identity, "took": took[place] / 100})
     last = {
         node: [number, facts[-place] if isinstance(place, int) else place, done]
         for node, (number, place, done) in totals["last"].items()
