@@ -9,7 +9,8 @@ clock, a state or LangGraph; the same writes always give the same value.
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (the router that
             redirected or had a human asked), "notes" {contract: remark},
             "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount, or None to begin again}},
-            "sent" (digest of an input that came with a `Send`, where attempts are compared)
+            "sent" (digest of an input that came with a `Send`) and "task" (the id, of an attempt that was sent
+            elsewhere), where attempts are compared
     value   {"seq", "steps" (supersteps), "run", "run_from", "nodes", "instructions", "denied", "redirects",
             "first" and "latest" {instruction: number, of completed ones},
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
@@ -383,7 +384,7 @@ class Past:
     def is_packed(self) -> bool:
         """Whether the ids of some facts were not stored."""
         facts: Sequence[Fact] = self._state[0].get("facts", ())
-        return len(facts) > 0 and is_packed_id(facts[0]["id"])
+        return any(is_packed_id(fact["id"]) for fact in facts)
 
     def identify(self, runs: Iterable[tuple[str, int, str, float, str]]) -> None:
         """Give facts whose ids were not stored those of the node runs that they are about.

@@ -4,9 +4,9 @@ LangGraph writes the whole value again at each superstep. So the facts are compr
 step mostly equals an earlier one, so each distinct *row* is stored once, and columns of whole numbers say which row
 each fact has. 256 facts of a usual loop take some 400 bytes.
 
-    stored   {"packed": zlib of {header}\n{columns}, "tallies": as in the value}
+    stored   {"packed": zlib, with the dictionary `_USUAL`, of {header}\n{columns}, "tallies": as in the value}
     header   JSON: {"form", "count", "at" (of the first fact, in 10 ms), "rows" [distinct rows], "results" [distinct
-             evaluation results], "texts" [distinct texts], "totals"}
+             evaluation results and tasks], "texts" [distinct texts], "totals"}
     totals   the other parts of the value, with
              "last" {node: [number, place in the facts counted from the end, number of the last completed one]},
                     with the fact itself in the place of an int if the facts no longer hold it
@@ -14,8 +14,8 @@ each fact has. 256 facts of a usual loop take some 400 bytes.
              `_column`
 
 Evaluation results, and texts, are stored of the newest facts alone, and of each node's last one.
-Ids are not stored; `Past.identify` finds them again in the process that ran the nodes. Tallies of single facts are not
-stored either: the value has their sums. Few facts are stored as they are. See docs/design/history.md.
+Ids are not stored, but for those of tasks whose output may be asked for; `Past.identify` finds them again in the process that ran the nodes. Tallies of single facts are not
+stored either: the value has their sums. One or two facts are stored as they are. See docs/design/history.md.
 """
 
 from __future__ import annotations
@@ -33,15 +33,26 @@ Fact = dict[str, Any]
 Value = dict[str, Any]
 
 PLAIN = 10
-"""So many facts are stored as they are."""
+"""Where no more facts than these are kept, they are stored as they are."""
+_FEW = 2
+"""So many facts are stored as they are: packed they would take more."""
 MOST_RESULTS = 32
 """How many evaluation results are stored, those of the newest facts."""
 MOST_TEXT = 200
 """How many characters of reasons, remarks and feedback are stored, those of the newest facts."""
 _FORM = 1
-_NOT_IN_A_ROW = frozenset({"id", "at", "took", "step", "tallies", "why", "notes", "evals"})
+_NOT_IN_A_ROW = frozenset({"id", "at", "took", "step", "tallies", "task", "why", "notes", "evals"})
 _READABLE = frozenset({"facts", "last", "tallies"})
-_VARIES = {"why", "notes", "evals"}
+_VARIES = {"task", "why", "notes", "evals"}
+_USUAL = (
+    b'threshold=\\u2713\\u2717"status":"failed","status":"denied","why":{"notes":{"checks":{"":"deny":"ask"'
+    b'{"evals":{":[0.0,false]},{":[1.0,true]},"in":"MemoryCore.STORE"NormativeCore.VERIFY"MetacognitiveCore.REFLECT'
+    b'"ExecutionCore.TOOL_CALL"CognitiveCore.GENERATE","checks":{"":"allow","":"allow"}},{"node":"","in":"'
+    b'],"results":[{"":[],"texts":[],"totals":{"seq":,"run":,"run_from":0,"redirects":{},"denied":{},"nodes":{"":'
+    b'},"steps":,"instructions":{"Core."},"first":{"Core."},"latest":{"Core."},"last":{"":[]}}}\n0 0\n\n0 1\n'
+    b'{"form":1,"count":256,"at":17,"rows":[{"node":"","in":"Core."'
+)
+"""Texts that most values have; zlib refers to them instead of repeating them. It is part of the form."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -70,8 +81,12 @@ def rounded(at: float) -> int:
     return round(at * 100)
 
 
-def _results_of(fact: Fact) -> dict[str, list[Any]]:
-    return {name: [score, passed] for name, (score, passed, _) in fact.get("evals", _EMPTY).items()}
+def _results_of(fact: Fact) -> Fact:
+    """Evaluation results without their feedback, and the task whose output may be asked for."""
+    results: Fact = {"task": fact["task"]} if "task" in fact else {}
+    if "evals" in fact:
+        results["evals"] = {name: [score, passed] for name, (score, passed, _) in fact["evals"].items()}
+    return results
 
 
 def _texts_of(fact: Fact) -> dict[str, Mapping[str, str]]:
@@ -86,16 +101,20 @@ def _length(texts: Mapping[str, Mapping[str, str]]) -> int:
     return sum(len(text) for named in texts.values() for text in named.values())
 
 
+def _count(results: Fact) -> int:
+    return len(results.get("evals", ())) + ("task" in results)
+
+
 _EMPTY: Mapping[str, Any] = {}
 
 
 def bounded(facts: Sequence[Fact], lasting: Iterable[Fact]) -> Sequence[Fact]:
     """The facts with the results and texts that a checkpoint stores, so that a run that is resumed from one finds what
     the run before it saw. `lasting` are the last ones of each node."""
-    if len(facts) <= PLAIN:
+    if len(facts) <= _FEW:
         return facts
     always = {id(fact) for fact in lasting}
-    results = _cut([len(_results_of(fact)) for fact in facts], MOST_RESULTS)
+    results = _cut([_count(_results_of(fact)) for fact in facts], MOST_RESULTS)
     texts = _cut([_length(_texts_of(fact)) for fact in facts], MOST_TEXT)
     return [
         fact
@@ -109,12 +128,12 @@ def bounded(facts: Sequence[Fact], lasting: Iterable[Fact]) -> Sequence[Fact]:
     ]
 
 
-def _made(fact: Fact, results: Mapping[str, Sequence[Any]], texts: Mapping[str, Mapping[str, str]]) -> Fact:
+def _made(fact: Fact, results: Mapping[str, Any], texts: Mapping[str, Mapping[str, str]]) -> Fact:
     """A fact with evaluation results and texts."""
-    made: Fact = {**fact, **texts}
-    told = texts.get("evals", _EMPTY)
-    if results:
-        made["evals"] = {name: [*result, told.get(name, "")] for name, result in results.items()}
+    made: Fact = {**fact, **texts, **results}
+    if "evals" in results:
+        told = texts.get("evals", _EMPTY)
+        made["evals"] = {name: [*result, told.get(name, "")] for name, result in results["evals"].items()}
     else:
         made.pop("evals", None)
     return made
@@ -132,7 +151,7 @@ def _cut(amounts: Sequence[int], most: int) -> int:
 def store(value: Value, known: Rows, keep: int) -> tuple[Value, Rows]:
     """The value as a checkpoint stores it, and its rows, for the next one."""
     facts: list[Fact] = value.get("facts", [])
-    if keep <= PLAIN or len(facts) <= PLAIN:
+    if keep <= PLAIN or len(facts) <= _FEW:
         return value, Rows()
     rows = _encoded(facts, known)
     places = {fact["id"]: place for place, fact in enumerate(facts)}
@@ -163,7 +182,7 @@ def _row(fact: Fact) -> Row:
         _encode({key: part for key, part in fact.items() if key not in _NOT_IN_A_ROW}),
         _encode(results) if results else "",
         _encode(texts) if texts else "",
-        len(results),
+        _count(results),
         _length(texts),
         rounded(fact["at"]),
         rounded(fact["took"]),
@@ -181,7 +200,8 @@ def _packed(encoded: Sequence[Row], lasting: set[int], totals: Value) -> bytes:
         f'{{"form":{_FORM},"count":{len(encoded)},"at":{times[0]},"rows":[{distinct_rows}],'
         f'"results":[{distinct_results}],"texts":[{distinct_texts}],"totals":{_encode(totals)}}}'
     )
-    return zlib.compress(b"\n".join([header.encode(), b"".join(map(_column, columns))]))
+    packer = zlib.compressobj(zdict=_USUAL)
+    return packer.compress(b"\n".join([header.encode(), *map(_column, columns)])) + packer.flush()
 
 
 def _distinct(texts: Sequence[str], cut: int, lasting: set[int]) -> tuple[str, list[int]]:
@@ -220,14 +240,14 @@ def _numbers(data: bytes, count: int) -> tuple[list[int], bytes]:
     column = array("Q", bytes(mixed))
     if sys.byteorder == "big":
         column.byteswap()
-    return [least + number for number in column], data[width * count :]
+    return [least + number for number in column], data[width * count + 1 :]
 
 
 def restore(stored: Value) -> tuple[Value, Rows]:
     """The value that was stored, and its rows. Facts that were packed get ids of their own; see `is_packed_id`."""
     if "packed" not in stored:
         return stored, Rows()
-    header_line, data = zlib.decompress(stored["packed"]).split(b"\n", 1)
+    header_line, data = zlib.decompressobj(zdict=_USUAL).decompress(stored["packed"]).split(b"\n", 1)
     header: Mapping[str, Any] = json.loads(header_line)
     if header["form"] != _FORM:
         raise RuntimeError(
@@ -251,7 +271,8 @@ def restore(stored: Value) -> tuple[Value, Rows]:
         fact, result, text = rows[of_row[place]], of_results[place], of_text[place]
         if result or text:
             fact = _made(fact, results[result], texts[text])
-        identity = {"id": f"{_PACKED}{first + place}@{at}", "step": steps[place], "at": at / 100}
+        name = fact.get("task", f"{_PACKED}{first + place}@{at}")
+        identity = {"id": name, "step": steps[place], "at": at / 100}
         facts.append({**fact, **identity, "took": took[place] / 100})
     last = {
         node: [number, facts[-place] if isinstance(place, int) else place, done]
@@ -264,7 +285,7 @@ def restore(stored: Value) -> tuple[Value, Rows]:
         _taken([_encode(row) for row in rows], of_row),
         _taken([_encode(result) if result else "" for result in results], of_results),
         _taken([_encode(text) if text else "" for text in texts], of_text),
-        _taken([len(result) for result in results], of_results),
+        _taken([_count(result) for result in results], of_results),
         _taken([_length(text) for text in texts], of_text),
         times,
         took,

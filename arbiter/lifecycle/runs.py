@@ -249,8 +249,11 @@ class NodeRun:
         fact = fact_from(self.record, self.plan.kinds if self.is_plain else None)
         if self.reads is not None and self.reads.read:
             fact["evals"] = facts_of(self.reads.read)
-        if self.plan.keeps_output and (sent := self.sent) is not None:
-            fact["sent"] = sent
+        if self.plan.keeps_output:
+            if self.redirect is not None:
+                fact["task"] = self.record.id
+            if (sent := self.sent) is not None:
+                fact["sent"] = sent
         if self._inner and (inner := self.inner()) is not None:
             if self.record.status == "completed":
                 fact["inner"] = inner
