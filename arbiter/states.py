@@ -324,8 +324,8 @@ def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
 
 
 def _copied_where_possible(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy of what holds something that cannot be copied: a lock, a socket, a generator. That itself is shared, and so
-    is what lets go of something at its end: a copy of it would do so too."""
+    """A copy of what holds something that cannot be copied: a lock, a socket, a generator. That itself is shared, and
+    so is what lets go of something at its end: a copy of it would do so too."""
     given: Any = value
     known, kind = id(given), cast(Any, type(given))
     if known in memo or len(memo) > _MOST_COPIED:

@@ -13,9 +13,10 @@ each fact has. 256 facts of a usual loop take some 400 bytes.
     columns  row, results, texts, time since the fact before and duration in 10 ms, steps since the fact before; see
              `_column`
 
-Evaluation results, and texts, are stored of the newest facts alone, and of each node's last one.
-Ids are not stored, but for those of tasks whose output may be asked for; `Past.identify` finds them again in the process that ran the nodes. Tallies of single facts are not
-stored either: the value has their sums. One or two facts are stored as they are. See docs/design/history.md.
+Evaluation results and texts are stored of the newest facts alone, and of each node's last one. Ids are not stored, but
+for those of tasks whose output may be asked for; `Past.identify` finds the others again in the process that ran the
+nodes. Tallies of single facts are not stored either: the value has their sums. One or two facts are stored as they
+are. See docs/design/history.md.
 """
 
 from __future__ import annotations
