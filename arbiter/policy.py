@@ -90,8 +90,8 @@ class PolicyChecker(Contract):
         What it returns is added to the checker's tallies, a number for each key, and committed with what the node
         wrote, or not at all: `history.tally(name, key)` reads it back, also after a crash in another process. With
         minus infinity a tally begins again: what the node run could see of it is taken away, what siblings of the
-        same superstep add stays. Of each checker the 256 keys are kept that changed last. Must be quick; what it raises is recorded
-        and nothing is added. The results of the evaluators in `needs` can be read in it.
+        same superstep add stays. Of each checker the 256 keys are kept that changed last. Must be quick; what it
+        raises is recorded and nothing is added. The results of the evaluators in `needs` can be read in it.
         """
         raise NotImplementedError
 
