@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import os
 import signal
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from arbiter.errors import describe
 
@@ -23,6 +25,41 @@ _SLOW = 0.005
 _PROBES = 3
 _STRIKES = 2
 _FORGIVEN = 100
+
+
+# A process that forks takes along locks as they are, and no threads but one: what another thread held or was about to
+# do is held and awaited for ever in the child.
+
+
+class _Renewable(Protocol):
+    def renew(self) -> None: ...
+
+
+_renewed: weakref.WeakSet[Any] = weakref.WeakSet()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def new_lock() -> threading.Lock:
+    """A lock that is free in the child of a process that forks."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def renew_in_child(thing: _Renewable) -> None:
+    """Call `thing.renew()` in the child of a process that forks."""
+    _renewed.add(thing)
+
+
+def _after_fork() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()
+    for thing in list(_renewed):
+        thing.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Pace:
@@ -179,13 +216,14 @@ async def awaited(deadline: float | None, awaitable: Awaitable[T]) -> T:
     raise TimeoutError(f"no answer within {deadline:g} s")
 
 
-class _Loop:
+class EventLoop:
     """An event loop on a daemon thread, for async evaluators, whichever kind of run they judge."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        renew_in_child(self)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run it there, in a context of its own: nothing of the caller's (a graph's run, say) goes with it or is kept
@@ -194,18 +232,61 @@ class _Loop:
             if self._loop is None:
                 self._loop = Context().run(asyncio.new_event_loop)  # it keeps the context that it is made in
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="arbiter-loop", daemon=True
+                    target=_run_loop, args=(self._loop,), name="arbiter-loop", daemon=True
                 )
                 self._thread.start()
-        return Context().run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
+            return Context().run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
 
     @property
     def is_here(self) -> bool:
         """Whether the caller runs on it: then it must not wait for what runs on it."""
         return threading.current_thread() is self._thread
 
+    def leave_if_stuck(self) -> None:
+        """After a coroutine was late: if it blocks the loop, what is submitted from now on runs on a new one."""
+        loop = self._loop
+        if loop is None or self.is_here:
+            return
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        if turned.wait(_STUCK):
+            return
+        if self._loop is loop:
+            self.end()
 
-LOOP = _Loop()
+    def end(self) -> None:
+        """Let the thread end when it has nothing left to do. What is submitted after that gets another one."""
+        with self._lock:
+            loop, self._loop, self._thread = self._loop, None, None
+        if loop is not None:
+            loop.call_soon_threadsafe(_stop_when_idle, loop)
+
+    def renew(self) -> None:
+        """The thread has stayed in the parent process."""
+        self._loop = self._thread = None
+
+
+_STUCK = 0.2
+"""Seconds in which an event loop that is not blocked has come round."""
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop_when_idle(loop: asyncio.AbstractEventLoop) -> None:
+    if asyncio.all_tasks(loop):
+        loop.call_later(1, _stop_when_idle, loop)
+    else:
+        loop.stop()
+
+
+LOOP = EventLoop()
+"""That of memory: what its stores and cycles keep open belongs to one event loop."""
 
 
 async def as_coroutine(awaitable: Any) -> Any:

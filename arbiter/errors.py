@@ -16,6 +16,7 @@
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
     ├── AmbiguousHistoryError (LookupError)     `arbiter_os.history` where several threads run
     └── EvaluationError (RuntimeError)          an evaluation that failed, for a reader who insists
+        └── MissingEvaluationError (KeyError)   the same, read by its name as from a mapping
 
 `ArbiterWarning` (UserWarning) is for what does nothing, or less than it seems: a rule that applies to no node.
 
@@ -296,3 +297,10 @@ class AmbiguousHistoryError(ArbiterError, LookupError):
             "be somebody else's. Ask for a thread: arbiter_os.history_of(thread_id=...). (A graph that runs in a "
             "task of its own, as with asyncio.wait_for, gather and create_task, begins its run in that task.)"
         )
+
+
+class MissingEvaluationError(EvaluationError, KeyError):
+    """The result of an evaluator that failed was read as `evaluation_results[name]`. The text says why it failed."""
+
+    def __str__(self) -> str:  # that of a KeyError puts it in quotes
+        return str(self.args[0])

@@ -22,20 +22,32 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from math import inf
 from queue import Empty, SimpleQueue
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from arbiter.calls import LOOP, Pace, Runner, as_coroutine, start, within
-from arbiter.errors import describe
+from arbiter.calls import (
+    LOOP,
+    EventLoop,
+    Pace,
+    Runner,
+    as_coroutine,
+    is_from_outside,
+    new_lock,
+    renew_in_child,
+    start,
+    within,
+)
+from arbiter.errors import MissingEvaluationError, describe
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history import History
 from arbiter.results import Lazy, Results
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, evaluation_fault
 
 _LOOK = 0.05
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter")
 Stack = tuple[tuple["Lane", int], ...]
 running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
 """The evaluations in whose `evaluate` the caller runs: the evaluator's lane, and the id of its `Evaluations`."""
@@ -57,14 +69,27 @@ Outcome = EvaluationResult | _Failure | _NotRun
 class Lane:
     """One registered evaluator. Its calls run one after another."""
 
-    __slots__ = ("awaits", "evaluator", "is_async", "lock", "mark", "name", "pace", "queue", "runner")
+    __slots__ = (
+        "__weakref__",
+        "awaits",
+        "evaluator",
+        "is_async",
+        "lock",
+        "loop",
+        "mark",
+        "name",
+        "pace",
+        "queue",
+        "runner",
+    )
 
-    def __init__(self, evaluator: NodeEvaluator) -> None:
+    def __init__(self, evaluator: NodeEvaluator, loop: EventLoop) -> None:
         self.evaluator = evaluator
+        self.loop = loop
         self.name = evaluator.name
         self.is_async = evaluator.is_async
         self.mark = secrets.token_hex()  # as that of a seat
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.awaits = False
         """Whether whoever has the lock waits for the event loop."""
         self.runner = Runner()
@@ -74,6 +99,11 @@ class Lane:
         asked_for = evaluator.deadline not in (None, NodeEvaluator.deadline)
         self.pace = Pace(True if asked_for else evaluator.blocking)
         self.queue: SimpleQueue[Evaluations] | None = None
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """A fork: the threads that called the evaluator have stayed in the parent process."""
+        self.awaits, self.runner, self.queue = False, Runner(), None
 
     def run(self, evaluations: Evaluations, at: int) -> Outcome:
         """Make sure that this evaluator's outcome stands at that place, and return it. Never raises."""
@@ -81,7 +111,7 @@ class Lane:
         if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
         if not self.lock.acquire(False) and (problem := self._problem_of_waiting()) is not None:
-            return problem
+            return self._failed(problem.message, evaluations.view)
         try:
             found = evaluations.found
             if (outcome := found[at]) is None:  # whoever came first has put it there
@@ -95,7 +125,7 @@ class Lane:
         """Wait for the lock; why that came to nothing, if it did."""
         left = inf if self.evaluator.deadline is None else self.evaluator.deadline
         while left > 0:
-            if self.awaits and LOOP.is_here:  # whoever has the lock waits for what runs here
+            if self.awaits and self.loop.is_here:  # whoever has the lock waits for what runs here
                 return _Failure(_FROM_THE_LOOP.format(self.name))
             if self.lock.acquire(timeout=min(left, _LOOK)):
                 return None
@@ -115,13 +145,19 @@ class Lane:
                 if isawaitable(answer):
                     answer = self._waited(answer)
                 if isinstance(answer, _Failure):
-                    return answer
+                    return self._failed(answer.message, view)
             fault = evaluation_fault(answer)
         except BaseException as exc:  # also SystemExit: an evaluator's failure is its own affair
-            if isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            if isinstance(exc, KeyboardInterrupt) and is_from_outside(exc):
                 raise
-            return _Failure(describe(exc))
-        return answer if fault is None else _Failure(f"evaluator {self.name!r} {fault}")
+            return self._failed(describe(exc), view)
+        return answer if fault is None else self._failed(f"evaluator {self.name!r} {fault}", view)
+
+    def _failed(self, problem: str, view: History | None) -> _Failure:
+        if view is not None and _log.isEnabledFor(logging.WARNING):
+            node = view.entries[-1][-1].node
+            _log.warning("evaluator %s failed on node %r: %s", self.name, node, problem)
+        return _Failure(problem)
 
     def _called(self, view: History) -> Any:
         deadline = self.evaluator.deadline
@@ -133,12 +169,15 @@ class Lane:
 
     def _waited(self, answer: Any) -> Any:
         coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
-        if LOOP.is_here:
+        if self.loop.is_here:
             coroutine.close()
             raise RuntimeError(_FROM_THE_LOOP.format(self.name))
         self.awaits = True
         try:
-            return within(self.evaluator.deadline, LOOP.submit(_in(running.get(), coroutine)))
+            return within(self.evaluator.deadline, self.loop.submit(_in(running.get(), coroutine)))
+        except TimeoutError:
+            self.loop.leave_if_stuck()
+            raise
         finally:
             self.awaits = False
 
@@ -171,16 +210,23 @@ _FROM_THE_LOOP = (
 class Together:
     """A turn of a cycle: run once, for whoever reads one of its results first."""
 
-    __slots__ = ("_fault", "_future", "_lock", "_trace", "cycle", "lanes", "turn")
+    __slots__ = ("__weakref__", "_fault", "_future", "_lock", "_trace", "cycle", "lanes", "turn")
 
     def __init__(self, cycle: EvaluatorCycle, turn: Turn, lanes: tuple[Lane, ...]) -> None:
         self.cycle = cycle
         self.turn: Turn | None = turn
         self.lanes = lanes
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._future: Future[TurnOutcome] | None = None
         self._trace: Sequence[EvaluatorTrace] = ()
         self._fault: Exception | None = None
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """A fork: a turn that runs, runs in the parent process."""
+        if self._future is not None and not self._future.done():
+            self._future = Future()
+            self._future.set_exception(RuntimeError("the turn runs in the parent process"))
 
     def begin(self) -> None:
         """Let the cycle keep what it needs. Never raises."""
@@ -334,8 +380,14 @@ class Evaluations(Lazy):
 
     def __getitem__(self, name: str) -> EvaluationResult:
         if (found := self.find(name)) is None:
-            raise KeyError(name)
+            raise self.missing(name)
         return found
+
+    def missing(self, name: str) -> KeyError:
+        """What to raise for a name that has no result."""
+        if (problem := self.error_of(name)) is None:
+            return KeyError(name)
+        return MissingEvaluationError(f"evaluator {name!r} gave no result: {problem}", evaluator=name)
 
     def __contains__(self, name: object) -> bool:
         lane = self.lane(name)
@@ -407,7 +459,7 @@ class ReadEvaluations(Lazy):
             self.read[name] = found
             return found
         if self.get(name) is None:  # which also notes what failed
-            raise KeyError(name)
+            raise KeyError(name) if name in self._unseen else self.evaluations.missing(name)
         return self.read[name]
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -473,14 +525,17 @@ class Background:
     """
 
     def __init__(self) -> None:
+        self.renew()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """Begin with nothing. After a fork, what is queued is done by the parent process, which has the worker."""
         self._queue: deque[Evaluations] = deque()
         self._lock = threading.Lock()
         self._none_open = threading.Condition(self._lock)
         self._open = 0
         """How many of those that are no longer queued are not done."""
         self._wake = threading.Event()
-        self._patience = _EXIT_QUICK
-        """Seconds that the end of the process waits."""
         self._worker: threading.Thread | None = None
 
     def enqueue(self, evaluations: Evaluations) -> None:
@@ -488,8 +543,6 @@ class Background:
         if evaluations.view is None:
             return
         self._queue.append(evaluations)
-        if evaluations.together is not None:
-            self._patience = _EXIT_SECONDS
         if self._worker is None:  # looked at after it was queued: a worker that goes looks once more
             self._start()
 
@@ -507,13 +560,10 @@ class Background:
             return self._none_open.wait_for(lambda: not self._queue and self._open == 0, timeout)
 
     @property
-    def remembers(self) -> bool:
-        """Whether some of what it ran keeps what it finds, so that it must not be lost."""
-        return self._patience == _EXIT_SECONDS
-
-    def end(self) -> bool:
-        """The process ends: wait a while for what is queued; False if that was too short."""
-        return self.drain(self._patience)
+    def pending(self) -> int:
+        """How many evaluations are not done."""
+        queued = list(self._queue)
+        return self._open + sum(not each.done(lane) for each in queued for lane in each.lanes)
 
     def _work(self) -> None:
         idle = 0
@@ -597,14 +647,13 @@ class Background:
                 self._none_open.notify_all()
 
 
-# What a cycle has not written when the interpreter ends would be lost: what it remembers is not in the graph's
-# checkpoint. That has to be before Python closes its thread pools, in which sync models are called, and so before
+# What is not evaluated when the interpreter ends is lost, and so is what a cycle has not written: no checkpoint has it.
+# That has to be waited for before Python closes its thread pools, in which sync models are called, and so before
 # `atexit` comes to its turn.
 _at_exit: Callable[[Callable[[], None]], Any] = getattr(threading, "_register_atexit", atexit.register)
 _pending: weakref.WeakSet[Background] = weakref.WeakSet()
 _EXIT_SECONDS = 30.0
-_EXIT_QUICK = 1.0
-"""For evaluations that keep nothing: what is quick is done by then, and who waits for a slow one calls `drain`."""
+"""How long the end of the process waits for all of them."""
 
 
 def _drain_at_exit(background: Background) -> None:
@@ -615,8 +664,17 @@ def _drain_at_exit(background: Background) -> None:
 
 
 def _drain_all() -> None:
-    for background in list(_pending):
-        if not background.end() and background.remembers:
-            _log.warning(
-                "evaluations were still running after %g s; they end with the process", _EXIT_SECONDS
-            )
+    end = monotonic() + _EXIT_SECONDS
+    waiting = list(_pending)
+    try:
+        left = [each for each in waiting if not each.drain(max(end - monotonic(), 0))]
+    except KeyboardInterrupt:
+        left = waiting
+    if count := sum(each.pending for each in left):
+        are = "1 evaluation was" if count == 1 else f"{count} evaluations were"
+        _log.warning(
+            "%s not done when the process ended, and the end waits no longer than %g s; "
+            "call arbiter_os.drain() before it to wait for all of them",
+            are,
+            _EXIT_SECONDS,
+        )

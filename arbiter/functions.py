@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import threading
 import uuid
 from collections.abc import Callable
 from typing import Any, cast
@@ -18,6 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.constants import END
 
+from arbiter.calls import new_lock
 from arbiter.core import Core
 from arbiter.drivers import adrive, drive
 from arbiter.errors import NotAGraphError, SyncDriverError
@@ -30,7 +30,7 @@ from arbiter.states import snapshot
 from arbiter.weaving import HeldTools, aask_human, ask_human, with_handlers, without_effects
 
 _steps = itertools.count(1)
-_lock = threading.Lock()
+_lock = new_lock()
 _NO_GRAPH = frozenset({END})
 
 

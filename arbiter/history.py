@@ -8,6 +8,7 @@ read-only face of it that everybody else sees. A `History` is a sequence of supe
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from arbiter.evaluations import Evaluations
     from arbiter.recorder import Run
 
+_log = logging.getLogger("arbiter")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -91,6 +93,7 @@ class Record:
 
     def failed(self, contract: str, problem: str) -> None:
         """Say that a contract itself failed."""
+        _log.warning("%s failed on node %r: %s", contract, self.node, problem)
         self.errors = {**self.errors, contract: problem}
 
     def note(self, contract: str, remark: str) -> None:

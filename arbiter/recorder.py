@@ -7,7 +7,6 @@ a resume continues the run that it resumes, in this process or another, and a fo
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections import Counter, OrderedDict, deque
@@ -18,6 +17,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
+from arbiter.calls import new_lock
 from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
 from arbiter.facts import Fact, Past, Value
 from arbiter.history import Kind, Record, RunHistory, kind_of, record_from, task_order
@@ -65,7 +65,7 @@ class ThreadLog:
     def __init__(self, thread_id: str | None, keep: int | None) -> None:
         self.thread_id = thread_id
         self.keep: float = inf if keep is None else keep
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.runs: deque[Run] = deque()
         self.by_id: dict[str, Record] = {}
         self.size = 0
@@ -179,7 +179,7 @@ class Loop:
         """The superstep in which it began, once a node has run."""
         self.recovered: Recovered | None = None
         """None until somebody has looked."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         known = _current.get()
         before = known.get(recorder.uid)
         self.fallback: Run | None = None if before is None else before.run or before.fallback
@@ -237,7 +237,7 @@ class Recorder:
         _alive[self.uid] = self
         self.keep = keep
         self.keep_threads: float = inf if keep_threads is None else keep_threads
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._threads: OrderedDict[str, ThreadLog] = OrderedDict()
         self._functional: OrderedDict[tuple[str | None, str], Run] = OrderedDict()
         self.latest: Run | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
-import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from arbiter.advice import Advisor, CorrectionGate
-from arbiter.calls import Pace
+from arbiter.calls import EventLoop, Pace, new_lock
 from arbiter.contracts import Contract
 from arbiter.errors import RegistrationError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, spoken
@@ -131,7 +131,10 @@ class Registry:
 
     def __init__(self) -> None:
         self.version = 0
-        self._lock = threading.Lock()
+        self._lock = new_lock()
+        self._loop = EventLoop()
+        """Of the async evaluators registered here: one that blocks holds up those of no other `ArbiterOS`."""
+        weakref.finalize(self, self._loop.end).atexit = False
         self.checkers: list[Seat[PolicyChecker]] = []
         self.output_checkers: list[Seat[PolicyChecker]] = []
         self.routers: list[Seat[PolicyRouter]] = []
@@ -230,7 +233,7 @@ class Registry:
                 if cycle is not None:
                     self._check_members(cycle, [*(lane.evaluator for lane in self.evaluators), contract])
                 self.cycle = cycle
-                self.evaluators.append(Lane(contract))
+                self.evaluators.append(Lane(contract, self._loop))
             case Advisor():
                 self.advisors.append(Seat.of(contract))
             case CorrectionGate():

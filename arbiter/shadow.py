@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
+
+from arbiter.calls import new_lock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,7 +105,7 @@ class ShadowLog:
     """What was compared. A node run that is looked at again (a retry, a resume) replaces what was noted of it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._differences: OrderedDict[tuple[str, str], ShadowDifference] = OrderedDict()
         self._compared = 0
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from langgraph.errors import GraphBubbleUp
 
 from arbiter.errors import ApprovalUsedError, describe
-from arbiter.lifecycle.outcomes import denied
+from arbiter.lifecycle.outcomes import denied, log
 from arbiter.lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.policy import PolicyChecker
@@ -131,6 +131,8 @@ def put_question(run: NodeRun, payload: Mapping[str, Any], key: str, subject: st
         found = yield op
         run.questions += 1
         if type(found) is Raised:
+            if isinstance(found.error, GraphBubbleUp):
+                log(run, "%s asked a human", payload["policy"])
             return found
         if found is TAKEN:
             return _used_elsewhere(run, payload["policy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from arbiter.policy import PolicyChecker
 from arbiter.registry import Seat
 from arbiter.states import as_state, digest, freeze
 from arbiter.verdicts import ALLOW, Verdict, as_verdict
+
+_log = logging.getLogger("arbiter")
 
 
 def is_yes(answer: object) -> bool:
@@ -107,6 +110,8 @@ def _read_verdicts(
             continue
         if type(answer) is Raised:
             error = answer.error
+            if not isinstance(error, GraphBubbleUp):
+                _log.warning("checker %s failed on node %r: %s", seat.name, record.node, describe(error))
             if seat.contract.enforced and isinstance(error, GraphBubbleUp):
                 record.status = "interrupted"  # a checker may call LangGraph's interrupt() itself
                 return answer
@@ -206,6 +211,7 @@ def _watch(run: NodeRun) -> Raised | None:
                 for handler in found
             )
         except Exception as exc:
+            _log.warning("checker %s failed on node %r: %s", checker.name, run.record.node, describe(exc))
             reason = f"the checker failed: {describe(exc)}"
             run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
             if checker.enforced:

@@ -13,6 +13,7 @@ from langgraph.types import Command
 from arbiter.errors import ConfigurationError, CorrectionError, describe
 from arbiter.history import Record
 from arbiter.lifecycle.advising import lend, without_lent
+from arbiter.lifecycle.outcomes import log
 from arbiter.lifecycle.requests import Body, Call, Keep, LookBack, Raised, Steps
 from arbiter.lifecycle.routing import parts_of, with_update
 from arbiter.lifecycle.runs import NodeRun
@@ -110,6 +111,7 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
         if answer.kind == "commit":
             return _taken(run, seat, answer, output)
         record.corrections = (*record.corrections, answer.feedback)
+        log(run, "gate %s sent back draft %d", seat.name, attempt)
         exhausted = attempt >= gate.max_attempts
         if answer.kind == "give_up" or (exhausted and gate.on_exhausted == "raise"):
             reason = answer.feedback or "no reason was given"

@@ -15,7 +15,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from arbiter.calls import is_from_outside
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("arbiter")
 
 
 class Harmless(BaseCallbackHandler):

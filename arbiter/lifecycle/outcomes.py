@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from langgraph.constants import END
@@ -12,6 +13,8 @@ from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.lifecycle.requests import Raised
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.states import as_state, snapshot
+
+_log = logging.getLogger("arbiter")
 
 
 def end(run: NodeRun, output: Any) -> Any:
@@ -62,6 +65,15 @@ def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
     return None
 
 
+def log(run: NodeRun, event: str, *args: object) -> None:
+    """Report an event at a node to the logger `arbiter`. It costs nothing to speak of where nobody listens."""
+    if _log.isEnabledFor(logging.INFO):
+        record, thread = run.record, run.run.log.thread_id
+        of = f" ({record.instruction.name})" if record.instruction else ""
+        where = f"node {record.node!r}{of}, step {record.step}" + (f", thread {thread!r}" if thread else "")
+        _log.info(f"%s: {event}", where, *args)
+
+
 def denied(
     run: NodeRun, policy: str, on_deny: str, reason: str, cause: BaseException | None
 ) -> Raised | None:
@@ -73,7 +85,11 @@ def denied(
         target = END
     elif not found:
         target = ""
+    # Where states are not to be kept, neither are the reasons, which may quote them.
+    shown = "" if run.settings.snapshot == "digest" else f": {reason or (cause and describe(cause))}"
+    log(run, "%s denied it%s", policy, shown)
     if target and target in run.targets:
+        log(run, "%s redirected to %r", policy, target)
         run.take_back()
         run.redirect = record.redirected_to = target
         return None

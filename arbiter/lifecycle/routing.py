@@ -14,6 +14,7 @@ from arbiter.errors import SyncDriverError, describe, nearest
 from arbiter.evaluations import Evaluations
 from arbiter.facts import Fact
 from arbiter.lifecycle.observing import show_results
+from arbiter.lifecycle.outcomes import log
 from arbiter.lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
 from arbiter.lifecycle.runs import NOTHING, NodeRun
 from arbiter.policy import PolicyRouter
@@ -64,6 +65,7 @@ def route(
             if view.past.redirects(seat.name) >= router.max_redirects:
                 _at_cap(run, router, f"redirect to {target!r}")
                 continue
+            log(run, "router %s redirected to %r", seat.name, target)
             run.redirect = record.redirected_to = target
             record.redirected_by = seat.name
     if targets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -17,7 +16,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 from pydantic import TypeAdapter
 
-from arbiter.calls import as_failure, is_from_outside
+from arbiter.calls import as_failure, is_from_outside, new_lock
 from arbiter.contracts import Contract
 from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
@@ -76,7 +75,7 @@ class Stop:
     call: str | None
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
 SHADOW = "shadow:"
