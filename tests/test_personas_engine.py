@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from arbiter.personas import (
     JudgeRequest,
     MockJudge,
     Persona,
+    Proposition,
     PropositionEngine,
     PropositionSet,
     RecordingError,
@@ -862,3 +863,79 @@ def test_prompts_of_equal_questions_are_equal() -> None:
 def test_an_engine_says_what_is_wrong_with_it(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
         engine(Says(scores()), **wrong)
+
+
+# What is no judge, proposition or target ----------------------------------------------------------
+
+
+class OnlySync:
+    def judge(self, request: JudgeRequest) -> JudgeReply:
+        return JudgeReply(value={"score": 8})
+
+
+class OnlyAsync:
+    async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+        return JudgeReply(value={"score": 8})
+
+
+def scores_everything(request: JudgeRequest) -> JudgeReply:
+    return JudgeReply(value={"score": 8})
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        (OnlySync(), "got a OnlySync without ajudge()"),
+        (OnlyAsync(), "got a OnlyAsync without judge()"),
+        (Says, "got the class Says. Write Says()."),
+        (OnlySync, "got the class OnlySync"),
+        (
+            scores_everything,
+            "got the function scores_everything. Write a class with judge(request) and ajudge",
+        ),
+        (3, "expected a chat model"),
+    ],
+)
+def test_what_is_no_judge_is_an_error_that_names_the_remedy(judge: Any, message: str) -> None:
+    makes: tuple[Callable[[Any], object], ...] = (
+        PropositionEngine,
+        RecordingJudge,
+        lambda given: AdherenceScorer(given, JIM),
+    )
+    for make in makes:
+        with pytest.raises(ConfigurationError) as caught:
+            make(judge)
+        assert message in str(caught.value)
+
+
+@MODES
+@pytest.mark.parametrize("method", ["score", "check", "score_batch"])
+def test_what_is_no_proposition_or_target_is_an_error_that_names_the_remedy(mode: str, method: str) -> None:
+    judged = engine(Says(scores()))
+
+    def ask(proposition: Any, about: Any) -> None:
+        drive(mode, judged, method, [proposition] if method == "score_batch" else proposition, about)
+
+    with pytest.raises(ConfigurationError, match=r"got 'is calm'. Write Proposition\(id, claim\)"):
+        ask("is calm", target())
+    with pytest.raises(
+        ConfigurationError, match=r"expected a Target, got .*Write Target\(trajectory=..., agent=...\)"
+    ):
+        ask(claim(), talk("Hi"))
+
+
+@pytest.mark.parametrize("text", ["", "  ", None, 3])
+def test_a_proposition_has_an_id_and_a_claim(text: Any) -> None:
+    with pytest.raises(ConfigurationError, match="claim: expected a text"):
+        Proposition("p", text)
+    with pytest.raises(ConfigurationError, match="id: expected a text"):
+        Proposition(text, "is calm")
+    listed: Any = ["is calm"]
+    with pytest.raises(ConfigurationError, match="expected a Proposition, got 'is calm'"):
+        PropositionSet("adherence", listed)
+
+
+@pytest.mark.parametrize("given", ["Jim", "no such persona", Path("jim"), 3, None])
+def test_what_is_no_persona_is_an_error_that_names_the_remedy(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"expected a (persona's YAML file|Persona)"):
+        AdherenceScorer(Says(1), given)

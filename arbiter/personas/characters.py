@@ -116,4 +116,12 @@ def _file(source: str | Path) -> tuple[Traversable, str]:
             names = ", ".join(f"{SHIPPED}{name}" for name in files)
             raise ConfigurationError(f"expected one of {names}, got {source!r}.")
         return file, f"personas/{file.name}"
+    given: Any = source
+    if not isinstance(given, str | Path):
+        raise ConfigurationError(f"expected a Persona, a mapping or a file, got {given!r:.80}.")
+    if not Path(given).suffix and not Path(given).exists():
+        raise ConfigurationError(
+            f"expected a persona's YAML file, or one that ships, like {SHIPPED}ilka, got {str(given)!r:.80}. "
+            "Write Persona(name, description) for one of your own."
+        )
     return Path(source), str(source)

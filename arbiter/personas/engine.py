@@ -298,6 +298,8 @@ class PropositionEngine:
         evidence: str = "",
     ) -> Steps[Judgements]:
         """The decisions of `score_batch`."""
+        for proposition in propositions:
+            _check_types(proposition, target)
         _check_ids(propositions)
         results: dict[int, JudgeResult] = {}
         groups: dict[Any, list[tuple[int, _Ready]]] = {}
@@ -347,6 +349,7 @@ class PropositionEngine:
         variables: Mapping[str, str] | None,
     ) -> _Ready | JudgeResult:
         """What is to be asked, or the result if nothing is."""
+        _check_types(proposition, target)
         if proposition.double_check and getattr(self.judge, "replays", False):
             raise ConfigurationError(
                 f"proposition {proposition.id!r} is to be double-checked, which a recording cannot answer. "
@@ -473,6 +476,17 @@ BLOCKS = {"action": "draft", "task_description": "task description"}
 """Variables whose values are shown to the judge beside the claim, in a quotation of their own, and what they are called
 there."""
 _SCHEMAS: Mapping[str, type[BaseModel]] = {"score": ScoreAnswer, "check": CheckAnswer, "batch": BatchAnswer}
+
+
+def _check_types(proposition: Any, target: Any) -> None:
+    if not isinstance(proposition, Proposition):
+        raise ConfigurationError(
+            f"expected a Proposition, got {proposition!r:.80}. Write Proposition(id, claim)."
+        )
+    if not isinstance(target, Target):
+        raise ConfigurationError(
+            f"expected a Target, got {target!r:.80}. Write Target(trajectory=..., agent=...)."
+        )
 
 
 def _check_ids(propositions: Sequence[Proposition]) -> None:

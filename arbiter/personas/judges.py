@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import NoneType
+from types import FunctionType, MethodType, NoneType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage
@@ -116,16 +116,24 @@ def _reply(answer: Answer[Any]) -> JudgeReply:
 
 def judge_of(value: Judge | ChatModel | str) -> Judge:
     """`value` itself if it is a judge, else a `ChatJudge`. Raises `ConfigurationError`."""
+    given: Any = value
+    if isinstance(given, type):
+        raise ConfigurationError(
+            f"expected a judge, got the class {given.__name__}. Write {given.__name__}()."
+        )
     if isinstance(value, Judge):
         return value
-    given: Any = value
-    for has, lacks in (("judge", "ajudge"), ("ajudge", "judge")):
-        if callable(getattr(given, has, None)) and not callable(getattr(given, lacks, None)):
-            name = type(given).__name__
-            also = "async " if lacks == "ajudge" else ""
-            raise ConfigurationError(
-                f"the judge {name} has no method {lacks!r}. Define {also}def {lacks}(self, request) -> JudgeReply, too."
-            )
+    methods = [name for name in ("judge", "ajudge") if callable(getattr(given, name, None))]
+    if methods:
+        [missing] = {"judge", "ajudge"} - {*methods}
+        raise ConfigurationError(
+            f"expected a judge with judge() and ajudge(), got a {type(given).__name__} without {missing}()."
+        )
+    if isinstance(given, FunctionType | MethodType):
+        raise ConfigurationError(
+            f"expected a judge, got the function {given.__name__}. Write a class with judge(request) and "
+            "ajudge(request), which return a JudgeReply."
+        )
     return ChatJudge(value)
 
 

@@ -61,6 +61,10 @@ class Proposition:
     hard: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("id", "claim"):
+            text: Any = getattr(self, name)
+            if not isinstance(text, str) or not text.strip():
+                self._refuse(name, "a text")
         if not (is_number(self.weight) and 0 <= self.weight <= 1):
             self._refuse("weight", "a number from 0 to 1")
         if self.target_type not in ("agent", "environment"):
@@ -87,6 +91,13 @@ class PropositionSet(Sequence[Proposition]):
     ) -> None:
         self.dimension = dimension
         self.propositions = tuple(propositions)
+        found: Any
+        for found in self.propositions:
+            if not isinstance(found, Proposition):
+                raise ConfigurationError(
+                    f"propositions of {dimension!r}: expected a Proposition, got {found!r:.80}. "
+                    "Write Proposition(id, claim)."
+                )
         self.files = tuple(files)
         ids = [proposition.id for proposition in self.propositions]
         if len(set(ids)) != len(ids):
