@@ -61,6 +61,8 @@ def drive(run: NodeRun) -> Any:
         del answers  # as below: an error in it would be held by a frame that it passes
         return _drive(run, steps)
     try:
+        if view is not None:
+            run.input = run.checked_input()
         output = run.body(run.input, False)
     except BaseException as exc:
         return _drive(run, observed(run, conclude(run, Raised(exc))))
@@ -198,6 +200,8 @@ async def adrive(run: NodeRun) -> Any:
         del answers
         return await _adrive(run, steps)
     try:
+        if view is not None:
+            run.input = run.checked_input()
         output = await run.abody(run.input, False)
     except BaseException as exc:
         return await _adrive(run, observed(run, conclude(run, Raised(exc))))

@@ -18,7 +18,7 @@ from arbiter.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pic
 from arbiter.facts import NO_TALLY, Fact, Past, Tally
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.results import Results, settled
-from arbiter.states import FrozenDict
+from arbiter.states import FrozenDict, SeenDict
 from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     # What is mostly unset stays with the class: one is made for every step.
     _evaluations: Mapping[str, EvaluationResult] | None = None
     _input: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = _UNSEEN
+    _watched = False
     _output: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = _UNSEEN
 
     def __init__(
@@ -194,7 +195,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         state = self._record.input
         of, shown = self._input
         if of is not state:
-            shown = FrozenDict(state)
+            shown = SeenDict(state) if self._watched else FrozenDict(state)
             self._input = state, shown
         return shown
 
@@ -206,6 +207,16 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
             shown = FrozenDict(state)
             self._output = state, shown
         return shown
+
+    def watch(self) -> None:
+        """Remember from now on what is seen of the input."""
+        self._watched = True
+
+    def seen(self) -> SeenDict | None:
+        """What was seen of the input, None if nobody looked; and remember no more."""
+        shown = self._input[1]
+        self._watched, self._input = False, _UNSEEN
+        return shown if type(shown) is SeenDict else None
 
     @property
     def timestamp(self) -> datetime:
@@ -359,7 +370,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         return f"<HistoryItem {self.node!r}{kind} {self.status}>"
 
 
-share_layout(HistoryItem, "_evaluations", "_input", "_output")
+share_layout(HistoryItem, "_evaluations", "_input", "_output", "_watched")
 ItemParts = tuple[Record, Results | None]
 _OF_THE_RUN = frozenset({"raw", "drafts", "sharers"})
 """What a record holds for the run that goes on."""

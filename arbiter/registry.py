@@ -85,6 +85,8 @@ class Plan:
     of a cycle that runs inline."""
     unseen: frozenset[str] = frozenset()
     """Evaluators whose results nobody may act by."""
+    guards: bool = False
+    """Whether decisions of one of the checkers hold."""
     checks: tuple[Callable[..., Any], ...] = ()
     timed_checks: tuple[Callable[..., Any], ...] = ()
     """The methods of the checkers: as they are, and so that it is remembered how long they took."""
@@ -313,6 +315,7 @@ class Registry:
                 shadow = None
             return Plan(
                 checkers=checkers,
+                guards=any(seat.contract.enforced for seat in checkers),
                 checks=tuple(seat.method for seat in checkers),
                 timed_checks=tuple(seat.timed for seat in checkers),
                 advisors=advisors,

@@ -133,6 +133,31 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
     raise TypeError(f"a {type(value).__name__} has no fields to set")
 
 
+def with_seen(value: object, seen: SeenDict, *, is_shared: bool) -> Any:
+    """A node's input with what was `seen` of it as it was then: a new object of the same kind, or `value` itself if
+    nothing was seen that could have been changed. `is_shared`: so can the fields themselves."""
+    given: Any = value
+    fields = seen.changed()
+    if is_shared and ROOT not in seen:
+        fields |= {key: part for key, part in dict[str, Any].items(seen) if type(part) in _ATOMS}
+    elif not fields:
+        return given
+    if ROOT in seen and not isinstance(value, Mapping | BaseModel):
+        return fields.get(ROOT, given)
+    if isinstance(value, dict):
+        twin: Any = copy.copy(given) if not is_shared else {key: given[key] for key in seen if key in given}
+        twin.update(fields)
+        return twin
+    if isinstance(value, BaseModel):
+        return value.model_copy(update=fields)
+    if is_dataclass(given) and not isinstance(value, type):
+        twin = copy.copy(given)
+        for name, part in fields.items():
+            object.__setattr__(twin, name, part)  # also of one that is frozen
+        return twin
+    return given
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether that is a finite number, as a parameter can be. True is none."""
     return not isinstance(value, bool) and isinstance(value, int | float) and -inf < value < inf
@@ -323,11 +348,12 @@ def _deepcopy(value: Any, memo: dict[int, Any] | None = None) -> Any:
         return _copied_where_possible(value, {} if memo is None else memo)
 
 
-def _copied_where_possible(value: Any, memo: dict[int, Any]) -> Any:
+def _copied_where_possible(value: object, memo: dict[int, Any]) -> Any:
     """A copy of what holds something that cannot be copied: a lock, a socket, a generator. That itself is shared, and
     so is what lets go of something at its end: a copy of it would do so too."""
     given: Any = value
-    known, kind = id(given), cast(Any, type(given))
+    kind: Any = type(value)
+    known = id(value)
     if known in memo or len(memo) > _MOST_COPIED:
         return memo.get(known, given)
     twin: Any = given
@@ -339,17 +365,19 @@ def _copied_where_possible(value: Any, memo: dict[int, Any]) -> Any:
         elif kind is list:
             memo[known] = twin = []
             twin.extend(_deepcopy(part, memo) for part in given)
-        elif kind in (tuple, set, frozenset):
-            memo[known] = twin = kind([_deepcopy(part, memo) for part in given])
+        elif kind in _PLAIN:
+            parts: Any = [_deepcopy(part, memo) for part in given]
+            memo[known] = twin = kind(parts)
         elif hasattr(given, "__dict__") and not hasattr(given, "__del__"):
             memo[known] = twin = copy.copy(given)
-            vars(twin).update({name: _deepcopy(part, memo) for name, part in vars(given).items()})
+            twin.__dict__.update({name: _deepcopy(part, memo) for name, part in given.__dict__.items()})
     except Exception:
         return memo[known]
     return twin
 
 
 _MOST_COPIED = 10_000
+_PLAIN: frozenset[Any] = frozenset((tuple, set, frozenset))
 
 
 def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
@@ -457,6 +485,138 @@ class FrozenList(list[Any]):
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+
+_get = cast(Any, dict.get)
+
+
+class SeenDict(FrozenDict):
+    """A frozen dict that remembers what it has handed out: `kept()` has that, as it was then, and all else as it is."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self._seen: dict[Any, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        value = _item(self, key)
+        return value if type(value) in _ATOMS else _seen_in(self._seen, key, value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = _get(self, key, default)
+        return value if type(value) in _ATOMS or key not in self else self[key]
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def changed(self) -> dict[str, Any]:
+        """Of what was handed out, and could be changed, what it was then."""
+        return {key: _kept(part) for key, part in self._seen.items() if part is not _item(self, key)}
+
+    def kept(self) -> dict[str, Any]:
+        return dict[str, Any].copy(self) | self.changed()
+
+    # These look at all that is in it.
+
+    def __eq__(self, other: object) -> bool:
+        return self.copy() == other
+
+    def __ne__(self, other: object) -> bool:
+        return self.copy() != other
+
+    def __repr__(self) -> str:
+        return repr(self.copy())
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class SeenList(FrozenList):
+    """As `SeenDict`, a list."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self._seen: dict[Any, Any] = {}
+
+    def _at(self, index: int) -> Any:
+        value = _element(self, index)
+        return value if type(value) in _ATOMS else _seen_in(self._seen, index, value)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if isinstance(index, slice):
+            return FrozenList([self._at(at) for at in range(*index.indices(len(self)))])
+        at = index.__index__()
+        return self._at(at + len(self) if at < 0 and -at <= len(self) else at)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._at, range(len(self)))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return map(self._at, range(len(self) - 1, -1, -1))
+
+    def kept(self) -> list[Any]:
+        kept: list[Any] = list[Any].copy(self)
+        for index, part in self._seen.items():
+            kept[index] = _kept(part)
+        return kept
+
+    def __eq__(self, other: object) -> bool:
+        return self.copy() == other
+
+    def __ne__(self, other: object) -> bool:
+        return self.copy() != other
+
+    def __repr__(self) -> str:
+        return repr(self.copy())
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.copy()
+
+    def index(self, value: Any, *where: Any) -> int:
+        return self.copy().index(value, *where)
+
+    def count(self, value: Any) -> int:
+        return self.copy().count(value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_element = cast(Any, list.__getitem__)
+
+
+def _seen_in(seen: dict[Any, Any], key: Any, value: Any) -> Any:
+    """The view of a part, the same one each time. Of an object, a copy of the copy that is kept."""
+    part = seen.get(key, _NOT_SEEN)
+    if part is _NOT_SEEN:
+        part = seen.setdefault(key, _seen(value))
+    return part if isinstance(part, SeenDict | SeenList) else freeze(part)
+
+
+def _seen(value: object) -> Any:
+    kind: Any = type(value)
+    if isinstance(value, _UNCHANGING):
+        return value
+    if kind is dict:
+        return SeenDict(value)
+    if kind is list:
+        return SeenList(value)
+    return _deepcopy(value)
+
+
+def _kept(part: Any) -> Any:
+    return part.kept() if isinstance(part, SeenDict | SeenList) else part
+
+
+_NOT_SEEN = object()
 
 
 # A tuple and not `A | B`, which is put together again every time that it is asked for.

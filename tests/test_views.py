@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import pickle
@@ -16,12 +17,12 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, Send
 from pydantic import BaseModel
 
-from arbiter import ArbiterOS, EvaluationResult, History
+from arbiter import Advisor, ArbiterOS, EvaluationResult, History
 from arbiter.checkers import ApprovalChecker
-from tests.support import MODES, Judge, Spy, chain, run, thread
+from tests.support import MODES, Check, Judge, Spy, chain, run, thread
 
 
 @dataclass
@@ -171,3 +172,173 @@ def test_a_recorded_state_is_equal_to_a_plain_one_and_travels_as_one() -> None:
     assert json.loads(json.dumps(state)) == plain
     assert type(pickle.loads(pickle.dumps(state))) is dict
     assert type(copy.deepcopy(state)["log"]) is list
+
+
+# What was checked is what runs ---------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("when", ["after the check", "while the body runs"])
+@pytest.mark.parametrize("by", ["state", "send"])
+@pytest.mark.parametrize("shape", [shape for shape in ORDERS if shape not in ("proxy", "set of objects")])
+def test_a_sibling_changes_nothing_of_what_the_checkers_saw(
+    shape: str, by: str, when: str, mode: str
+) -> None:
+    checked, changed = threading.Event(), threading.Event()
+    order = copy_of(ORDERS[shape][0])
+    paid: list[Any] = []
+
+    class Shop(TypedDict):
+        order: Any
+        amount: int
+
+    def pay(state: Any) -> dict[str, Any]:
+        if when == "while the body runs":
+            checked.set()
+            assert changed.wait(10)
+        paid.append((ORDERS[shape][1](state["order"]), state["amount"]))
+        return {}
+
+    def sibling(state: Any) -> dict[str, Any]:
+        assert checked.wait(10)
+        ORDERS[shape][2](state["order"])
+        if by == "send":
+            state["amount"] = 1_000_000
+            state["order"] = None
+        changed.set()
+        return {}
+
+    def limit(history: History) -> bool:
+        state = history.entries[-1][-1].input_state
+        allowed: bool = ORDERS[shape][1](state["order"]) <= 100 and state["amount"] <= 100
+        if when == "after the check":
+            checked.set()
+            assert changed.wait(10)
+        return allowed
+
+    async def apay(state: Any) -> dict[str, Any]:
+        return await asyncio.to_thread(pay, state)
+
+    async def asibling(state: Any) -> dict[str, Any]:
+        return await asyncio.to_thread(sibling, state)
+
+    builder = StateGraph(Shop)
+    builder.add_node("pay", pay if mode == "sync" else apay)
+    builder.add_node("sibling", sibling if mode == "sync" else asibling)
+    if by == "send":
+        shared: Any = {"order": order, "amount": 5}
+
+        def both(_: Any) -> list[Send]:
+            return [Send("pay", shared), Send("sibling", shared)]
+
+        builder.add_conditional_edges(START, both)
+    else:
+        builder.add_edge(START, "pay")
+        builder.add_edge(START, "sibling")
+    arbiter_os = ArbiterOS()
+    checker = Check("limit", limit, target_nodes=["pay"])
+    checker.blocking = True
+    arbiter_os.add_policy_checker(checker)
+    run(arbiter_os.govern(builder.compile()), {"order": order, "amount": 5}, mode=mode)
+    assert paid == [(5, 5)]
+
+
+@MODES
+@pytest.mark.parametrize("read", ["==", "repr", "json", "in", "items"])
+def test_what_a_checker_compares_or_prints_as_a_whole_is_what_runs(read: str, mode: str) -> None:
+    order = {"lines": [{"amount": 5}]}
+    paid: list[int] = []
+
+    def looks(history: History) -> bool:
+        state = history.entries[-1][-1].input_state
+        looked: dict[str, Callable[[], Any]] = {
+            "==": lambda: state["order"] == {"lines": [{"amount": 5}]},
+            "repr": lambda: "'amount': 5" in repr(state),
+            "json": lambda: '"amount": 5' in json.dumps(state),
+            "in": lambda: {"amount": 5} in state["order"]["lines"],
+            "items": lambda: dict(dict(state)["order"])["lines"][0] == {"amount": 5},
+        }
+        allowed: bool = looked[read]()
+        order["lines"][0]["amount"] = 1_000_000
+        return allowed
+
+    def pay(state: Any) -> dict[str, Any]:
+        paid.append(state["order"]["lines"][0]["amount"])
+        return {}
+
+    class Shop(TypedDict):
+        order: Any
+
+    builder = StateGraph(Shop)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("looks", looks))
+    run(arbiter_os.govern(builder.compile()), {"order": order}, mode=mode)
+    assert paid == [5]
+
+
+@MODES
+def test_what_was_approved_is_what_runs(mode: str) -> None:
+    """Also of what no checker has looked at: the human was shown all of it."""
+    shared: dict[str, Any] = {}
+    paid: list[Any] = []
+
+    class Shop(TypedDict):
+        order: Any
+
+    class Tampering(Advisor):
+        def advise(self, history: History, state: Any) -> None:
+            shared["order"]["to"]["amount"] = 1_000_000
+
+    def pay(state: Shop) -> Shop:
+        paid.append(state["order"]["to"]["amount"])
+        return {"order": None}
+
+    builder = StateGraph(Shop)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss"))
+    arbiter_os.add_policy_checker(Check("finds", lambda h: not shared.update(order=live(h))))
+    arbiter_os.add_advisor(Tampering("tamper"))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {"order": {"to": {"amount": 5}}}, thread("1"), mode=mode)
+    run(app, Command(resume="approve"), thread("1"), mode=mode)
+    assert paid == [5]
+
+
+def live(history: History) -> Any:
+    """The objects in the state themselves, past the views: as a sibling that was given them too has them."""
+    record: Any = cast(Any, history.entries[-1][-1])._record
+    return record.input["order"]
+
+
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_a_node_gets_its_own_objects_where_no_checker_looked(size: int) -> None:
+    """Nothing is copied but what was looked at; an audit has no effect at all."""
+    big, small = [{"n": n} for n in range(size)], {"n": 1}
+    got: list[Any] = []
+
+    class Shop(TypedDict):
+        big: Any
+        small: Any
+
+    def pay(state: Any) -> dict[str, Any]:
+        got.append(state)
+        return {}
+
+    for mode in ("enforce", "audit"):
+        builder = StateGraph(Shop)
+        builder.add_node("pay", pay)
+        builder.add_edge(START, "pay")
+        arbiter_os = ArbiterOS()
+        on_deny = "raise" if mode == "enforce" else "audit"
+        look = Check("looks", lambda h: h.entries[-1][-1].input_state["big"][-1]["n"] > 0, on_deny=on_deny)
+        arbiter_os.add_policy_checker(look)
+        arbiter_os.govern(builder.compile()).invoke({"big": big, "small": small})
+    enforced, audited = got
+    assert audited["big"] is big
+    assert enforced["small"] is small
+    assert enforced["big"] == big
+    assert [one is other for one, other in zip(enforced["big"], big, strict=True)].count(False) == 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from langgraph.errors import GraphBubbleUp
 
-from arbiter.errors import ApprovalUsedError, describe
+from arbiter.errors import ApprovalUsedError, PolicyViolationError, describe
 from arbiter.lifecycle.outcomes import denied, log
 from arbiter.lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
@@ -78,7 +79,7 @@ def approve(
     if decision.kind == "reject":
         return refused_by(run, first, decision.rejection)
     run.retries = retries if run.approved_by is None else min(run.retries, retries)
-    run.approved_by = first.name
+    run.approved_by, run.approved_key = first.name, key
     for checker in asking:
         record.note(f"checker {checker.name}", decision.signature)
     approved.update((checker.name, key) for checker in asking)
@@ -196,6 +197,27 @@ def begin_approved(run: NodeRun, *, output: bool = False) -> Steps:
         return _used_elsewhere(run, policy, begun.error if type(begun) is Raised else None)
     run.entry = entry
     return None
+
+
+def keep_approved(run: NodeRun) -> Raised | None:
+    """Let the body have what was approved, as a copy that nobody else can change. Returns `Raised` if that was changed
+    since it was approved."""
+    try:
+        own = copy.deepcopy(run.input)
+    except Exception:
+        own = run.input
+    if digest(as_state(own)) == run.approved_key:
+        run.input = own
+        return None
+    record = run.record
+    reason = "its input was changed by something else after it was approved"
+    record.status = "denied"
+    record.duration = run.settings.timer() - run.begun
+    error = PolicyViolationError(
+        policy=run.approved_by or "", node=record.node, instruction=record.instruction, reason=reason
+    )
+    record.error = str(error)
+    return Raised(error)
 
 
 def _used_elsewhere(run: NodeRun, policy: str, cause: BaseException | None = None) -> Raised:

@@ -17,7 +17,7 @@ from arbiter.evaluation import Turn
 from arbiter.evaluations import Evaluations, ReadEvaluations, Together
 from arbiter.history import CausalHistory
 from arbiter.lifecycle.advising import advise, note_untaken, without_lent
-from arbiter.lifecycle.asking import begin_approved
+from arbiter.lifecycle.asking import begin_approved, keep_approved
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
 from arbiter.lifecycle.escalating import escalate, held_question, kept_output
@@ -82,6 +82,9 @@ def _govern(run: NodeRun, answers: Any = None) -> Steps:
         used = entry["upto"] if entry is not None and entry["output"] else 0
         run.questions = max(run.held["question"], used)
         return (yield from conclude(run, kept_output(run.held)))
+    run.input = run.checked_input()
+    if run.approved_by is not None and (stopped := keep_approved(run)) is not None:
+        return stopped
     if plan.advisors or run.inherited:
         stopped = yield from advise(run)
         if stopped is not None:

@@ -26,7 +26,7 @@ from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan
 from arbiter.shadow import ShadowDecision, ShadowLog
-from arbiter.states import Snapshot, as_state, digest, joined
+from arbiter.states import Snapshot, as_state, digest, joined, with_seen
 from arbiter.verdicts import EvaluationResult, Verdict
 
 T = TypeVar("T")
@@ -138,6 +138,8 @@ class NodeRun:
     """The number of the first question on whose answer this node run goes; None if nobody was asked."""
     approved_by: str | None = None
     """The policy whose question a human has answered with an approval or an edit."""
+    approved_key: str = ""
+    """The digest of the input that was approved."""
     retries: int = 0
     """How many further times the body may begin on the approvals that were given."""
     entry: Entry | None = None
@@ -211,7 +213,21 @@ class NodeRun:
             self._view = CausalHistory(self.past, self.record, self.run, self.plan.cycle)
             if self.plan.watchers:
                 self._view.give_tools(self.tools)
+            if self.plan.guards:
+                self._view.own.watch()
         return self._view
+
+    def checked_input(self) -> Any:
+        """The input as the checkers have seen it: what they looked at is the node's own from now on. A sibling, or
+        anybody who has the same object, changes it neither between the check and the body nor while that runs."""
+        if self._view is None or not self.plan.guards:
+            return self.input
+        seen = self._view.own.seen()
+        path: Any = self.record.path
+        is_shared = bool(path) and path[0] == "__pregel_push"
+        if seen is None:
+            return self.input
+        return with_seen(self.input, seen, is_shared=is_shared)
 
     @property
     def shadow_view(self) -> CausalHistory:
