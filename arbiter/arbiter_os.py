@@ -19,6 +19,7 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime
+from langgraph.typing import ContextT, InputT, OutputT, StateT
 
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.calls import start
@@ -342,11 +343,11 @@ class ArbiterOS:
     @overload
     def govern(
         self,
-        target: Builder,
+        target: StateGraph[StateT, ContextT, InputT, OutputT],
         instructions: Mapping[str, Instruction | str] | None = None,
         *,
         schemas: Mapping[str, Any] | None = None,
-    ) -> CompiledStateGraph[Any, Any, Any, Any]: ...
+    ) -> CompiledStateGraph[StateT, ContextT, InputT, OutputT]: ...
     @overload
     def govern(
         self,
@@ -472,7 +473,7 @@ class ArbiterOS:
     ) -> Any:
         """Run `target` governed on `state`: a graph or builder as its `invoke` would, or one node function or
         Runnable as one step. Governing a graph is remembered, so a second call weaves nothing."""
-        runnable, config = self._runnable(target, config, context, instruction)
+        runnable, config = self._runnable(state, target, config, context, instruction)
         return runnable.invoke(state, config, **_context(runnable, context))
 
     async def aexecute(
@@ -485,11 +486,12 @@ class ArbiterOS:
         instruction: Instruction | str | None = None,
     ) -> Any:
         """As `execute`, with `ainvoke`."""
-        runnable, config = self._runnable(target, config, context, instruction)
+        runnable, config = self._runnable(state, target, config, context, instruction)
         return await runnable.ainvoke(state, config, **_context(runnable, context))
 
     def _runnable(
         self,
+        state: Any,
         target: Any,
         config: RunnableConfig | None,
         context: Any,
@@ -503,6 +505,11 @@ class ArbiterOS:
             return self._remembered(target), config
         if isinstance(target, GovernedRunnable):
             return target, config
+        if not callable(target) and (callable(state) or isinstance(state, StateGraph | Runnable)):
+            given = cast(object, state)
+            raise NotAGraphError(
+                f"the state comes first, as in execute(state, graph); got {type(given).__name__} and {target!r:.80}."
+            )
         if callable(target) and not isinstance(target, Runnable | type):
             self._check_names([_name_of(target)])
             label = label_of(target)

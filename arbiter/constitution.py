@@ -318,7 +318,8 @@ class _Loader:
             if self._shipped(source) is None:
                 names = ", ".join(SHIPPED + name for name in shipped_names())
                 raise ConfigurationError(
-                    f"no pack {source!r} ships with Arbiter. There are: {names}.{_nearest_pack(source)}"
+                    f"no pack {source!r} ships with Arbiter. There are: {names}."
+                    f"{nearest(source.removeprefix(SHIPPED), shipped_names())}"
                 )
             return
         given: Any = source

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from arbiter.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
 from arbiter.facts import NO_TALLY, Fact, Past, Tally
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from arbiter.recorder import Run
 
 _log = logging.getLogger("arbiter")
+Status = Literal["running", "completed", "denied", "failed", "interrupted", "cancelled"]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -40,7 +41,7 @@ class Record:
 
     attempt = 1
     duration = 0.0
-    status = "running"
+    status: Status = "running"
     input: Mapping[str, Any] = _NOTHING
     output: Mapping[str, Any] = _NOTHING
     checks: Mapping[str, Verdict] = _NOTHING
@@ -187,7 +188,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         return self._record.attempt
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         return self._record.status
 
     @property
@@ -399,7 +400,7 @@ def _copied(record: Record, copier: Copier, evaluations: Results) -> Record:
 class History(Exported, method="to_dicts", returns=DICTS):
     """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
 
-    entries: Sequence[Sequence[HistoryItem]]
+    entries: Sequence[Sequence[HistoryItem]] = ()
 
     @property
     def cycle(self) -> EvaluatorCycle | None:
@@ -430,9 +431,11 @@ class History(Exported, method="to_dicts", returns=DICTS):
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         """How many items there were of that instruction and that node, whatever their status.
 
-        Exact also for items that are no longer kept, and in constant time, whichever of the two is given.
+        Of a run or a view: exact also for items that are no longer kept, and in constant time, whichever of the two is
+        given.
         """
-        raise NotImplementedError
+        wanted = None if instruction is None else find_instruction(instruction)
+        return sum(_matches(item, wanted, node) for item in self.items())
 
     def tally(self, policy: str, key: str) -> Tally:
         """What the checker `policy` has counted under `key` in `observe`, as far as it is committed.
@@ -471,7 +474,19 @@ class History(Exported, method="to_dicts", returns=DICTS):
         return history_html(self)
 
     def __len__(self) -> int:
+        """The number of supersteps."""
         return len(self.entries)
+
+    def __iter__(self) -> Iterator[Sequence[HistoryItem]]:
+        """The supersteps; `items()` gives the items."""
+        return iter(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence[HistoryItem]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sequence[HistoryItem]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.entries[index]
 
     def __bool__(self) -> bool:
         return True

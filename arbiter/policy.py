@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 from langchain_core.callbacks import BaseCallbackHandler
 
@@ -15,6 +15,12 @@ from arbiter.verdicts import TermsError, Verdict, terms_of
 
 Answer = Verdict | bool | tuple[bool, str]
 OnCaught = Literal["answered", "deny", "continue"]
+OnDeny = Literal["raise", "end", "audit"] | str
+"""Besides these, "redirect:<node>"."""
+OnReject = Literal["raise", "end"] | str
+"""Besides these, "redirect:<node>"."""
+Route = str | Verdict | None
+R = TypeVar("R")
 OnCap = Literal["continue", "end", "best_attempt"]
 
 
@@ -37,7 +43,7 @@ class PolicyChecker(Contract):
 
     kind = "checker"
     method = "check_before"
-    on_deny: str = "raise"
+    on_deny: OnDeny = "raise"
     reads_history: bool = True
     needs: tuple[str, ...] = ()
     on_caught: OnCaught = "answered"
@@ -58,7 +64,7 @@ class PolicyChecker(Contract):
         name: str,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
         deadline: float | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, deadline)
@@ -169,6 +175,11 @@ def question(
     return verdict
 
 
+def _with_or_without_output(method: Callable[[Any, History, Any], R]) -> Callable[..., R]:
+    """For type checkers: either form of the method is an override of it."""
+    return method
+
+
 class PolicyRouter(Contract):
     """Decides after a node ran whether the run goes somewhere else than the edges say.
 
@@ -192,7 +203,7 @@ class PolicyRouter(Contract):
     on_cap: OnCap = "continue"
     best_by: str | None = None
     escalates: bool = False
-    on_reject: str = "raise"
+    on_reject: OnReject = "raise"
     targets: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -209,10 +220,12 @@ class PolicyRouter(Contract):
         self.max_redirects = max_redirects
         self.on_error = on_error
 
-    def route_after(
-        self, history: History, current_output: Any
-    ) -> str | Verdict | Awaitable[str | Verdict | None] | None:
-        """The name of the node to run next instead of the normal successors, or `None`."""
+    @_with_or_without_output
+    def route_after(self, history: History, current_output: Any) -> Route | Awaitable[Route]:
+        """The name of the node to run next instead of the normal successors, or `None`.
+
+        A subclass may leave out `current_output`.
+        """
         raise NotImplementedError
 
     @property

@@ -1070,7 +1070,7 @@ def test_a_target_that_is_a_text_is_compared_as_a_list(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "meant"),
-    [("kernel", "arbiter:kernel"), ("arbiter:kernal", "arbiter:kernel"), ("budget", "arbiter:budgets")],
+    [("kernel", "arbiter:kernel"), ("kernal", "arbiter:kernel"), ("budget", "arbiter:budgets")],
 )
 def test_the_name_of_a_pack_that_ships_is_recognised(tmp_path: Path, source: str, meant: str) -> None:
     with pytest.raises(ConfigurationError, match=f"Did you mean '{meant}'?"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from arbiter import (
     UnknownNodeError,
 )
 from arbiter.instructions import GENERATE
-from tests.support import Check, Spy, State, allow, chain
+from tests.support import MODES, Check, Spy, State, allow, chain
 
 
 def refused(kind: type[ArbiterError], *words: str) -> Any:
@@ -38,6 +39,21 @@ def test_not_a_graph() -> None:
     for thing in things:
         with refused(NotAGraphError, "expected a compiled graph"):
             ArbiterOS().govern(thing)
+
+
+@MODES
+def test_the_state_after_the_graph(mode: str) -> None:
+    """`execute(graph, state)` is the wrong order, and says so."""
+    arbiter_os, graph = ArbiterOS(), chain(Spy("a"))
+    things: list[Any] = [graph, graph.builder, Spy("a"), arbiter_os.govern(graph)]
+    for thing in things:
+        with refused(NotAGraphError, "the state comes first", r"execute\(state, graph\)"):
+            if mode == "sync":
+                arbiter_os.execute(thing, {"amount": 1})
+            else:
+                asyncio.run(arbiter_os.aexecute(thing, {"amount": 1}))
+    with refused(NotAGraphError, "expected a compiled graph"):
+        arbiter_os.execute({"amount": 1}, {"amount": 1})
 
 
 def test_builder_that_does_not_compile_says_what_langgraph_says() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.policy import PolicyChecker, question
+from arbiter.policy import OnDeny, PolicyChecker, question
 from arbiter.verdicts import Verdict
 
 
@@ -35,7 +35,7 @@ class ApprovalChecker(PolicyChecker):
         retries: int = 0,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
         self.question = question(f"checker {name!r}", reason, approvers, expires_after, retries)

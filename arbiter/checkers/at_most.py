@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from arbiter.checkers.steps import Per, TemporalRule, how_often, whole
 from arbiter.history import History
 from arbiter.instructions import Instruction
+from arbiter.policy import OnDeny
 from arbiter.verdicts import ALLOW, Verdict
 
 
@@ -28,7 +29,7 @@ class AtMost(TemporalRule):
         per: Per = "run",
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, per, target_instructions, target_nodes, on_deny)
         self.times = whole(self.owner, "times", times, 0)

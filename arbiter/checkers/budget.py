@@ -21,7 +21,7 @@ from arbiter.checkers.accounts import Accounts, account_of, causal, no_account, 
 from arbiter.errors import ParameterError, PolicyViolationError
 from arbiter.history import CausalHistory, History
 from arbiter.instructions import Instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnDeny, PolicyChecker
 from arbiter.prices import Price, dollars, need_price_list, prices_of
 from arbiter.verdicts import Verdict
 
@@ -175,7 +175,7 @@ class BudgetChecker(PolicyChecker):
         unreported: Literal["deny", "ignore"] = "deny",
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
         owner = f"checker {name!r}"

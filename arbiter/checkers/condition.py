@@ -11,7 +11,7 @@ from arbiter.conditions import Condition, ConditionError, Totals, condition_of, 
 from arbiter.errors import ParameterError
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnDeny, PolicyChecker
 from arbiter.verdicts import Verdict
 
 _VARIABLES = frozenset({"state", "input", "history", "node", "instruction", "config"})
@@ -38,7 +38,7 @@ class ConditionChecker(PolicyChecker):
         reason: str | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
         owner = f"checker {name!r}"

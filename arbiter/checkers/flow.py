@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 from arbiter.errors import ParameterError, UnknownInstructionError
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction, find_instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnDeny, PolicyChecker
 from arbiter.verdicts import ALLOW, Verdict
 
 Clears = Literal["written", "all"]
@@ -73,7 +73,7 @@ class FlowChecker(PolicyChecker):
         clears: Clears = "written",
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
         self.clears = clears

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from arbiter.errors import RegistrationError
 from arbiter.history import CausalHistory, History
 from arbiter.instructions import Instruction, find_instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnDeny, PolicyChecker
 from arbiter.verdicts import ALLOW, Verdict
 
 
@@ -30,7 +30,7 @@ class HistoryPolicyChecker(PolicyChecker):
         adjacent: bool = True,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
         if isinstance(bad_sequence, str | Instruction):

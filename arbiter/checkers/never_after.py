@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from arbiter.checkers.steps import Per, TemporalRule, causal, find_step
 from arbiter.history import History
 from arbiter.instructions import Instruction
+from arbiter.policy import OnDeny
 from arbiter.verdicts import ALLOW, Verdict
 
 
@@ -24,7 +25,7 @@ class NeverAfter(TemporalRule):
         per: Per = "thread",
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, per, target_instructions, target_nodes, on_deny)
         self.after = find_step(self.owner, "after", after)

@@ -12,7 +12,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from arbiter.checkers.accounts import Accounts, account_of, causal, no_account, non_empty, one_of, positive
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnDeny, PolicyChecker
 from arbiter.verdicts import Verdict
 
 _NANO = 10**9
@@ -55,7 +55,7 @@ class RateLimitChecker(PolicyChecker):
         user_key: str = "user_id",
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
         owner = f"checker {name!r}"

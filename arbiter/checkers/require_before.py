@@ -10,6 +10,7 @@ from arbiter.checkers.steps import AfterStep, Per, Step, causal, find_step
 from arbiter.errors import ParameterError
 from arbiter.history import CausalHistory, History, HistoryItem
 from arbiter.instructions import Instruction
+from arbiter.policy import OnDeny
 from arbiter.states import digest
 from arbiter.verdicts import ALLOW, Verdict
 
@@ -46,7 +47,7 @@ class RequireBefore(AfterStep):
         per: Per = "thread",
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, required, per, target_instructions, target_nodes, on_deny)
         self.evaluator = evaluator

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from arbiter.errors import ParameterError
 from arbiter.history import History
 from arbiter.instructions import Instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnDeny, PolicyChecker
 from arbiter.values import Shape, shape_of, whole
 from arbiter.verdicts import Verdict
 
@@ -34,7 +34,7 @@ class SchemaChecker(PolicyChecker):
         output: Mapping[str, Any] | str | type | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
         deadline: float | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny, deadline)

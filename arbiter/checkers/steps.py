@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from arbiter.errors import ParameterError, UnknownInstructionError
 from arbiter.history import CausalHistory, History
 from arbiter.instructions import Instruction, find_instruction
-from arbiter.policy import PolicyChecker
+from arbiter.policy import OnDeny, PolicyChecker
 
 Per = Literal["run", "thread"]
 
@@ -57,7 +57,7 @@ class TemporalRule(PolicyChecker):
         per: Per,
         target_instructions: Iterable[Instruction | str] | None,
         target_nodes: Iterable[str] | None,
-        on_deny: str,
+        on_deny: OnDeny,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny)
         self.owner = f"checker {name!r}"
@@ -84,7 +84,7 @@ class AfterStep(TemporalRule):
         per: Per,
         target_instructions: Iterable[Instruction | str] | None,
         target_nodes: Iterable[str] | None,
-        on_deny: str,
+        on_deny: OnDeny,
     ) -> None:
         super().__init__(name, per, target_instructions, target_nodes, on_deny)
         self.required = find_step(self.owner, "required", required)

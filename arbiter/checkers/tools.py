@@ -31,7 +31,7 @@ from arbiter.checkers._received import received, refuse_alike
 from arbiter.errors import ParameterError, PolicyViolationError, nearest
 from arbiter.history import CausalHistory, History
 from arbiter.instructions import TOOL_CALL, Instruction
-from arbiter.policy import OnCaught, PolicyChecker
+from arbiter.policy import OnCaught, OnDeny, PolicyChecker
 from arbiter.states import ROOT
 from arbiter.verdicts import Verdict
 
@@ -83,7 +83,7 @@ class ToolsChecker(PolicyChecker):
         deny: Sequence[str | ToolRule] | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
         on_caught: OnCaught = "answered",
         deadline: float | None = None,
     ) -> None:

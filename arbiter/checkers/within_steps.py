@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from arbiter.checkers.steps import AfterStep, causal, whole
 from arbiter.history import History
 from arbiter.instructions import Instruction
+from arbiter.policy import OnDeny
 from arbiter.verdicts import ALLOW, Verdict
 
 
@@ -26,7 +27,7 @@ class WithinSteps(AfterStep):
         *,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
-        on_deny: str = "raise",
+        on_deny: OnDeny = "raise",
     ) -> None:
         super().__init__(name, required, "run", target_instructions, target_nodes, on_deny)
         self.steps = whole(self.owner, "steps", steps, 1)

@@ -9,7 +9,7 @@ from typing import Any
 from arbiter.errors import ParameterError
 from arbiter.history import History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.policy import OnCap, PolicyRouter, question, stops
+from arbiter.policy import OnCap, OnReject, PolicyRouter, question, stops
 from arbiter.routers._cap import set_cap
 from arbiter.states import is_number, number_at
 from arbiter.verdicts import Verdict
@@ -41,7 +41,7 @@ class EscalationRouter(PolicyRouter):
         reason: str = "a human has to see the output",
         approvers: Sequence[str] | None = None,
         expires_after: float | None = None,
-        on_reject: str = "raise",
+        on_reject: OnReject = "raise",
         on_cap: OnCap = "end",
         best_by: str | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
