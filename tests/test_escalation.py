@@ -682,7 +682,7 @@ def test_it_asks_as_often_as_it_may_in_a_run(on_cap: Any, log: Any, mode: str) -
             question(run(app, given, thread(name), mode=mode))
             given = Command(resume="approve")
         assert run(app, given, thread(name), mode=mode)["log"] == log
-    item = arbiter_os.history.last(node="write")
+    item = arbiter_os.history_of(thread_id="2").last(node="write")
     assert item is not None
     assert "max_redirects=2 reached; it did not ask a human" in item.notes["router editor"]
 
