@@ -149,11 +149,11 @@ def zipf_messages(words: int) -> list[str]:
     ("messages", "seconds"),
     [
         (partial(zipf_messages, 12), 3),
-        (partial(drawn_messages, 12, WORDLIST), 3),
-        (partial(canned_messages, 200, 4, 3), 3),
+        pytest.param(partial(drawn_messages, 12, WORDLIST), 3, marks=pytest.mark.slow),
+        pytest.param(partial(canned_messages, 200, 4, 3), 3, marks=pytest.mark.slow),
         (partial(zipf_messages, 60), 6),
-        (partial(drawn_messages, 60, WORDLIST), 6),
-        (partial(drawn_messages, 60, WORDLIST[:10]), 6),
+        pytest.param(partial(drawn_messages, 60, WORDLIST), 6, marks=pytest.mark.slow),
+        pytest.param(partial(drawn_messages, 60, WORDLIST[:10]), 6, marks=pytest.mark.slow),
         (partial(canned_messages, 200, 10, 6), 6),
     ],
     ids=[
