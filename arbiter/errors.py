@@ -218,8 +218,9 @@ class ApprovalUsedError(PolicyViolationError):
 def _failure(cause: BaseException | None) -> str:
     if cause is None:
         return "no reason was given"
-    text = str(cause)
-    return f"raised {type(cause).__name__}" + (f" ({text})" if text else "")
+    # What other exceptions say may be made of the state, and this text is kept. It is in `cause` and the traceback.
+    said = f" ({cause})" if isinstance(cause, ArbiterError | TimeoutError) else ""
+    return f"raised {type(cause).__name__}{said}"
 
 
 class ConditionError(ArbiterError, ValueError):

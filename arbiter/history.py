@@ -19,7 +19,7 @@ from arbiter.facts import NO_TALLY, Fact, Past, Tally
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.results import Results, settled
 from arbiter.states import FrozenDict, SeenDict
-from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
+from arbiter.verdicts import FAILED, OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -898,6 +898,14 @@ def evaluations_from(fact: Fact) -> Mapping[str, EvaluationResult]:
 _MAX_FEEDBACK = 500
 
 
+def _committed(reason: str) -> str:
+    """A checker's reason as it is committed. What a failed checker's exception says may be made of the state, which
+    may be wiped before the checkpoint is: its class is enough there."""
+    if reason.startswith(FAILED):
+        reason = FAILED + reason.removeprefix(FAILED).partition(":")[0]
+    return reason[:_MAX_FEEDBACK]
+
+
 def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
     """The fact of a finished node run. `kinds` are its checks by kind, where all allowed it, no router answered, and
     nothing was noted."""
@@ -924,7 +932,7 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> Fact:
         fact["status"] = record.status
     if record.checks:
         fact["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
-        if why := {name: v.reason[:_MAX_FEEDBACK] for name, v in record.checks.items() if v.reason}:
+        if why := {name: _committed(v.reason) for name, v in record.checks.items() if v.reason}:
             fact["why"] = why
     if record.notes:
         fact["notes"] = {name: remark[:_MAX_FEEDBACK] for name, remark in record.notes.items()}

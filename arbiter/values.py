@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from importlib import import_module
@@ -23,6 +23,7 @@ from arbiter.states import ROOT, as_state, thaw
 MOST = 5
 """How many mistakes of one value are named."""
 _LONGEST = 160
+_DEEPEST = 8
 
 Path = tuple[str | int, ...]
 Faults = Callable[[Any], Iterator[tuple[Path, str]]]
@@ -37,7 +38,8 @@ class Shape:
         """Whether it describes a text, and not what a text may hold as JSON."""
 
     def mistakes(self, value: Any, root: str) -> list[str]:
-        """What is wrong with `value`, as in "output.items[0].price: 'x' is not of type 'number'"; empty if it fits.
+        """What is wrong with `value`, as in "output.items[0].price: is not of type 'number'"; empty if it fits. The
+        value itself is never quoted.
 
         At most five, and then "...". `root` is what the value is called.
         """
@@ -91,7 +93,7 @@ def _where(root: str, path: Iterable[str | int]) -> str:
 
 
 def _short(text: str) -> str:
-    """The two ends of a long text: a message begins with the value and ends with what is wrong."""
+    """The two ends of a long text."""
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
 
@@ -105,10 +107,40 @@ def _class_faults(adapter: TypeAdapter[Any]) -> Faults:
             # A validator of the class's own may change what it is given, so it is given a copy.
             adapter.validate_python(thaw(value), from_attributes=True)
         except ValidationError as exc:
-            for error in exc.errors(include_url=False, include_context=False, include_input=False):
-                yield error["loc"], error["msg"]
+            for error in exc.errors(include_url=False):
+                yield error["loc"], problem_of(error)
 
     return faults
+
+
+def problem_of(error: Any) -> str:
+    """What a class finds wrong with a value, without the value: reasons are kept longer than states.
+
+    `error` is one of the details of a pydantic `ValidationError`.
+    """
+    if error["type"] in ("value_error", "assertion_error"):
+        text = str(error["msg"])
+        return "its validator refuses it" if _quotes(text, error.get("input")) else text
+    if error["type"] in ("union_tag_invalid", "json_invalid"):
+        return "its tag is none of those expected" if error["type"] == "union_tag_invalid" else "is no JSON"
+    return str(error["msg"])
+
+
+def _quotes(text: str, value: Any, depth: int = 0) -> bool:
+    """Whether a text has a part of the value in it. Of one that is nested deep nobody can tell: then it has."""
+    parts: Any = value
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        parts = as_state(value)
+    if isinstance(parts, Mapping):
+        parts = list(cast(Any, parts).values())
+    if isinstance(parts, list | tuple | set | frozenset):
+        members = cast("Collection[Any]", parts)
+        return (
+            depth > _DEEPEST
+            or len(members) > _LONGEST
+            or any(_quotes(text, one, depth + 1) for one in members)
+        )
+    return value is not None and not isinstance(value, bool) and str(value) != "" and str(value) in text
 
 
 # JSON Schemas -------------------------------------------------------------------------------------
@@ -143,9 +175,34 @@ def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults
     def faults(value: Any) -> Iterator[tuple[Path, str]]:
         given: Any = value
         for error in validator.iter_errors(_Fields(given) if isinstance(value, Mapping) else plain(given)):
-            yield tuple(error.absolute_path), error.message
+            yield tuple(error.absolute_path), _without_value(error)
 
     return faults
+
+
+_SAID = frozenset(
+    {"additionalProperties", "anyOf", "const", "contains", "dependentRequired", "enum", "exclusiveMaximum"}
+    | {
+        "exclusiveMinimum",
+        "format",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minItems",
+        "minLength",
+    }
+    | {"minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern", "required", "type", "uniqueItems"}
+)
+"""Keywords of which jsonschema says what is wrong in terms of the schema, after the value."""
+
+
+def _without_value(error: Any) -> str:
+    """What a schema finds wrong with a value, without the value: reasons are kept longer than states."""
+    keyword, text, value = str(error.validator), str(error.message), repr(error.instance)
+    if keyword not in _SAID:
+        return f"does not satisfy {keyword!r}"
+    return text.removeprefix(value).lstrip()
 
 
 def _refuse_unknown(schema: Mapping[str, Any], dialect: Any, owner: str, parameter: str) -> None:
@@ -234,7 +291,7 @@ def _linear(dialect: Any, patterns: Mapping[str, SchemaValidator]) -> Any:
 
     def pattern(validator: Any, given: str, value: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(value, "string") and not patterns[given].isinstance_python(value):
-            yield Fault(f"{value!r} does not match {given!r}")
+            yield Fault(f"does not match {given!r}")
 
     def pattern_properties(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(value, "object"):

@@ -53,6 +53,8 @@ class Verdict:
 
 
 ALLOW = Verdict("allow")
+FAILED = "the checker failed: "
+"""Begins the reason of a denial for which a checker's failure stands."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -385,7 +385,7 @@ NO_ANSWER: dict[str, tuple[str, Any, str]] = {
     "a missing element": ("state.l[3] == 1", {"l": [1]}, "state.l[3] is missing"),
     "the last of none": ("state.l[size(state.l) - 1] == 1", {"l": []}, "state.l[-1] is missing"),
     "a missing field of an element": ("state.l.all(e, e.ok)", {"l": [{}]}, "state.l[].ok is missing"),
-    "a dynamic key": ("state.m[state.k] == 1", {"m": {}, "k": "x"}, "no key 'x'"),
+    "a dynamic key": ("state.m[state.k] == 1", {"m": {}, "k": "x"}, "there is no such key"),
     "null": ("state.user.name == ''", {"user": None}, "state.user is null"),
     "a text for a number": ("state.x > 1", {"x": "2"}, "state.x is a string"),
     "a boolean for a number": ("state.x > 1", {"x": True}, "state.x is a boolean"),

@@ -84,7 +84,7 @@ def test_in_audit_nothing_changes() -> None:
 def test_at_most_five_mistakes_are_named() -> None:
     """A state that is all wrong gives a reason that can be read."""
     found = mistakes({"additionalProperties": {"type": "string"}}, dict.fromkeys("abcdefgh", 1))
-    assert found == [f"input.{key}: 1 is not of type 'string'" for key in "abcde"] + ["..."]
+    assert found == [f"input.{key}: is not of type 'string'" for key in "abcde"] + ["..."]
     assert len(mistakes({"properties": {"a": {"type": "integer"}}}, {"a": "x" * 50_000})[0]) < 250
 
 
@@ -92,7 +92,7 @@ def test_a_mistake_says_where_it_is() -> None:
     """Keys, positions and keys that are no names."""
     schema = {"properties": {"items": {"items": {"properties": {"odd key": {"type": "string"}}}}}}
     assert mistakes(schema, {"items": [{}, {"odd key": 1}]}) == [
-        "input.items[1]['odd key']: 1 is not of type 'string'"
+        "input.items[1]['odd key']: is not of type 'string'"
     ]
 
 
@@ -151,7 +151,7 @@ def test_a_state_that_is_no_mapping_is_checked_as_it_is() -> None:
         SchemaChecker("shape", input={"type": "array", "items": {"type": "integer"}})
     )
     assert arbiter_os.execute([1, 2], total) == {"sum": 3}
-    with pytest.raises(PolicyViolationError, match=r"input\[1\]: 'x' is not of type 'integer'"):
+    with pytest.raises(PolicyViolationError, match=r"input\[1\]: is not of type 'integer'"):
         arbiter_os.execute([1, "x"], total)
 
 
@@ -213,7 +213,7 @@ def test_patterns_mean_what_they_say() -> None:
         "additionalProperties": False,
     }
     assert mistakes(schema, {"x_1": "a", "y": 1}) == []
-    assert mistakes(schema, {"x_1": 2}) == ["input.x_1: 2 is not of type 'string'"]
+    assert mistakes(schema, {"x_1": 2}) == ["input.x_1: is not of type 'string'"]
     assert mistakes(schema, {"z": 2}) == ["input: 'z' is none of the properties that it may have"]
     assert mistakes({"pattern": r"^\p{Lu}"}, "Émile") == []
     assert mistakes({"properties": {"pattern": {"type": "string"}}}, {"pattern": "("}) == []
@@ -337,7 +337,7 @@ def test_references_inside_the_schema_are_followed() -> None:
         "properties": {"x": {"$ref": "#n"}},
         "$defs": {"n": {"$anchor": "n", "type": "null"}},
     }
-    assert mistakes(named, {"x": 1}) == ["input.x: 1 is not of type 'null'"]
+    assert mistakes(named, {"x": 1}) == ["input.x: is not of type 'null'"]
     assert mistakes(
         {
             "$schema": "http://json-schema.org/draft-07/schema#",

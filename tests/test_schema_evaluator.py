@@ -51,15 +51,15 @@ TEXTS: dict[str, tuple[Any, str]] = {
     "message": (AIMessage('{"amount": 1}'), ""),
     "blocks": (AIMessage([{"type": "text", "text": '{"amount": 1}'}]), ""),
     "messages": ([HumanMessage("how much?"), AIMessage('{"amount": 1}')], ""),
-    "wrong value": ({"amount": "x"}, "answer.amount: 'x' is not of type 'integer'"),
-    "wrong text": ('{"amount": "x"}', "answer.amount: 'x' is not of type 'integer'"),
+    "wrong value": ({"amount": "x"}, "answer.amount: is not of type 'integer'"),
+    "wrong text": ('{"amount": "x"}', "answer.amount: is not of type 'integer'"),
     "no JSON": ("I would pay 1", "answer is no JSON: "),
     "prose around it": ('Here: {"amount": 1}', "answer is no JSON: "),
     "NaN": ('{"amount": NaN}', "NaN is no JSON value"),
     "too deep": ("[" * 100_000, "answer is no JSON: "),
-    "a text of JSON": ('"hello"', "answer: 'hello' is not of type 'object'"),
+    "a text of JSON": ('"hello"', "answer: is not of type 'object'"),
     "empty": ("", "answer is no JSON: "),
-    "nothing": (None, "answer: None is not of type 'object'"),
+    "nothing": (None, "answer: is not of type 'object'"),
 }
 
 

@@ -249,7 +249,7 @@ def locations(path: Any) -> tuple[set[str], set[str]]:
     try:
         real = {_absolute(os.path.realpath(text)) for text in spelled}
     except (OSError, ValueError) as exc:
-        raise UnclearError(f"cannot be resolved ({exc})") from None
+        raise UnclearError(f"cannot be resolved ({type(exc).__name__})") from None
     return real, {_absolute(text) for text in spelled}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from arbiter.conditions.failures import broken_text, kind_of, kinds
 from arbiter.conditions.handover import Handover
 from arbiter.conditions.needs import TYPES, Field, Scan
-from arbiter.conditions.program import MAX_LENGTH, compile_cel, first_line, is_failure
+from arbiter.conditions.program import MAX_LENGTH, compile_cel, is_failure
 from arbiter.conditions.totals import check_history
 from arbiter.conditions.work import Work, refuse_deep
 from arbiter.errors import ConditionError, ParameterError
@@ -77,9 +78,10 @@ class Condition:
             absent = handover.absent(str(key))
             if absent:
                 return ConditionError(self.expression, f"{absent} is missing", field=absent)
-            return ConditionError(
-                self.expression, f"there is no key {key!r}" if isinstance(exc, KeyError) else key
-            )
+            # A key that the expression does not name comes out of the state.
+            named = isinstance(exc, KeyError) and str(key) in self.expression
+            problem = f"there is no key {key!r}" if named else "there is no such key"
+            return ConditionError(self.expression, problem)
         text = str(exc)
         if isinstance(exc, TypeError) or text.startswith("Undefined"):
             found = [kind for name, need in self._needs.items() for kind in kinds(need, handed[name])]
@@ -93,13 +95,28 @@ class Condition:
                     return ConditionError(
                         self.expression, f"{field} holds a text that is no valid Unicode", field=field
                     )
-        return ConditionError(self.expression, first_line(text) or type(exc).__name__)
+        return ConditionError(
+            self.expression, _engine_said(text) or f"it cannot be evaluated ({type(exc).__name__})"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Condition, (self.expression, tuple(sorted(self.variables)))
 
     def __repr__(self) -> str:
         return f"<Condition {self.expression!r}>"
+
+
+_FUNCTION = re.compile(r"Function '(\w+)' error")
+_ARITHMETIC = re.compile(r"(division by zero.*|Arithmetic overflow in '\w+')", re.IGNORECASE)
+
+
+def _engine_said(text: str) -> str:
+    """What the engine found wrong, without the values, which it quotes: reasons are kept longer than states."""
+    if found := _FUNCTION.match(text):
+        if "not a valid regex" in text:
+            return f"the function {found[1]!r} is given what is not a valid regex"
+        return f"the function {found[1]!r} does not take this value"
+    return found[1] if (found := _ARITHMETIC.match(text)) else ""
 
 
 def _ended(sentence: str) -> str:

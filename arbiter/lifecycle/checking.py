@@ -20,7 +20,7 @@ from arbiter.lifecycle.stops import Stopping
 from arbiter.policy import PolicyChecker
 from arbiter.registry import Seat
 from arbiter.states import as_state, digest, freeze
-from arbiter.verdicts import ALLOW, Verdict, as_verdict
+from arbiter.verdicts import ALLOW, FAILED, Verdict, as_verdict
 
 _log = logging.getLogger("arbiter")
 
@@ -121,7 +121,7 @@ def _read_verdicts(
                 record.status, record.error = "failed", describe(error)
                 return answer
             causes[seat.name] = error
-            verdicts[seat.name] = Verdict.deny(f"the checker failed: {describe(error)}")
+            verdicts[seat.name] = Verdict.deny(f"{FAILED}{describe(error)}")
         elif (verdict := as_verdict(answer)).kind != "allow":
             verdicts[seat.name] = verdict
     return None
@@ -181,7 +181,7 @@ def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
         record.status, record.error = "cancelled", describe(error)
         return raised
     unsure = [seat.contract for seat in run.plan.checkers if seat.contract.recovers]
-    reason = f"the checker failed: {describe(error)}"
+    reason = f"{FAILED}{describe(error)}"
     record.checks = {checker.name: Verdict.deny(reason) for checker in unsure}
     for checker in unsure:
         if checker.enforced:
@@ -212,7 +212,7 @@ def _watch(run: NodeRun) -> Raised | None:
             )
         except Exception as exc:
             _log.warning("checker %s failed on node %r: %s", checker.name, run.record.node, describe(exc))
-            reason = f"the checker failed: {describe(exc)}"
+            reason = f"{FAILED}{describe(exc)}"
             run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
             if checker.enforced:
                 return denied(run, checker.name, checker.on_deny, "", exc)

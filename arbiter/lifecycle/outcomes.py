@@ -9,10 +9,11 @@ from langgraph.constants import END
 from langgraph.types import Command
 from pydantic import TypeAdapter, ValidationError
 
-from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
+from arbiter.errors import OutputSchemaError, PolicyViolationError
 from arbiter.lifecycle.requests import Raised
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.states import as_state, snapshot
+from arbiter.values import problem_of
 
 _log = logging.getLogger("arbiter")
 
@@ -58,10 +59,10 @@ def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
     try:
         schema.validate_python(value, from_attributes=True)
     except ValidationError as exc:
-        parts = [f"{'.'.join(map(str, e['loc'])) or name}: {e['msg']}" for e in exc.errors()[:5]]
+        parts = [f"{'.'.join(map(str, e['loc'])) or name}: {problem_of(e)}" for e in exc.errors()[:5]]
         return f"{name}: " + "; ".join(parts)
     except Exception as exc:  # a validator of the schema's own that breaks has not agreed
-        return f"{name}: {describe(exc)}"
+        return f"{name}: its validator raised {type(exc).__name__}"
     return None
 
 

@@ -15,7 +15,7 @@ from arbiter.policy import PolicyChecker
 from arbiter.registry import Plan, Seat
 from arbiter.shadow import ShadowDecision, ShadowDifference
 from arbiter.states import freeze
-from arbiter.verdicts import Verdict, as_verdict
+from arbiter.verdicts import FAILED, Verdict, as_verdict
 
 
 def shadow_check(run: NodeRun, shadow: Plan) -> Steps:
@@ -39,7 +39,7 @@ def _decide(run: NodeRun, seats: Sequence[Seat[PolicyChecker]], args: tuple[Any,
     for seat, answer in zip(seats, answers, strict=False):
         if type(answer) is Raised:
             kind = "ask" if isinstance(answer.error, GraphBubbleUp) else "deny"
-            verdict = Verdict(cast(Any, kind), f"the checker failed: {describe(answer.error)}")
+            verdict = Verdict(cast(Any, kind), f"{FAILED}{describe(answer.error)}")
         else:
             verdict = as_verdict(answer)
         if _STRENGTH[verdict.kind] > _STRENGTH[run.shadow.kind]:

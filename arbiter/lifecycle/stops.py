@@ -10,13 +10,13 @@ from typing import Any
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import ToolMessage
 
-from arbiter.errors import PolicyViolationError, describe
+from arbiter.errors import PolicyViolationError
 from arbiter.lifecycle.outcomes import denied
 from arbiter.lifecycle.requests import Raised
 from arbiter.lifecycle.runs import NodeRun, Stop, opened
 from arbiter.policy import PolicyChecker
 from arbiter.states import as_state
-from arbiter.verdicts import Verdict
+from arbiter.verdicts import FAILED, Verdict
 
 
 class Stopping(BaseCallbackHandler):
@@ -68,7 +68,7 @@ def _note(run: NodeRun, checker: PolicyChecker, error: Exception, told: Mapping[
     if isinstance(error, PolicyViolationError) and error.cause is None:
         reason, cause = error.reason, None
     else:
-        reason, cause = f"the checker failed: {describe(error)}", error
+        reason, cause = f"{FAILED}{type(error).__name__}", error
     call: Any = told.get("tool_call_id")
     run.stops = (*run.stops, Stop(checker=checker, reason=reason, cause=cause, call=call))
 

@@ -22,7 +22,7 @@ from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.trust.evidence import EVIDENCE, Evidence, TrustProfile, admit
 from arbiter.memory.trust.risks import RiskAnswer, asking_risk, of_risk
 from arbiter.models import ChatModel
-from arbiter.verdicts import Verdict
+from arbiter.verdicts import FAILED, Verdict
 
 _KEY = "profile"
 _MAX_DENIALS = 1_024
@@ -248,7 +248,7 @@ def of_events(events: Iterable[FactEvent], *, run_key: str, at: datetime) -> dic
 
 def _failed(verdict: Verdict) -> bool:
     """Whether the checker itself failed, which nobody else is to blame for; see arbiter/lifecycle/checking.py."""
-    return verdict.reason.startswith("the checker failed: ")
+    return verdict.reason.startswith(FAILED)
 
 
 def _cause(item: HistoryItem, ctx: EvalContext) -> str:
