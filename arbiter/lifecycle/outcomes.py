@@ -9,7 +9,7 @@ from langgraph.constants import END
 from langgraph.types import Command
 from pydantic import TypeAdapter, ValidationError
 
-from arbiter.errors import OutputSchemaError, PolicyViolationError
+from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.lifecycle.requests import Raised
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.states import as_state, snapshot
