@@ -13,6 +13,7 @@
     ├── ConditionError (ValueError)             a condition that is no CEL, or could not be answered
     ├── OutputSchemaError (ValueError)          a node returned what its output schema refuses
     ├── CorrectionError (RuntimeError)          a correction gate gave up, or failed
+    ├── ReadOnlyError (TypeError)               a contract tried to change what it is shown
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
     ├── AmbiguousHistoryError (LookupError)     `arbiter_os.history` where several threads run
     └── EvaluationError (RuntimeError)          an evaluation that failed, for a reader who insists
@@ -218,9 +219,15 @@ class ApprovalUsedError(PolicyViolationError):
 def _failure(cause: BaseException | None) -> str:
     if cause is None:
         return "no reason was given"
+    if isinstance(cause.__cause__, StopIteration):
+        cause = cause.__cause__  # Arbiter's own wrapper: an event loop hands on no StopIteration
     # What other exceptions say may be made of the state, and this text is kept. It is in `cause` and the traceback.
     said = f" ({cause})" if isinstance(cause, ArbiterError | TimeoutError) else ""
     return f"raised {type(cause).__name__}{said}"
+
+
+class ReadOnlyError(ArbiterError, TypeError):
+    """A contract tried to change the state or the history that it is shown."""
 
 
 class ConditionError(ArbiterError, ValueError):

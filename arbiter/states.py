@@ -24,6 +24,8 @@ from langchain_core.messages import BaseMessage
 from langgraph.types import Command, Overwrite
 from pydantic import BaseModel
 
+from arbiter.errors import ReadOnlyError
+
 Snapshot = Literal["shallow", "deep", "digest"]
 ROOT = "__root__"
 
@@ -381,7 +383,7 @@ _PLAIN: frozenset[Any] = frozenset((tuple, set, frozenset))
 
 
 def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
-    raise TypeError(
+    raise ReadOnlyError(
         "this view is read-only: a checker, advisor, evaluator or router cannot change the state or "
         "the history. Copy it first, for example with dict(...) or list(...)."
     )
