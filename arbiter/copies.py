@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -111,27 +111,93 @@ DICT = core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema(
 DICTS = core_schema.list_schema(DICT)
 
 
-def jsonable(value: Any, depth: int = 0) -> Any:
-    """Plain JSON-able data; what has no JSON form is given as text."""
-    parts: Any = value
-    if value is None or type(value) in (bool, int, str):
-        return _clean(value) if isinstance(value, str) else value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if depth < 20:
-        if isinstance(value, Mapping):
-            return {_clean(str(k)): jsonable(v, depth + 1) for k, v in parts.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [jsonable(part, depth + 1) for part in parts]
-        if hasattr(value, "model_dump"):
+MAX_VALUES = 100_000
+"""How many values one exported value has, however deep. What is left out is counted in its place."""
+_DEPTH = 20
+_BITS = 10_000
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON-able data, of at most `MAX_VALUES` values; what has no JSON form is given as text. Never raises."""
+    return _Export().of(value, 0)
+
+
+class _Export:
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+        self._around: set[int] = set()
+
+    def of(self, value: Any, depth: int) -> Any:
+        self._left -= 1
+        try:
+            return self._plain(value, depth)
+        except Exception:  # a value whose own methods fail has at least a type
+            return f"<{_name(value)}>"
+
+    def _plain(self, value: Any, depth: int) -> Any:
+        parts: Any = value
+        kind = cast(Any, type(value))
+        if value is None or kind is bool:
+            return value
+        if issubclass(kind, str):
+            return _clean(str.__str__(value))
+        if kind is int:
+            # Python refuses to write numbers of very many digits.
+            bits = value.bit_length()
+            return value if bits <= _BITS else f"<int of {bits} bits>"
+        if issubclass(kind, float):
+            return float(value) if math.isfinite(value) else str(float(value))
+        if depth < _DEPTH and (export := self._export_of(value)) is not None:
+            if id(value) in self._around:
+                return f"<{_name(value)} that holds itself>"
+            self._around.add(id(value))
             try:
-                return jsonable(value.model_dump(), depth + 1)
-            except Exception:
-                return f"<{type(value).__name__}>"
-    try:
+                return export(parts, depth)
+            finally:
+                self._around.remove(id(value))
         return _clean(str(value))
+
+    def _export_of(self, value: Any) -> Callable[[Any, int], Any] | None:
+        if isinstance(value, Mapping):
+            return self._fields
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._elements
+        if hasattr(value, "model_dump"):
+            return lambda model, depth: self.of(model.model_dump(), depth + 1)
+        return None
+
+    def _elements(self, parts: Collection[Any], depth: int) -> list[Any]:
+        found: list[Any] = []
+        for part in parts:
+            if self._left <= 0:
+                found.append(_more(parts, found))
+                break
+            found.append(self.of(part, depth + 1))
+        return found
+
+    def _fields(self, parts: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key in parts:
+            if self._left <= 0:
+                found["..."] = _more(parts, found)
+                break
+            found[_clean(_text(key))] = self.of(parts[key], depth + 1)
+        return found
+
+
+def _more(parts: Collection[Any], found: Collection[Any]) -> str:
+    return f"... {len(parts) - len(found):,} more, which are left out"
+
+
+def _text(key: Any) -> str:
+    try:
+        return str(key)
     except Exception:
-        return f"<{type(value).__name__}>"
+        return f"<{_name(key)}>"
+
+
+def _name(value: Any) -> str:
+    return str(cast(Any, type(value)).__name__)
 
 
 def _clean(text: str) -> str:

@@ -581,7 +581,10 @@ class _Yaml:
         room = max(8, min(40, self._page_width - column - 30))  # and a tag beside it
         shape = _shape(key, room)
         if isinstance(shape, _Branch):
-            shape = _described(key, room)
+            try:
+                shape = _described(key, room)
+            except Exception as error:  # it holds something that has no text
+                shape = _Bare(f"<{_type_name(key)}: cannot be shown, {_type_name(error)}>")
         if isinstance(shape, _Bare):
             return shape.text[:room]
         tag = f"{shape.tag} " if shape.tag else ""

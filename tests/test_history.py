@@ -8,6 +8,7 @@ import io
 import json
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -428,6 +429,94 @@ def test_exports() -> None:
     lines = arbiter_os.history.to_jsonl().splitlines()
     assert [json.loads(line) for line in lines] == dicts
     lines[1].encode("utf-8")
+
+
+class NoTextError(Exception):
+    pass
+
+
+class NoText:
+    def __str__(self) -> str:
+        raise NoTextError
+
+    __repr__ = __str__
+
+
+class NoDump:
+    def model_dump(self) -> Any:
+        raise NoTextError
+
+
+class NoFields(dict[str, int]):
+    def __iter__(self) -> Any:
+        raise NoTextError
+
+    items = keys = values = __iter__
+
+
+class NoClass:
+    @property  # type: ignore[misc]  # a proxy's
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NoTextError
+
+
+class NoAttributes:
+    def __getattr__(self, name: str) -> Any:
+        raise NoTextError
+
+
+def _endless() -> list[Any]:
+    cycle: list[Any] = []
+    cycle += [cycle, cycle]
+    return cycle
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "a number of 5,000 digits": lambda: [10**5000, -(10**5000)],
+    "such a number as a key": lambda: {10**5000: 1},
+    "a key that has no text": lambda: {NoText(): 1},
+    "such a key in a tuple": lambda: {(1, NoText()): 1},
+    "no text": NoText,
+    "no dump": NoDump,
+    "no fields": lambda: NoFields(a=1),
+    "no class": NoClass,
+    "no attributes": NoAttributes,
+    "a list that holds itself": _endless,
+    "no number": lambda: [float("nan"), float("inf")],
+    "half a character": lambda: {"\ud800": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("made", ODD.values(), ids=ODD.keys())
+def test_one_odd_value_keeps_nothing_from_being_exported_and_printed(made: Callable[[], Any]) -> None:
+    arbiter_os = ArbiterOS()
+
+    def odd(state: Any) -> Any:
+        return {"log": [made(), "beside it"]}
+
+    arbiter_os.govern(chain(odd, Spy("next"))).invoke({"log": []})
+    history = arbiter_os.history
+    dicts = history.to_dicts()
+    assert [json.loads(line) for line in history.to_jsonl().splitlines()] == dicts
+    assert dicts[0]["output_state"]["log"][1] == dicts[1]["input_state"]["log"][1] == "beside it"
+    console = Console(width=80, record=True, file=io.StringIO())
+    history.pprint(console)
+    assert "beside it" in console.export_text()
+    assert "beside it" in history._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: list(range(1_000_000)), lambda: {str(n): n for n in range(300_000)}]
+)
+def test_of_a_very_large_state_the_beginning_is_exported(made: Callable[[], Any]) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": [made()]})
+    begun = time.process_time()
+    large: Any = json.loads(arbiter_os.history.to_jsonl())["input_state"]["log"][0]
+    assert time.process_time() - begun < 2
+    assert 99_000 < len(large) <= 100_000
+    last: str = large[-1] if type(large) is list else large["..."]
+    assert f"{len(made()) - len(large) + 1:,} more" in last
 
 
 def test_pprint_prints_a_real_run() -> None:
