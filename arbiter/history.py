@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -401,6 +402,14 @@ class History(Exported, method="to_dicts", returns=DICTS):
     """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
 
     entries: Sequence[Sequence[HistoryItem]] = ()
+    clock: Callable[[], float] = staticmethod(time.time)
+    """The clock of the `ArbiterOS`, in the view of a node run: seconds since 1970."""
+
+    @property
+    def now(self) -> datetime:
+        """The time, aware and in UTC, by the clock of the `ArbiterOS`. Contracts that go by time read it here, and not
+        from the system, so that tests and replays can set it."""
+        return datetime.fromtimestamp(self.clock(), UTC)
 
     @property
     def cycle(self) -> EvaluatorCycle | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
@@ -11,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
-from arbiter import ArbiterOS, PolicyViolationError, Verdict
+from arbiter import ArbiterOS, History, PolicyViolationError, Verdict
 from arbiter.checkers import RateLimitChecker
 from arbiter.errors import ParameterError
-from tests.support import MODES, Check, Spy, chain, run, thread
+from tests.support import MODES, Check, Spy, State, chain, run, thread
 
 
 class Clock:
@@ -150,6 +153,55 @@ def test_admits_what_a_token_bucket_admits(calls: int, per: int, burst: int, gap
     for i, begin in enumerate(admitted):
         for j in range(i, len(admitted)):
             assert j - i + 1 <= burst + rate * (admitted[j] - begin)
+
+
+@MODES
+@pytest.mark.parametrize("place", ["node", "subgraph", "function"])
+def test_contracts_go_by_the_clock_of_the_arbiter_os(place: str, mode: str) -> None:
+    """One run in a minute: an hour later by that clock there is another."""
+    clock = Clock()
+    arbiter_os = ArbiterOS(clock=clock)
+    arbiter_os.add_policy_checker(RateLimitChecker("rate", 1, 60, target_nodes=["pay"]))
+    seen: list[datetime] = []
+
+    def look(history: History) -> bool:
+        seen.append(history.now)
+        return True
+
+    arbiter_os.add_policy_checker(Check("looks", look, target_nodes=["pay"]))
+    pay = Spy("pay")
+    outer = StateGraph(State)
+    outer.add_node("outer", chain(pay))
+    outer.add_edge(START, "outer")
+    app = arbiter_os.govern(chain(pay) if place == "node" else outer.compile())
+
+    def attempt() -> bool:
+        if place != "function":
+            return passes(app, mode=mode)
+        try:
+            if mode == "sync":
+                arbiter_os.execute({"log": []}, pay)
+            else:
+                asyncio.run(arbiter_os.aexecute({"log": []}, pay))
+        except PolicyViolationError:
+            return False
+        return True
+
+    assert [attempt(), attempt()] == [True, False]
+    clock.nano += 3600 * 10**9
+    assert [attempt(), attempt()] == [True, False]
+    assert [seen[0], seen[-1]] == [datetime.fromtimestamp(5, UTC), datetime.fromtimestamp(3605, UTC)]
+
+
+def test_a_checker_with_a_clock_of_its_own_goes_by_that() -> None:
+    arbiter_os = ArbiterOS(clock=lambda: 10.0**9)
+    checker, clock = RateLimitChecker("rate", 1, 60), Clock()
+    checker.clock = clock
+    arbiter_os.add_policy_checker(checker)
+    app = arbiter_os.govern(chain(Spy("pay")))
+    assert [passes(app), passes(app)] == [True, False]
+    clock.nano += 3600 * 10**9
+    assert passes(app)
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:

@@ -37,12 +37,13 @@ class RateLimitChecker(PolicyChecker):
     asked, gives it back. Buckets are in memory, of this process; a run without a thread, or a user, is denied where
     `per` needs one.
 
-    `clock` gives seconds that never go back; set it on the object to use another.
+    It goes by the clock of the `ArbiterOS` if that was given one, else by one that cannot be set back. Set `clock`, a
+    function that gives seconds, on the object to use another.
     """
 
     blocking = False
     reads_history = False  # what a cache serves uses nothing
-    clock: Callable[[], float] = staticmethod(time.monotonic)
+    clock: Callable[[], float] | None = None
 
     def __init__(
         self,
@@ -71,6 +72,8 @@ class RateLimitChecker(PolicyChecker):
         self.per = per
         self.user_key = user_key
         self._token = max(round(per_seconds * _NANO), 1)
+        self._newest = 0
+        """The latest time at which it was asked."""
         self._lock = threading.Lock()
         self._buckets: Accounts[_Bucket] = Accounts(self._is_full)
         self._taken: dict[tuple[str, str], _Bucket] = {}
@@ -85,7 +88,7 @@ class RateLimitChecker(PolicyChecker):
         with self._lock:
             if key in self._taken:
                 return Verdict.allow()  # asked again in the same attempt
-            now = self._now()
+            now = self._now(own)
             bucket = self._buckets.get(name)
             if bucket is None:
                 bucket = self._buckets.add(name, _Bucket(self.burst * self._token, now))
@@ -114,15 +117,18 @@ class RateLimitChecker(PolicyChecker):
                 bucket.units = min(bucket.units + self._token, self.burst * self._token)
         return None
 
-    def _now(self) -> int:
-        return round(self.clock() * _NANO)
+    def _now(self, history: History) -> int:
+        clock = history.clock if self.clock is None else self.clock
+        # The system's clock can be set back, for which a rate must not wait.
+        return round((time.monotonic if clock is time.time else clock)() * _NANO)
 
     def _fill(self, bucket: _Bucket, now: int) -> None:
+        self._newest = max(now, self._newest)
         if now > bucket.at:
             bucket.units = min(bucket.units + (now - bucket.at) * self.calls, self.burst * self._token)
             bucket.at = now
 
     def _is_full(self, bucket: _Bucket) -> bool:
         """Only such a bucket is forgotten: a new one is the same."""
-        self._fill(bucket, self._now())
+        self._fill(bucket, self._newest)
         return bucket.units == self.burst * self._token

@@ -211,6 +211,8 @@ class NodeRun:
         """What policies see."""
         if self._view is None:
             self._view = CausalHistory(self.past, self.record, self.run, self.plan.cycle)
+            if self.settings.clock is not time.time:
+                self._view.clock = self.settings.clock
             if self.plan.watchers:
                 self._view.give_tools(self.tools)
             if self.plan.guards:
@@ -236,6 +238,7 @@ class NodeRun:
             self._shadow_view = CausalHistory(
                 self.past, self.record, self.run, tallies=SHADOW, evaluations=NO_RESULTS
             )
+            self._shadow_view.clock = self.settings.clock
             self._shadow_view.give_tools(self.tools)
         return self._shadow_view
 

@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -623,7 +623,7 @@ class _Case:
             agent_id=None if persona is None else persona.id or None,
             node=self.item.node,
             thread_id=thread,
-            at=datetime.now(UTC),
+            at=self.history.now,
             outcome=outcome,
             attempt_number=taken.number,
             original_text=original,

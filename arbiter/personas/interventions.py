@@ -24,7 +24,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from inspect import isawaitable, iscoroutine
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
 
@@ -216,7 +216,7 @@ class _Interventions(Advisor):
             found = yield from intervention.evaluating(self._targets(intervention, talk, run, thoughts))
             found = replace(
                 found,
-                at=datetime.now(UTC),
+                at=history.now,
                 agent=self.cast.acting(item),
                 item_id=item.id,
                 step=item.step,
