@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 from itertools import pairwise
 from typing import Any
@@ -25,6 +27,7 @@ from arbiter.personas import (
     Proposition,
     RecordingError,
     Target,
+    Trajectory,
     anti_convergence,
     requires_action_type,
     variety,
@@ -209,6 +212,21 @@ def test_the_window_is_the_interventions() -> None:
     one = Intervention(JIM, judge=judge, first_n=1, last_n=1).set_textual_precondition("x").set_effect("y")
     advised(one, Speaker("Hi")).invoke(hello("a", "b", "c"))
     assert "(2 events omitted)" in judge.prompt()
+
+
+def test_events_of_a_target_are_like_a_tuple() -> None:
+    """A condition may print, join, copy and pickle them."""
+    seen: list[Target] = []
+    one = Intervention(JIM).set_functional_precondition(lambda targets: not seen.extend(targets))
+    advised(one.set_effect("go on"), Speaker("hi")).invoke(hello())
+    trajectory = seen[0].trajectory
+    plain = Trajectory(tuple(trajectory.events))
+    assert repr(trajectory) == repr(plain)
+    assert pickle.loads(pickle.dumps(trajectory)) == copy.deepcopy(trajectory) == plain
+    more = Event.action("Jim", "more")
+    events: Any = trajectory.events
+    assert events + (more,) == (*plain.events, more)  # noqa: RUF005  # as users write it
+    assert (more,) + events == (more, *plain.events)  # noqa: RUF005
 
 
 def test_functions_get_targets_as_a_list() -> None:
@@ -613,6 +631,77 @@ def test_rounds_of_a_thread_go_on_over_invokes(mode: str) -> None:
     assert [found.agent for found in one.log] == ["Jim", "Jim"]
     assert {found.thread_id for found in one.log} == {"1"}
     assert ["Sing." in pam.told(call) for call in range(2)] == [True, True]
+
+
+def either(advisor: Any) -> Any:
+    """A graph in which the agent speaks that the input names."""
+    builder: Any = StateGraph(Chat)
+    for body in (Speaker("x"), Speaker("y", name="pam")):
+        builder.add_node(body.__name__, body)
+    builder.add_conditional_edges(START, lambda state: state["messages"][-1].text, ["jim", "pam"])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(advisor)
+    return arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+
+
+@pytest.mark.parametrize("modes", [("async", "sync"), ("sync", "async"), ("async", "async")])
+def test_a_round_goes_on_in_a_sync_and_an_async_run_of_one_thread(modes: tuple[str, str]) -> None:
+    """A second agent waits for an evaluation that has ended long ago, in whatever kind of run that was."""
+    one = Intervention([JIM, PAM]).set_functional_precondition(lambda targets: True).set_effect("go on")
+    app = either(one)
+    ended: list[Any] = []
+
+    def talk() -> None:
+        for mode, who in zip(modes, ("jim", "pam"), strict=True):
+            given = {"messages": [HumanMessage(who)]}
+            ended.append(run(app, given, thread("1"), mode=mode))
+
+    talking = threading.Thread(target=talk, daemon=True)
+    talking.start()
+    talking.join(20)
+    assert len(ended) == 2
+    assert [entry.fired for entry in one.log] == [True]
+
+
+def test_a_sync_run_on_the_event_loop_that_evaluates_does_not_wait_for_itself() -> None:
+    """The loop is blocked by the body that calls the other graph, so the evaluation cannot go on before that."""
+
+    async def slow(targets: list[Target]) -> bool:
+        await asyncio.sleep(0.2)
+        return True
+
+    one = Intervention([JIM, PAM]).set_functional_precondition(slow).set_effect("go on")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(one)
+    inner = arbiter_os.govern(chat(Speaker("hi", name="pam")))
+
+    async def calls(state: Any) -> Any:
+        await asyncio.sleep(0.1)  # the evaluation has begun
+        inner.invoke(hello())
+        return {}
+
+    async def jim(state: Any) -> Any:
+        return {"messages": [AIMessage("hi", name="Jim")]}
+
+    builder: Any = StateGraph(Chat)
+    for body in (jim, calls):
+        builder.add_node(body.__name__, body)
+        builder.add_edge(START, body.__name__)
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    talking = threading.Thread(target=lambda: asyncio.run(app.ainvoke(hello(), thread("1"))), daemon=True)
+    talking.start()
+    talking.join(20)
+    assert not talking.is_alive()
+
+
+@MODES
+def test_each_run_with_a_thread_and_no_checkpointer_is_a_round(mode: str) -> None:
+    """Its steps have the same numbers each time."""
+    one = Intervention(JIM).set_functional_precondition(lambda targets: True).set_effect("go on")
+    app = advised(one, Speaker("hi"))
+    for _ in range(3):
+        run(app, hello(), thread("1"), mode=mode)
+    assert [entry.fired for entry in one.log] == [True] * 3
 
 
 @MODES

@@ -50,6 +50,8 @@ RoundOf = Callable[[HistoryItem], Hashable]
 """Says from a node run what round of the conversation it belongs to."""
 HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not mention it:"
 _KEPT = 1_000
+_BEAT = 0.05
+"""How often, in seconds, a thread that waits for an event loop looks whether it still runs."""
 T = TypeVar("T")
 _log = logging.getLogger("arbiter.personas")
 
@@ -82,10 +84,29 @@ class _Round:
     """What is evaluated once: whoever comes first does it, the others wait."""
 
     acted: dict[str | None, Any] = field(default_factory=dict[str | None, Any])
-    """In which superstep each agent has acted in it."""
+    """In which superstep of which run each agent has acted in it."""
+
+    items: set[str] = field(default_factory=set[str])
+    """The node runs in it: one that is resumed in another run begins no round."""
 
     done: threading.Event = field(default_factory=threading.Event)
-    task: asyncio.Future[None] | None = None
+    task: asyncio.Task[None] | None = None
+    """The evaluation, if it is on an event loop."""
+
+    def wait(self) -> None:
+        """Until the evaluation is done, or cannot go on: its event loop has ended, or waits for this very thread."""
+        while not self.done.wait(_BEAT):
+            loop = None if self.task is None else self.task.get_loop()
+            if loop is not None and (loop is _running_loop() or not loop.is_running()):
+                return
+
+    async def await_done(self) -> None:
+        """As `wait`, on this event loop. Raises what the evaluation raised, if that is on this loop, too."""
+        if self.task is not None and self.task.get_loop() is asyncio.get_running_loop():
+            # Who waits may be cancelled; the others still want to know.
+            await asyncio.shield(self.task)
+        elif not self.done.is_set():
+            await asyncio.to_thread(self.wait)
 
 
 class _Interventions(Advisor):
@@ -142,7 +163,7 @@ class _Interventions(Advisor):
             return None
         turn, key, mine = self._enter(history, item)
         if not mine:
-            turn.done.wait()
+            turn.wait()
         else:
             try:
                 self._run(self._evaluating(history, item))
@@ -160,26 +181,32 @@ class _Interventions(Advisor):
             return None
         turn, key, mine = self._enter(history, item)
         if mine:
-            turn.task = asyncio.ensure_future(self._arun(self._evaluating(history, item)))
-        if turn.task is not None:
-            # Who waits may be cancelled; the others still want to know.
-            try:
-                await asyncio.shield(turn.task)
-            except Exception:
-                self._forget_round(key)
-                raise
+            turn.task = asyncio.create_task(self._arun(self._evaluating(history, item)))
+
+            def ended(task: asyncio.Task[None]) -> None:
+                if task.cancelled() or task.exception() is not None:
+                    self._forget_round(key)
+                turn.done.set()
+
+            turn.task.add_done_callback(ended)
+        await turn.await_done()
         return self._take(history, item)
 
     def _enter(self, history: History, item: HistoryItem) -> tuple[_Round, Any, bool]:
         """The round of a node run, its key, and whether that is the first of it."""
         agent = self.cast.acting(item)
-        where = (item.namespace, item.step)
+        where = (_run_of(history), item.namespace, item.step)
         key: Any = (_scope_of(history), None)
         if self.round_of is not None:
             key = (_run_of(history), self.round_of(item))
         with self._lock:
             known = self._rounds.get(key)
-            is_over = known is not None and self.round_of is None and known.acted.get(agent, where) != where
+            is_over = (
+                known is not None
+                and self.round_of is None
+                and known.acted.get(agent, where) != where
+                and item.id not in known.items
+            )
             if known is None or is_over:
                 self._rounds.pop(key, None)
                 found = self._rounds[key] = _Round()
@@ -188,6 +215,8 @@ class _Interventions(Advisor):
             else:
                 found = known
             found.acted[agent] = where
+            if self.round_of is None:
+                found.items.add(item.id)
             return found, key, found is not known
 
     def _forget_round(self, key: Any) -> None:
@@ -626,6 +655,13 @@ def _answered(answer: Any) -> _Evaluating[Any]:
     if isinstance(found, Exception):
         raise found
     return found
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _thought(agent: str, nudge: str) -> Event:

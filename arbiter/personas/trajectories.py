@@ -132,6 +132,19 @@ class LazyEvents(Sequence[Event]):
     def __hash__(self) -> int:
         return hash(self._all)
 
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+    def __add__(self, other: Iterable[Event]) -> tuple[Event, ...]:
+        return (*self, *other)
+
+    def __radd__(self, other: Iterable[Event]) -> tuple[Event, ...]:
+        return (*other, *self)
+
+    def __reduce__(self) -> tuple[type[tuple[Any, ...]], tuple[tuple[Event, ...]]]:
+        """Pickles and copies are plain tuples: they hold on to no graph."""
+        return tuple, (self._all,)
+
     def actions_of(self, agent: str) -> Iterator[Event]:
         """Its actions, the newest first."""
         for slot in reversed(range(self._slots)):
