@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -550,8 +551,12 @@ class Background:
         with self._lock:
             if self._worker is None:
                 _drain_at_exit(self)
-                self._worker = threading.Thread(target=self._work, name="arbiter-evaluations", daemon=True)
-                self._worker.start()
+                worker = threading.Thread(target=self._work, name="arbiter-evaluations", daemon=True)
+                try:
+                    worker.start()
+                except RuntimeError:  # the next one tries again, and whoever reads a result runs it then
+                    return
+                self._worker = worker
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all queued evaluations are done; False if `timeout` (seconds) was too short."""
@@ -649,17 +654,23 @@ class Background:
 
 # What is not evaluated when the interpreter ends is lost, and so is what a cycle has not written: no checkpoint has it.
 # That has to be waited for before Python closes its thread pools, in which sync models are called, and so before
-# `atexit` comes to its turn.
+# `atexit` comes to its turn. By `atexit`, what graphs have left to do that ran on in threads of the user's.
 _at_exit: Callable[[Callable[[], None]], Any] = getattr(threading, "_register_atexit", atexit.register)
 _pending: weakref.WeakSet[Background] = weakref.WeakSet()
 _EXIT_SECONDS = 30.0
 """How long the end of the process waits for all of them."""
 
 
+_reported: weakref.WeakKeyDictionary[Background, int] = weakref.WeakKeyDictionary()
+"""How many evaluations of those that have been waited for as long as that were not done."""
+
+
 def _drain_at_exit(background: Background) -> None:
     if background not in _pending:
         if not _pending:
-            _at_exit(_drain_all)
+            atexit.register(_drain_all)
+            with suppress(RuntimeError):  # the main thread has ended
+                _at_exit(_drain_all)
         _pending.add(background)
 
 
@@ -667,10 +678,17 @@ def _drain_all() -> None:
     end = monotonic() + _EXIT_SECONDS
     waiting = list(_pending)
     try:
-        left = [each for each in waiting if not each.drain(max(end - monotonic(), 0))]
+        left = [
+            each for each in waiting if not each.drain(0 if each in _reported else max(end - monotonic(), 0))
+        ]
     except KeyboardInterrupt:
         left = waiting
-    if count := sum(each.pending for each in left):
+    count = 0
+    for each in left:
+        pending = each.pending
+        count += max(pending - _reported.get(each, 0), 0)
+        _reported[each] = pending
+    if count:
         are = "1 evaluation was" if count == 1 else f"{count} evaluations were"
         _log.warning(
             "%s not done when the process ended, and the end waits no longer than %g s; "

@@ -126,6 +126,37 @@ def test_a_judge_that_hangs_does_not_hang_the_end_and_what_is_lost_is_told() -> 
     assert "call arbiter_os.drain()" in line
 
 
+IN_A_THREAD = """
+import threading
+from arbiter import ArbiterOS, EvaluationResult
+from tests.support import Judge, Spy, chain
+
+def judge(history):
+    print("judged", flush=True)
+    return EvaluationResult(1.0, True)
+
+def go_on():
+    threading.main_thread().join()
+    print(len(app.invoke({"log": []})["log"]), flush=True)
+
+arbiter_os = ArbiterOS()
+arbiter_os.add_evaluator(Judge("quality", judge))
+app = arbiter_os.govern(chain(Spy("one"), Spy("two")))
+for _ in range(BEFORE):
+    app.invoke({"log": []})
+threading.Thread(target=go_on).start()
+"""
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_thread_that_goes_on_after_the_main_one_runs_its_graph_and_has_its_scores(before: int) -> None:
+    """Python waits for such a thread. The graph runs as the bare one does, and the end waits for what it left to do."""
+    script = f"BEFORE = {before}\n{IN_A_THREAD}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    said = sorted(done.stdout.split())
+    assert (done.returncode, said, done.stderr) == (0, sorted(["2", *["judged"] * 2 * (before + 1)]), "")
+
+
 # Event loops --------------------------------------------------------------------------------------
 
 
