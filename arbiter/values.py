@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from enum import Enum
 from importlib import import_module
@@ -20,6 +21,8 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from arbiter.errors import ParameterError, nearest
 from arbiter.states import ROOT, as_state, thaw
 
+MAX_STEPS = 100_000
+"""How often a keyword of a JSON Schema is asked about a value or a part of it, about 5 µs each."""
 MOST = 5
 """How many mistakes of one value are named."""
 _LONGEST = 160
@@ -174,10 +177,31 @@ def _json_faults(given: Mapping[str, Any], owner: str, parameter: str) -> Faults
 
     def faults(value: Any) -> Iterator[tuple[Path, str]]:
         given: Any = value
-        for error in validator.iter_errors(_Fields(given) if isinstance(value, Mapping) else plain(given)):
-            yield tuple(error.absolute_path), _without_value(error)
+        _left.set([MAX_STEPS])
+        try:
+            for error in validator.iter_errors(
+                _Fields(given) if isinstance(value, Mapping) else plain(given)
+            ):
+                yield tuple(error.absolute_path), _without_value(error)
+        except _TooMuchError:
+            yield (), f"takes more than {MAX_STEPS:,} steps to check, and is not looked at any further"
 
     return faults
+
+
+class _TooMuchError(Exception):
+    """There is more to check than `MAX_STEPS`."""
+
+
+_left: ContextVar[list[int]] = ContextVar("arbiter_schema_steps")
+"""How many steps are left for the value that is being checked."""
+
+
+def _spend(steps: int) -> None:
+    left = _left.get()
+    left[0] -= steps
+    if left[0] < 0:
+        raise _TooMuchError
 
 
 _SAID = frozenset(
@@ -312,6 +336,14 @@ def _linear(dialect: Any, patterns: Mapping[str, SchemaValidator]) -> Any:
             else:
                 yield from validator.descend(value[key], given, path=key)
 
+    def unique_items(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if (
+            given
+            and validator.is_type(value, "array")
+            and len({_equal_as(part) for part in value}) < len(value)
+        ):
+            yield Fault("has non-unique elements")
+
     base = dialect.TYPE_CHECKER
 
     def is_object(_: Any, value: Any) -> bool:
@@ -325,9 +357,49 @@ def _linear(dialect: Any, patterns: Mapping[str, SchemaValidator]) -> Any:
         "pattern": pattern,
         "patternProperties": pattern_properties,
         "additionalProperties": additional_properties,
+        "uniqueItems": unique_items,
     }
+    keywords = {name: _counted(keyword) for name, keyword in {**dialect.VALIDATORS, **keywords}.items()}
     types = base.redefine_many({"object": is_object, "number": is_number})
     return cast(Any, validators).extend(dialect, validators=keywords, type_checker=types)
+
+
+def _counted(keyword: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    """The keyword, which spends steps."""
+
+    def counted(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        choices, members = _size_of(given), _size_of(value)
+        # A list of names or values is gone through for each value, and patterns for each member.
+        steps = choices // 8 + (members if keyword.__name__ in _FOR_EACH_MEMBER else 0)
+        _spend(1 + steps * (choices if keyword.__name__ == "pattern_properties" else 1))
+        yield from keyword(validator, given, value, schema) or ()
+
+    return counted
+
+
+def _size_of(value: Any) -> int:
+    parts: Any = value
+    return len(parts) if isinstance(value, list | Mapping) else 1
+
+
+_FOR_EACH_MEMBER = frozenset({"additional_properties", "pattern_properties"})
+
+
+def _equal_as(value: Any) -> Any:
+    """Something hashable that is equal for two values if they are equal in JSON."""
+    _spend(1)
+    parts: Any = value
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, list):
+        return list, tuple([_equal_as(part) for part in parts])
+    if isinstance(value, Mapping):
+        return dict, frozenset([(key, _equal_as(parts[key])) for key in parts])
+    try:
+        hash(value)
+    except TypeError:
+        return object, id(value)
+    return value
 
 
 def _is_finite(value: Any) -> bool:

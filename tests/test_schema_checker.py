@@ -203,6 +203,49 @@ def test_no_pattern_hangs(schema: Any, value: Any) -> None:
     assert time.perf_counter() - begun < 0.05
 
 
+ANY_DEEP: dict[str, Any] = {"oneOf": [{"items": {"$ref": "#/$defs/any"}, "minItems": 1}] * 4}
+HEAVY: dict[str, tuple[dict[str, Any], Any]] = {
+    "many choices": (
+        {"items": {"enum": [f"choice{n}" for n in range(5000)]}},
+        ["choice4999"] * 20_000,
+    ),
+    "branches in branches": ({"$ref": "#/$defs/any", "$defs": {"any": ANY_DEEP}}, [[[[[[[[[[[1]]]]]]]]]]]),
+    "many elements": ({"items": {"type": "integer"}}, [1] * 150_000),
+    "patterns for each field": (
+        {"patternProperties": {f"^a{n}": {} for n in range(200)}},
+        {f"b{n}": 1 for n in range(20_000)},
+    ),
+    "contains": ({"contains": {"const": "x"}, "minContains": 2}, ["y"] * 150_000),
+}
+
+
+@pytest.mark.parametrize(("schema", "value"), HEAVY.values(), ids=HEAVY.keys())
+def test_what_takes_too_long_to_check_does_not_fit(schema: dict[str, Any], value: Any) -> None:
+    """The reason says so, instead of the run standing still."""
+    begun = time.process_time()
+    (problem,) = mistakes({"properties": {"x": schema}, "$defs": schema.pop("$defs", {})}, {"x": value})
+    assert time.process_time() - begun < 5
+    assert problem == "input: takes more than 100,000 steps to check, and is not looked at any further"
+
+
+def test_unique_elements_are_found_in_linear_time() -> None:
+    """1,000 objects, which cannot be sorted, are not compared with one another."""
+    rows = [{"id": n, "tags": ["a", {"b": None}]} for n in range(5000)]
+    schema = {"properties": {"rows": {"uniqueItems": True}}}
+    begun = time.process_time()
+    assert mistakes(schema, {"rows": rows}) == []
+    assert mistakes(schema, {"rows": [*rows, {"tags": ["a", {"b": None}], "id": 7.0}]}) == [
+        "input.rows: has non-unique elements"
+    ]
+    assert time.process_time() - begun < 2
+    unequal: list[Any] = [[1, True], [0, False], [[1], [True]], [{"a": 1}, {"a": True}], ["1", 1], [[], {}]]
+    for different in unequal:
+        assert mistakes(schema, {"rows": different}) == []
+    equal: list[Any] = [[1, 1.0], [{"a": 1, "b": 2}, {"b": 2, "a": 1.0}], [[True], [True]], [None, None]]
+    for same in equal:
+        assert mistakes(schema, {"rows": same}) != []
+
+
 def test_patterns_mean_what_they_say() -> None:
     """They are searched for, in values and in the names of properties."""
     assert mistakes({"properties": {"x": {"pattern": "b"}}}, {"x": "abc"}) == []
