@@ -46,11 +46,12 @@ class PolicyChecker(Contract):
     on_deny: OnDeny = "raise"
     reads_history: bool = True
     needs: tuple[str, ...] = ()
-    on_caught: OnCaught = "answered"
+    on_caught: OnCaught | None = None
     """What follows where a handler of this checker has stopped a call in a body, and the body has caught the exception
     and returned an output. With "deny" `on_deny` follows, and the output is not committed; with "continue" the run
     goes on. "answered": it goes on if the output has a `ToolMessage` that answers the call, so that the model
-    sees the refusal, and is denied otherwise. The item tells of the stop in any case."""
+    sees the refusal, and is denied otherwise. None: "continue" where `on_deny` is "raise", since that is what was
+    raised and handled, else "answered". The item tells of the stop in any case."""
     spends: bool = False
     """Whether what `observe` counts is used up, as money is: then it also counts when the node was in a subgraph of
     which nothing is committed, because the node around it failed or was denied."""
@@ -133,7 +134,7 @@ class PolicyChecker(Contract):
     def ensure_valid(self) -> None:
         super().ensure_valid()
         caught: Any = self.on_caught
-        if caught not in get_args(OnCaught):
+        if caught is not None and caught not in get_args(OnCaught):
             raise ConfigurationError(
                 f"checker {self.name!r}: on_caught is {caught!r}; expected 'answered', 'deny' or 'continue'."
             )

@@ -753,7 +753,7 @@ def test_siblings_do_not_mix(kit: Kit) -> None:
     builder.add_node("node", node)
     sends = [Send("node", {"bad": bool(number % 2)}) for number in range(2)]
     builder.add_conditional_edges(START, to(*sends), ["node"])
-    arbiter_os, app = governing(ToolsChecker("files", ["read_file"], on_caught="continue"), builder.compile())
+    arbiter_os, app = governing(ToolsChecker("files", ["read_file"]), builder.compile())
     app.invoke({"messages": []})
     assert kit.calls == [("read_file", "/x")]
     tallies = [cast(Any, item)._record.tallies for item in arbiter_os.history.items()]
@@ -1112,7 +1112,10 @@ def work_of(arbiter_os: ArbiterOS) -> Any:
 def test_what_a_body_made_of_a_denial_that_it_caught_is_held_back(
     on_deny: str, said: list[str] | None, kit: Kit, mode: str
 ) -> None:
-    checker = ToolsChecker("files", deny=["delete_file"], target_nodes=["work"], on_deny=on_deny)
+    on_caught: Any = "answered" if on_deny == "raise" else None
+    checker = ToolsChecker(
+        "files", deny=["delete_file"], target_nodes=["work"], on_deny=on_deny, on_caught=on_caught
+    )
     arbiter_os, app = governing(checker, catching(kit, mode))
     if said is None:
         with pytest.raises(PolicyViolationError, match=r"not committed.*tool 'delete_file' is denied"):
@@ -1147,6 +1150,18 @@ def test_a_refusal_that_the_model_is_told_need_not_end_the_run(
             run(app, {"messages": []}, mode=mode)
     item = work_of(arbiter_os)
     assert item.status == ("completed" if goes_on else "denied")
+    assert item.check_policy_results["files"].kind == "deny"
+    assert "delete_file" in item.notes["checker files"]
+    assert kit.calls == []
+
+
+@MODES
+def test_a_body_may_handle_the_exception_that_a_denial_raises(kit: Kit, mode: str) -> None:
+    """The run goes on, and the item says what was denied, and by whom."""
+    checker = ToolsChecker("files", deny=["delete_file"], target_nodes=["work"])
+    arbiter_os, app = governing(checker, catching(kit, mode))
+    assert [m.text for m in run(app, {"messages": []}, mode=mode)["messages"]] == ["all done", "after"]
+    item = work_of(arbiter_os)
     assert item.check_policy_results["files"].kind == "deny"
     assert "delete_file" in item.notes["checker files"]
     assert kit.calls == []
@@ -1206,10 +1221,9 @@ class Watching(Check):
 @MODES
 def test_a_handler_of_ones_own_that_stops_a_call_has_denied_the_node(kit: Kit, mode: str) -> None:
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(Watching("own", lambda _: True, target_nodes=["work"]))
+    arbiter_os.add_policy_checker(Watching("own", lambda _: True, target_nodes=["work"], on_deny="end"))
     app = arbiter_os.govern(catching(kit, mode))
-    with pytest.raises(PolicyViolationError, match="own"):
-        run(app, {"messages": []}, mode=mode)
+    assert run(app, {"messages": []}, mode=mode)["messages"] == []
     assert kit.calls == []
     assert work_of(arbiter_os).check_policy_results["own"].kind == "deny"
 

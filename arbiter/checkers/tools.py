@@ -64,9 +64,10 @@ class ToolsChecker(PolicyChecker):
     its input that are not answered yet if the node is a TOOL_CALL, and calls sent to it as such (`Send`) whatever
     it is. And when a tool starts, in any node that the checker applies to: then the tool's function does not run
     and `PolicyViolationError` is raised in the node, whatever `on_deny` says (but not with "audit"). Where the node's
-    code catches that, `on_deny` follows after the body and the output is not committed, unless the output answers the
-    call with a `ToolMessage`: then the model sees the refusal, and the run goes on. With `on_caught="deny"` it does
-    not go on then either, and with "continue" it always does. The item tells of the stop in any case.
+    code catches that, the item tells of it, and "end" and "redirect" follow after the body: the output is not
+    committed, unless it answers the call with a `ToolMessage`, so that the model sees the refusal. `on_caught` says
+    otherwise: with "deny" `on_deny` follows in any case, with "answered" unless the call is answered, with
+    "continue" never.
 
     `history.tally(name, tool)` counts how often a tool was stopped when it started, or would have been.
     """
@@ -84,7 +85,7 @@ class ToolsChecker(PolicyChecker):
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
         on_deny: OnDeny = "raise",
-        on_caught: OnCaught = "answered",
+        on_caught: OnCaught | None = None,
         deadline: float | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, on_deny, deadline)

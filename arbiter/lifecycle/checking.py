@@ -185,7 +185,8 @@ def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
     record.checks = {checker.name: Verdict.deny(reason) for checker in unsure}
     for checker in unsure:
         if checker.enforced:
-            return denied(run, checker.name, checker.on_deny, "", error)
+            # It is the checkpointer's exception, so it quotes no state.
+            return denied(run, checker.name, checker.on_deny, reason, error)
     return None
 
 

@@ -92,9 +92,10 @@ def held_back(run: NodeRun, output: Any) -> Raised | None:
     answered: set[str] | None = None
     for stop in run.stops:
         checker = stop.checker
-        if checker.on_caught == "continue":
+        caught = checker.on_caught or ("continue" if checker.on_deny == "raise" else "answered")
+        if caught == "continue":
             continue
-        if checker.on_caught == "answered" and stop.call is not None:
+        if caught == "answered" and stop.call is not None:
             if answered is None:
                 answered = set(_answered(as_state(run.written(output))))
             if stop.call in answered:
