@@ -186,7 +186,8 @@ def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
     for checker in unsure:
         if checker.enforced:
             # It is the checkpointer's exception, so it quotes no state.
-            return denied(run, checker.name, checker.on_deny, reason, error)
+            told = f"the checkpoint could not be read: it raised {type(error).__name__} ({error})"
+            return denied(run, checker.name, checker.on_deny, told, error)
     return None
 
 
