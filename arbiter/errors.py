@@ -296,14 +296,14 @@ class EvaluationError(ArbiterError, RuntimeError):
 
 
 class AmbiguousHistoryError(ArbiterError, LookupError):
-    """`arbiter_os.history` was read where no run has begun, and several threads are known: the latest run may be
-    somebody else's."""
+    """`arbiter_os.history` was read where no run has begun, and several threads are known, or several runs without a
+    thread in a server: the latest run may be somebody else's."""
 
     def __init__(self) -> None:
         super().__init__(
-            "no run has begun in this context, and this ArbiterOS governs several threads, so that the latest run may "
-            "be somebody else's. Ask for a thread: arbiter_os.history_of(thread_id=...). (A graph that runs in a "
-            "task of its own, as with asyncio.wait_for, gather and create_task, begins its run in that task.)"
+            "no run has begun in this context, and this ArbiterOS governs several threads or runs, so that the latest "
+            "run may be somebody else's. Ask for a thread: arbiter_os.history_of(thread_id=...). (A graph that runs in "
+            "a task of its own, as with asyncio.wait_for, gather and create_task, begins its run in that task.)"
         )
 
 

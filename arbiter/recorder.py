@@ -7,6 +7,8 @@ a resume continues the run that it resumes, in this process or another, and a fo
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import warnings
 import weakref
 from collections import Counter, OrderedDict, deque
@@ -245,6 +247,8 @@ class Recorder:
         self.is_shared = False
         """Whether several threads are known, or runs without a thread have overlapped: then the latest run may be
         somebody else's."""
+        self._several = False
+        """Whether several runs without a thread are known. In a server, each may be that of another request."""
         self._forgotten = False
 
     def log_of(self, thread_id: str | None) -> ThreadLog:
@@ -294,6 +298,7 @@ class Recorder:
         if before.log.thread_id != run.log.thread_id:
             self.is_shared = True
         elif run.log.thread_id is None:
+            self._several = True
             self.is_shared = any(record.status == "running" for record in list(before.records))
 
     def goes_on(self, run: Run) -> None:
@@ -335,7 +340,7 @@ class Recorder:
         `AmbiguousHistoryError` if that may be somebody else's."""
         loop = _current.get().get(self.uid)
         run = None if loop is None else loop.run or loop.fallback
-        if run is None and self.is_shared:
+        if run is None and (self.is_shared or (self._several and _may_be_a_request())):
             raise AmbiguousHistoryError()
         run = run or self.latest
         return RunHistory([], {}) if run is None else run.history()
@@ -351,6 +356,17 @@ class Recorder:
                 stacklevel=4,
             )
         return RunHistory([], {}) if log is None else log.history()
+
+
+def _may_be_a_request() -> bool:
+    """Whether other requests may run graphs beside this code. A script waits for each of its runs."""
+    if threading.current_thread() is not threading.main_thread():
+        return True
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 PLAIN = -1

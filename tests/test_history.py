@@ -202,6 +202,42 @@ def test_a_server_never_shows_the_history_of_another_request(way: str, named: bo
     asyncio.run(serve())
 
 
+@pytest.mark.parametrize("way", ["wait_for", "to_thread", "executor"])
+def test_requests_whose_runs_do_not_overlap_never_see_each_other(way: str) -> None:
+    """The run of the second request begins and ends between that of the first and its look at the history."""
+    arbiter_os = ArbiterOS()
+    app: Any = arbiter_os.govern(chain(Spy("a")))
+    seen: list[Any] = []
+
+    async def request(number: int, goes_on: asyncio.Event) -> None:
+        state: Any = {"log": [], "amount": number}
+        if way == "wait_for":
+            await asyncio.wait_for(app.ainvoke(state), 30)
+        elif way == "to_thread":
+            await asyncio.to_thread(app.invoke, state)
+        else:
+            await asyncio.get_running_loop().run_in_executor(None, app.invoke, state)
+        await goes_on.wait()
+        try:
+            seen.append(arbiter_os.history.entries[0][0].input_state["amount"] == number)
+        except AmbiguousHistoryError:
+            seen.append("ambiguous")
+
+    async def serve() -> None:
+        goes_on = asyncio.Event()
+        first = asyncio.create_task(request(1, goes_on))
+        while (last := arbiter_os.history.last()) is None or last.status == "running":
+            await asyncio.sleep(0.001)
+        goes_on_at_once = asyncio.Event()
+        goes_on_at_once.set()
+        await asyncio.create_task(request(2, goes_on_at_once))
+        goes_on.set()
+        await first
+
+    asyncio.run(serve())
+    assert seen == ["ambiguous", "ambiguous"]
+
+
 def test_a_server_that_awaits_a_graph_in_its_own_task_sees_its_own_run() -> None:
     arbiter_os = ArbiterOS()
     app = arbiter_os.govern(chain(Spy("a")))
