@@ -14,7 +14,9 @@ This module knows nothing of LangGraph: whoever governs a graph describes it in 
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -43,6 +45,8 @@ Kind = Literal["instructions", "policies", "evaluators"]
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
 MAX_VALUES = 20_000
+MAX_BITS = 1024
+"""Of a whole number. Python cannot write those of thousands of digits."""
 
 Place = tuple[str | int, ...]
 
@@ -143,6 +147,8 @@ class _Reader:
             if key_node.tag != "tag:yaml.org,2002:str" or not isinstance(key, str):
                 got = _short(key) if isinstance(key, str) else f"a {key_node.id}"
                 self.mistake(key_node, place, f"expected a text as key, got {got}")
+            elif not _is_text(key):
+                self.mistake(key_node, place, f"expected a key in Unicode, got {_short(key)}")
             elif key in mapping:
                 again = f"expected once, got again after line {self.lines[(*place, key)]}"
                 self.mistake(key_node, (*place, key), again)
@@ -153,13 +159,23 @@ class _Reader:
 
     def read_scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         try:
-            return self.loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, LookupError, AttributeError):
-            # Beside its own errors, yaml lets these out: for 2024-99-99, or for `!!bool maybe`.
+            value: Any = self.loader.construct_object(node)
+        except Exception:
+            # Beside its own errors, yaml lets any other out: for 2024-99-99, `!!bool maybe`, 1:59:59.5 gone on.
             return self.mistake(node, place, f"expected plain YAML, got {_short(node.value)}")
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            return self.mistake(node, place, f"expected a smaller number, got {_short(node.value)}")
+        if isinstance(value, str) and not _is_text(value):
+            return self.mistake(node, place, f"expected a text in Unicode, got {_short(value)}")
+        return value
 
     def mistake(self, node: yaml.Node, place: Place, message: str) -> None:
         self.mistakes.append(PackMistake(self.file, _line(node), _path(place), message))
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written: half a surrogate pair cannot."""
+    return text.isascii() or text == text.encode(errors="ignore").decode()
 
 
 def _line(node: yaml.Node) -> int:
@@ -189,14 +205,48 @@ def read_document(file: Traversable, name: str) -> Document:
         raise PackError.at(name, error.line, error.message) from None
 
 
+def _read(file: Traversable) -> bytes:
+    """The bytes of a regular file, and one more than there may be. Anything else, such as a named pipe, could keep
+    the reader waiting for ever."""
+    if not isinstance(file, Path):
+        with file.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    number = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(number).st_mode
+        if not stat.S_ISREG(mode):
+            kind = next((name for is_kind, name in _NOT_FILES if is_kind(mode)), "something else")
+            raise _UnreadableError(1, f"expected a file, got {kind}")
+        with open(number, "rb", closefd=False) as stream:
+            return stream.read(MAX_BYTES + 1)
+    finally:
+        os.close(number)
+
+
+_NOT_FILES = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def _whole(loader: _Loader) -> yaml.Node | None:
+    try:
+        return loader.get_single_node()
+    except OverflowError:  # an escape such as U99999999
+        message = "expected YAML, got an escape that stands for no character"
+        raise _UnreadableError(loader.line + 1, message) from None
+
+
 def _parse(file: Traversable, name: str) -> Document:
-    with file.open("rb") as stream:
-        raw = stream.read(MAX_BYTES + 1)
+    raw = _read(file)
     if len(raw) > MAX_BYTES:
         raise _UnreadableError(1, f"expected at most {MAX_BYTES} bytes, got more")
     try:
         loader = _Loader(raw.decode("utf-8-sig"))
-        root = loader.get_single_node()
+        root = _whole(loader)
     except UnicodeDecodeError as error:
         raise _UnreadableError(raw.count(b"\n", 0, error.start) + 1, "expected UTF-8 text") from None
     except yaml.MarkedYAMLError as error:
