@@ -135,6 +135,25 @@ def with_fields(value: Any, changes: Mapping[str, Any]) -> Any:
     raise TypeError(f"a {type(value).__name__} has no fields to set")
 
 
+def with_own_list(value: Any, key: str) -> Any:
+    """`value`, a node's input, as a new object of the same kind with a copy of the list at `key`: what the node appends
+    there is its own. `value` itself if there is no list."""
+    part = as_state(value).get(key)
+    if not isinstance(part, list):
+        return value
+    own: list[Any] = list[Any].__getitem__(part, slice(None))  # pyright: ignore[reportUnknownArgumentType]
+    given: Any = value
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={key: own})
+    if isinstance(value, Mapping):
+        return {**given, key: own}
+    if key == ROOT:
+        return own
+    twin = copy.copy(value)
+    object.__setattr__(twin, key, own)  # also of a frozen dataclass
+    return twin
+
+
 def with_seen(value: object, seen: SeenDict, *, is_shared: bool) -> Any:
     """A node's input with what was `seen` of it as it was then: a new object of the same kind, or `value` itself if
     nothing was seen that could have been changed. `is_shared`: so can the fields themselves."""

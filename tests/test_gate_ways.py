@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, StateGraph
-from langgraph.graph.message import push_message
+from langgraph.graph.message import add_messages, push_message
 from langgraph.types import Command, Overwrite
+from pydantic import BaseModel
 
 from arbiter import ArbiterOS, PolicyChecker, Verdict
 from arbiter.history import History
@@ -218,3 +220,74 @@ def test_updates_are_joined_as_a_reducer_would_get_them() -> None:
     assert state_of(1, 2) == {"key": 2}
     assert state_of("a", "b") == {"key": "b"}
     assert state_of([one], Overwrite([other]), [one]) == {"key": Overwrite([other])}
+
+
+def in_place(returned: Callable[[Any], Any], *drafts: str) -> Callable[[Any], Any]:
+    """A node that appends its message to the list that it was given."""
+    left = iter(drafts)
+
+    def jim(state: Any) -> Any:
+        as_state(state)["messages"].append(AIMessage(next(left), name="Jim"))
+        return returned(state)
+
+    return jim
+
+
+def the_state(state: Any) -> Any:
+    return state
+
+
+def the_messages(state: Any) -> Any:
+    return {"messages": as_state(state)["messages"]}
+
+
+def nothing(state: Any) -> Any:
+    return None
+
+
+@dataclass
+class Told:
+    messages: Annotated[list[Any], add_messages]
+
+
+class Model(BaseModel):
+    messages: Annotated[list[Any], add_messages]
+
+
+@MODES
+@pytest.mark.parametrize("schema", [Chat, Told, Model])
+@pytest.mark.parametrize("returned", [the_state, the_messages])
+def test_what_is_appended_in_place_is_a_draft(returned: Any, schema: Any, mode: str) -> None:
+    """It is judged, and a draft that fails is neither in the state nor shown to the next attempt."""
+    builder: Any = StateGraph(schema)
+    builder.add_node("jim", in_place(returned, "bad", "good")).add_edge(START, "jim")
+    gate = PersonaGate(scored({"bad": 2}), JIM, enabled("fluency"))
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    given = [HumanMessage("Hello.")]
+    out = run(arbiter_os.govern(builder.compile()), {"messages": given}, mode=mode)
+    assert texts(out) == ["Hello.", "good"]
+    assert [attempt.text for attempt in gate.actions[-1].attempts] == ["bad", "good"]
+    assert len(given) == 1
+
+
+@MODES
+def test_what_is_appended_in_place_and_not_returned_is_told(mode: str) -> None:
+    """LangGraph does not save it either; with a gate it is not committed."""
+    gate = PersonaGate(scored({}), JIM, enabled("fluency"))
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    app = arbiter_os.govern(chat(in_place(nothing, "bad")))
+    assert texts(run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)) == ["Hello."]
+    assert "did not return it" in str(arbiter_os.history.entries[-1][-1].errors)
+
+
+@MODES
+def test_audit_judges_what_is_appended_in_place(mode: str) -> None:
+    gate = PersonaGate(scored({"bad": 2}), JIM, enabled("fluency"))
+    gate.mode = "audit"
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    app = arbiter_os.govern(chat(in_place(the_state, "bad")))
+    assert texts(run(app, {"messages": [HumanMessage("Hello.")]}, mode=mode)) == ["Hello.", "bad"]
+    assert [action.outcome for action in gate.actions] == ["forced_through"]

@@ -18,7 +18,7 @@ from arbiter.lifecycle.requests import Body, Call, Keep, LookBack, Raised, Steps
 from arbiter.lifecycle.routing import parts_of, with_update
 from arbiter.lifecycle.runs import NodeRun
 from arbiter.registry import Seat
-from arbiter.states import as_state, freeze, joined, snapshot, thaw, with_fields
+from arbiter.states import as_state, freeze, joined, snapshot, thaw, with_fields, with_own_list
 from arbiter.verdicts import Correction
 
 
@@ -26,6 +26,8 @@ def audit_draft(run: NodeRun, seat: Seat[Any]) -> Steps:
     """Call the body once, and note what the gate would have made of its first draft."""
     if seat.contract.judges_input(run.view):
         _audited(run, seat, (yield Call(seat, (run.view, freeze(as_state(run.input)), 0))))
+    # What was said before the body ran is judged by; a body may append to the list that it was given.
+    run.record.input = with_own_list(run.record.input, seat.contract.messages_key)
     output = yield Body(run.input)
     draft = draft_in(output)
     if type(draft) is Raised:
@@ -82,13 +84,17 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
     if gate.judges_input(run.view) and (stopped := (yield from _judge_input(run, seat))) is not None:
         return stopped
     given, lent = run.input, run.lent
+    _give_own_list(run, seat)
     yield from _go_on(run, seat)
     while True:
         attempt = len(record.drafts) + 1
+        begun = _length(run, seat)
         output = yield Body(run.input, held=True)
         draft = draft_in(output)
         if type(draft) is Raised:
             return output
+        if _length(run, seat) > begun and gate.messages_key not in as_state(draft):
+            record.failed(f"gate {seat.name}", _NOT_RETURNED.format(gate.messages_key))
         if run.lent:
             draft = without_lent(run, draft)
             output = _with_draft(output, draft)
@@ -132,10 +138,31 @@ def correct(run: NodeRun, seat: Seat[Any]) -> Steps:
                 return kept
             record.failed(f"gate {seat.name}", f"the attempt could not be saved: {describe(kept.error)}")
         run.input, run.lent = given, lent
+        _give_own_list(run, seat)
         _lend_feedback(run, seat, answer.feedback, draft)
     for emit in run.streamed:
         emit()
     return output
+
+
+_NOT_RETURNED = (
+    "the node appended to the list {0!r} of its input and did not return it, so that is not committed. "
+    "Return {{{0!r}: [message]}}"
+)
+
+
+def _give_own_list(run: NodeRun, seat: Seat[Any]) -> None:
+    """Give the body a list of messages of its own. A draft that it appends there in place is a draft like another, and
+    nobody sees it before the gate takes it."""
+    key = seat.contract.messages_key
+    run.input = with_own_list(run.input, key)
+    if run.given is not None and key in run.given:
+        run.given = {**run.given, key: as_state(run.input)[key]}
+
+
+def _length(run: NodeRun, seat: Seat[Any]) -> int:
+    messages: object = as_state(run.input).get(seat.contract.messages_key)
+    return len(messages) if isinstance(messages, list) else 0  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _judge_input(run: NodeRun, seat: Seat[Any]) -> Steps:
