@@ -38,7 +38,7 @@ from arbiter.personas import (
 )
 from tests.gate_support import PAM, Chat, Speaker, chat, enabled, gated, hello, scored, texts
 from tests.personas_support import JIM, Says, prompt_of, scores
-from tests.scripted import Scripted
+from tests.scripted import Scripted, ScriptedTools
 from tests.support import MODES, run, thread
 
 langchain_agents: Any = langchain_agents_module
@@ -211,10 +211,10 @@ def test_a_judge_that_lacks_a_method_is_told_which() -> None:
         async def ajudge(self, request: Any) -> Any: ...
 
     half: Any = Half()
-    with pytest.raises(ConfigurationError, match=r"Half has no method 'ajudge'.*async def ajudge"):
+    with pytest.raises(ConfigurationError, match=r"a Half without ajudge\(\)"):
         PersonaGate(half, [JIM], enabled("fluency"))
     half = Other()
-    with pytest.raises(ConfigurationError, match="Other has no method 'judge'"):
+    with pytest.raises(ConfigurationError, match=r"an? Other without judge\(\)"):
         PersonaGate(half, [JIM], enabled("fluency"))
 
 
@@ -531,3 +531,77 @@ def test_audit_keeps_the_record_of_what_it_judged(mode: str) -> None:
         ("passed", False, 9),
     ]
     assert (speak.calls, gate.statistics().original_pass_rate) == (2, 0.5)
+
+
+def says_by(tool: str, *arguments: dict[str, Any]) -> Any:
+    """A graph whose agent calls a tool once an answer, each call with the same id, until there are no more."""
+    calls = [AIMessage("", tool_calls=[{"name": tool, "args": given, "id": "call-0"}]) for given in arguments]
+    return ScriptedTools(answers=[*calls, AIMessage("")])
+
+
+@MODES
+def test_calls_with_the_same_id_are_each_judged(mode: str) -> None:
+    """Some models give each call the same id: one that passed says nothing about the next."""
+    sent: list[str] = []
+
+    @tool
+    def send_message(text: str) -> str:
+        """Say it."""
+        sent.append(text)
+        return "sent"
+
+    gate = PersonaGate(
+        scored({"bad": 2}), [JIM], enabled("fluency", continue_on_failure=False), target_nodes=["tools"]
+    )
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(gate)
+    agent: Any = langchain_agents.create_agent(
+        says_by("send_message", {"text": "good"}, {"text": "bad"}), [send_message]
+    )
+    with pytest.raises(CorrectionError):
+        run(arbiter_os.govern(agent), hello(), mode=mode)
+    assert sent == ["good"]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("known", "said", "why"),
+    [
+        ({"key": "mesages"}, AIMessage("bad", name="Jim"), "no 'mesages'. Keys: 'messages'"),
+        (
+            {},
+            AIMessage("", tool_calls=[{"name": "send_message", "args": {"body": "bad"}, "id": "1"}]),
+            "speaking_tools={'send_message'",
+        ),
+    ],
+    ids=["a key that nobody has", "an argument that is not known"],
+)
+def test_a_gate_that_finds_nothing_to_judge_says_so(
+    known: Any, said: Any, why: str, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the first item, and once in the log."""
+
+    def jim(state: Any) -> Any:
+        return {"messages": [said]}
+
+    app, _, arbiter_os = gated(scored({}), enabled("fluency"), jim, **known)
+    told: list[bool] = []
+    for _ in range(2):
+        run(app, hello(), mode=mode)
+        told.append("gate persona" in arbiter_os.history.entries[-1][-1].errors)
+    assert [why in record.getMessage() for record in caplog.records] == [True]
+    assert told == [True, False]
+
+
+def test_two_personas_or_settings_of_one_agent_are_refused() -> None:
+    """Otherwise one of them would do nothing."""
+    other = Persona("Jim", "A loud salesman.", "jim2")
+    with pytest.raises(ConfigurationError, match="two personas of the name 'Jim'"):
+        PersonaGate(scored({}), [JIM, other], enabled("fluency"))
+    with pytest.raises(ConfigurationError, match="'Jim' and 'jim' are one agent"):
+        PersonaGate(scored({}), [JIM], {"Jim": enabled("fluency"), "jim": enabled("adherence")})
+
+
+def test_a_persona_stays_where_it_is_also_given_by_name() -> None:
+    one = Intervention(JIM, agents=["Jim", "Pam"])
+    assert one.cast.personas["Jim"] == JIM

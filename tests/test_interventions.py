@@ -217,7 +217,12 @@ def test_the_window_is_the_interventions() -> None:
 def test_events_of_a_target_are_like_a_tuple() -> None:
     """A condition may print, join, copy and pickle them."""
     seen: list[Target] = []
-    one = Intervention(JIM).set_functional_precondition(lambda targets: not seen.extend(targets))
+
+    def look(targets: list[Target]) -> bool:
+        seen.extend(targets)
+        return False
+
+    one = Intervention(JIM).set_functional_precondition(look)
     advised(one.set_effect("go on"), Speaker("hi")).invoke(hello())
     trajectory = seen[0].trajectory
     plain = Trajectory(tuple(trajectory.events))
@@ -638,7 +643,11 @@ def either(advisor: Any) -> Any:
     builder: Any = StateGraph(Chat)
     for body in (Speaker("x"), Speaker("y", name="pam")):
         builder.add_node(body.__name__, body)
-    builder.add_conditional_edges(START, lambda state: state["messages"][-1].text, ["jim", "pam"])
+
+    def named(state: Any) -> str:
+        return str(state["messages"][-1].text)
+
+    builder.add_conditional_edges(START, named, ["jim", "pam"])
     arbiter_os = ArbiterOS()
     arbiter_os.add_advisor(advisor)
     return arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))

@@ -53,11 +53,7 @@ class Cast:
         instructions: Iterable[Instruction] | None = None,
         speaking_tools: Iterable[str] | Mapping[str, str] = SPEAKING_TOOLS,
     ) -> None:
-        given = [agents] if isinstance(agents, str | Persona) else agents
-        self.personas = {
-            persona.name: persona
-            for persona in (one if isinstance(one, Persona) else Persona(one, "") for one in given)
-        }
+        self.personas = _by_name([agents] if isinstance(agents, str | Persona) else agents)
         self.key = key
         self.agent_of = agent_of
         self.channel = channel
@@ -146,6 +142,13 @@ class Cast:
                     given = messages_at(item.input_state, self.key)
                     return Messages([*given.parts, one])
         return Messages([])
+
+    def lacks_key(self, item: HistoryItem, output: Mapping[str, Any]) -> bool:
+        """Whether neither the state that a node run was given, nor what it wrote, has a place for a conversation."""
+        state = item.input_state
+        if self.key in state or self.key in output or _sent_calls(state) is not None:
+            return False
+        return bool(state or output)
 
     def pending(self, history: History) -> list[Mapping[str, Any]]:
         """The calls by which an agent is about to speak, of those that the newest node run was given to make."""
@@ -271,6 +274,22 @@ class Cast:
         """What a judge is shown: of one agent, or (None) of all."""
         personas = self.persona(agent) if agent is not None else tuple(self.personas.values())
         return Target(trajectory=trajectory, agent=agent, personas=personas, channel=self.channel)
+
+
+def _by_name(agents: Iterable[Persona | str]) -> dict[str, Persona]:
+    """The personas of the agents. One that is given by name and as a persona is that persona."""
+    found: dict[str, Persona] = {}
+    for given in agents:
+        persona = given if isinstance(given, Persona) else Persona(given, "")
+        known = found.setdefault(persona.name, persona)
+        if not known.text:
+            found[persona.name] = persona
+        elif persona.text and persona != known:
+            raise ConfigurationError(
+                f"there are two personas of the name {persona.name!r}, so their messages cannot be told apart. "
+                "Give each a name of its own."
+            )
+    return found
 
 
 def nobody_known(cast: Cast, so: str, name: str) -> LookupError:
@@ -471,6 +490,12 @@ def checked_configs(
             if known != "*" and cast.personas and cast.name(known) not in cast.personas:
                 agents = ", ".join(map(repr, cast.personas))
                 raise ConfigurationError(f"{owner}: there are settings for {known!r}. Agents: {agents}.")
+        named: dict[str | None, str] = {}
+        for known in configs:
+            if (other := named.setdefault(cast.name(known), known)) != known:
+                raise ConfigurationError(
+                    f"{owner}: {other!r} and {known!r} are one agent. Keep one of its settings."
+                )
     return configs
 
 

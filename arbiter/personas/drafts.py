@@ -19,15 +19,17 @@ from arbiter.states import ROOT, overwriting, overwriting_with
 class Draft:
     """What an agent (None: nobody knows which) is about to say, and what was said before.
 
-    `acts`: it does something else than say `text`, such as call a tool. `calls` are the ids of the calls of tools by
-    which it speaks.
+    `acts`: it does something else than say `text`, such as call a tool. `calls` are the calls of tools by which it
+    speaks, each with its id and what it says. `unread` are tools by which it speaks, and that say nothing in an
+    argument that is known.
     """
 
     agent: str | None
     text: str
     before: Trajectory
     acts: bool = False
-    calls: tuple[str, ...] = ()
+    calls: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
 
     def own(self, last: int) -> tuple[str, ...]:
         """The texts of the agent's newest messages, at most so many, oldest first."""
@@ -44,9 +46,12 @@ def draft_of(cast: Cast, history: History, output: Mapping[str, Any], known: str
     named = (cast.name(one.name) for one in said if isinstance(one, BaseMessage) and one.name)
     agent = next(named, None) or cast.acting(history.entries[-1][-1]) or known
     before = cast.trajectory(given, agent, cast.writers(history))
-    text = "\n".join(filter(None, (_text(cast, one) for one in said)))
-    calls = tuple(str(call["id"]) for one in said for call in _speaking(cast, one))
-    return Draft(agent, text, before, any(_acts(cast, one) for one in said), calls)
+    said_text = "\n".join(filter(None, (_text(cast, one) for one in said)))
+    called = [call for one in said if isinstance(one, AIMessage) for call in one.tool_calls]
+    calls = tuple((str(call["id"]), text) for call in called if (text := cast.speech(call)) is not None)
+    names = (call["name"] for call in called if cast.speech(call) is None)
+    unread = tuple(name for name in names if name in cast.speaking_tools)
+    return Draft(agent, said_text, before, any(_acts(cast, one) for one in said), calls, unread)
 
 
 def pending_draft(cast: Cast, history: History) -> Draft:
@@ -60,7 +65,9 @@ def pending_draft(cast: Cast, history: History) -> Draft:
     agent = (cast.name(last.name) if is_last and last is not None else None) or cast.acting(item)
     before = cast.trajectory(given[:-1] if is_last else given, agent, cast.writers(history))
     text = "\n".join(str(cast.speech(call)).strip() for call in calls)
-    return Draft(agent, text, before, calls=tuple(str(call["id"]) for call in calls))
+    return Draft(
+        agent, text, before, calls=tuple((str(call["id"]), str(cast.speech(call))) for call in calls)
+    )
 
 
 def pending_with_text(cast: Cast, history: History, text: str) -> dict[str, Any]:

@@ -183,8 +183,9 @@ class PersonaGate(CorrectionGate):
                 self._propositions[dimension, agent] = _propositions(propositions, dimension, agent)
         self._check_personas()
         self.actions: deque[GatedAction] = deque(maxlen=keep)
-        self._spoken: OrderedDict[tuple[str, str], str | None] = OrderedDict()
-        """By thread and id, the calls by which an agent speaks that are judged, and what they are to say instead."""
+        self._spoken: OrderedDict[tuple[str, str, str], str | None] = OrderedDict()
+        """By thread, id and text, the calls by which an agent speaks that are judged, and what they are to say instead.
+        Some models give each call the same id."""
         self._told: set[str] = set()
         self._late: list[Future[Judgements]] = []
         self._decided: OrderedDict[str, None] = OrderedDict()
@@ -221,7 +222,7 @@ class PersonaGate(CorrectionGate):
         calls = self.cast.pending(history)
         if not calls or not self._gates:
             return False
-        return any(self._spoken.get(_call_key(history, call["id"]), "") is not None for call in calls)
+        return any(self._spoken.get(key, "") is not None for key in self._keys(history, calls))
 
     def review(self, history: History, draft: Mapping[str, Any], attempt: int) -> Correction:
         steps = self._reviewing(history, draft, attempt)
@@ -288,7 +289,8 @@ class PersonaGate(CorrectionGate):
             return case.decided("passed_after_retry", attempts[-1], *silent)
         if not draft.text:
             self._forget(key)
-            return Correction.commit()  # a call of a tool, say: nothing is said
+            problem = self._not_found(item, output, draft)
+            return replace(Correction.commit(), problem=problem)  # a call of a tool, say: nothing is said
         if draft.agent is None:
             return case.unknown(number)
         minimum = config.minimum_required_qty_of_actions
@@ -320,9 +322,30 @@ class PersonaGate(CorrectionGate):
             )
         return case.decided("forced_through", best)
 
+    def _not_found(self, item: HistoryItem, output: Mapping[str, Any], draft: Draft) -> str:
+        """Why nothing was found to judge, where something may have been said. Told once; "" where there is no more to
+        tell."""
+        problem = ""
+        if draft.unread:
+            tool = draft.unread[0]
+            problem = (
+                f"what is said by calling {tool!r} is not judged, because it is no text in an argument that is known. "
+                f"Pass speaking_tools={{{tool!r}: the name of the argument}}"
+            )
+        elif self.cast.lacks_key(item, output):
+            keys = ", ".join(sorted(map(repr, {*item.input_state, *output})))
+            problem = (
+                f"nothing is judged in node {item.node!r}, because its state has no {self.cast.key!r}. Keys: {keys}. "
+                "Pass the gate the one that has the messages as key="
+            )
+        if problem in self._told:
+            return ""
+        self._told.add(problem)
+        return problem
+
     def _reviewing_input(self, history: History, item: HistoryItem) -> _Reviewing[Correction]:
         """Judge what tools are about to say. The agent that called them is not here to write it again."""
-        keys = [_call_key(history, call["id"]) for call in self.cast.pending(history)]
+        keys = self._keys(history, self.cast.pending(history))
         if all(key in self._spoken for key in keys):  # the node is tried again
             text = next((said for key in keys if (said := self._spoken[key]) is not None), "")
             return Correction.commit(pending_with_text(self.cast, history, text))
@@ -520,11 +543,14 @@ class PersonaGate(CorrectionGate):
         self._forget(key)
         self.actions.append(action)
 
-    def remember(self, history: History, draft: Draft, text: str | None = None) -> None:
-        """The calls of a draft, by which it speaks, are judged; `text` is what is to be said in their place."""
+    def _keys(self, history: History, calls: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+        return [_call_key(history, call["id"], str(self.cast.speech(call))) for call in calls]
+
+    def remember(self, history: History, calls: Iterable[tuple[str, str]], text: str | None = None) -> None:
+        """These calls, by which an agent speaks, are judged; `text` is what is to be said in their place."""
         with self._lock:
-            for id in draft.calls:
-                self._spoken[_call_key(history, id)] = text
+            for id, said in calls:
+                self._spoken[_call_key(history, id, said)] = text
             while len(self._spoken) > _OPEN:
                 self._spoken.popitem(last=False)
 
@@ -574,7 +600,7 @@ class _Case:
         """As `decided`, for a text that tools say instead of that which they were given."""
         text = taken.text or ""
         correction = self.decided(outcome, taken, pending_with_text(self.gate.cast, self.history, text))
-        self.gate.remember(self.history, self.draft, text)
+        self.gate.remember(self.history, self.draft.calls, text)
         return correction
 
     def watched(self, failed: Attempt) -> Correction:
@@ -605,7 +631,9 @@ class _Case:
                 "See the judge's own logs, judge_timeout, and gate.statistics().",
             )
         if outcome != "rejected":
-            self.gate.remember(self.history, self.draft)
+            # A text that takes the place of a draft is said by the last of its calls.
+            instead = [(id, taken.text) for id, _ in self.draft.calls[-1:] if output and taken.text]
+            self.gate.remember(self.history, [*self.draft.calls, *instead])
         return replace(self._decided(outcome, taken, *output), problem=problem)
 
     def _decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> Correction:
@@ -711,9 +739,9 @@ def _propositions(
     )
 
 
-def _call_key(history: History, id: Any) -> tuple[str, str]:
+def _call_key(history: History, id: Any, said: str) -> tuple[str, str, str]:
     run = (history.thread_id or history.run_id) if isinstance(history, CausalHistory) else ""
-    return run, str(id)
+    return run, str(id), said
 
 
 def _key(history: History, item: HistoryItem) -> tuple[str, str]:
