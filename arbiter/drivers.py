@@ -29,6 +29,7 @@ from arbiter.lifecycle import (
     OutputOf,
     Raised,
     Resolve,
+    Spend,
     Steps,
     Stopped,
     conclude,
@@ -366,6 +367,8 @@ def _perform(op: Op, run: NodeRun) -> Any:
         return run.begin(op)
     if type(op) is Stopped:
         return run.stopped(op)
+    if type(op) is Spend:
+        return run.spend(op)
     return run.ask(cast(Ask, op))
 
 
@@ -496,6 +499,8 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
         return await run.abegin(op)
     if type(op) is Stopped:
         return await run.astopped(op)
+    if type(op) is Spend:
+        return await run.aspend(op)
     return await run.aask(cast(Ask, op))
 
 

@@ -57,6 +57,8 @@ class Record:
     elsewhere: tuple[str, ...] = ()
     """Evaluators of a cycle that do not apply to the node."""
     tallies: Mapping[str, Mapping[str, float | None]] = _NOTHING
+    spent: Mapping[str, Mapping[str, Mapping[str, float | None]]] = _NOTHING
+    """What earlier attempts have used up, by note, checker and key. It is committed with the one that is done."""
     raw: Any = None
     """The output itself, where a router may come back to it."""
     error: str | None = None
@@ -121,6 +123,7 @@ _UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, _NOTHING)
 _FOUND_OUT = {name for name in vars(Record) if not name.startswith("_")} - {
     "attempt",
     "input",
+    "spent",
     "drafts",
     "sharers",
 }
@@ -679,6 +682,12 @@ class CausalHistory(History):
         policy = self._tallies + policy
         return sum(level.get(policy, {}).get(key, 0) for level in self._recovered)
 
+    def spent(self, policy: str, key: str) -> float:
+        """What earlier attempts of this node run, which failed or paused, in this process or another, have used up.
+        Known to checkers with `recovers = True`."""
+        policy = self._tallies + policy
+        return sum(note.get(policy, _NOTHING).get(key) or 0 for note in self._record.spent.values())
+
     def own_part(self, policy: str, key: str) -> float:
         """How much of `tally` and `recovered` together was counted in this very graph: in a subgraph what this call
         of it had counted before it was resumed."""
@@ -902,6 +911,20 @@ def evaluations_from(fact: Fact) -> Mapping[str, EvaluationResult]:
             for name, (score, passed, feedback) in fact.get("evals", {}).items()
         }
     )
+
+
+def with_spent(
+    tallies: Mapping[str, Mapping[str, float | None]],
+    spent: Mapping[str, Mapping[str, Mapping[str, float | None]]],
+) -> dict[str, dict[str, float | None]]:
+    """A node run's tallies with what its earlier attempts have used up."""
+    sums = {policy: {**amounts} for policy, amounts in tallies.items()}
+    for note in spent.values():
+        for policy, amounts in note.items():
+            of_policy = sums.setdefault(policy, {})
+            for key, amount in amounts.items():
+                of_policy[key] = (of_policy.get(key) or 0) + (amount or 0)
+    return sums
 
 
 _MAX_FEEDBACK = 500

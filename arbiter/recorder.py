@@ -165,8 +165,9 @@ class ThreadLog:
             return RunHistory(list(unique.values()), totals)
 
 
-Recovered = tuple[int, Mapping[str, Mapping[str, float]]]
-"""The number of a superstep that an execution resumes, and what its finished tasks have counted: by checker, by key."""
+Recovered = tuple[int, Mapping[str, Mapping[str, float]], Mapping[str, Any]]
+"""The number of a superstep that an execution resumes, what its tasks have counted, by checker and key, and what of
+that those have used up that are not finished, by task."""
 
 
 class Loop:

@@ -744,6 +744,111 @@ def test_a_fresh_process_goes_on_with_the_totals(mode: str, per: Any) -> None:
     assert (used(third).tokens, used(third).calls) == (30, 3)
 
 
+# What failed or paused counts once, in whichever process it goes on --------------------------------
+
+
+class Branches:
+    """Nodes side by side, `a` to `d`, which may wait for others, pause or fail; a process is an `ArbiterOS`."""
+
+    def __init__(self, saver: Any, mode: str, names: str, *, inside: bool = False) -> None:
+        self.saver, self.mode, self.names, self.inside = saver, mode, names, inside
+        self.ran: list[str] = []
+        self.failing: set[str] = set()
+        self.asking: set[str] = set()
+
+    def process(self, **limits: Any) -> tuple[BudgetChecker, Any]:
+        budget = BudgetChecker("budget", target_nodes=list("abcd"), **limits)
+        builder = StateGraph(State)
+        for name in self.names:
+            builder.add_node(name, self.node(name))
+            builder.add_edge(START, name)
+        if self.inside:
+            outer = StateGraph(State)
+            outer.add_node("team", builder.compile())
+            outer.add_edge(START, "team")
+            builder = outer
+        return budget, governed(builder.compile(checkpointer=self.saver), budget)[1]
+
+    def node(self, name: str) -> Any:
+        def body(state: Any) -> Any:
+            self.ran.append(name)
+            if name in self.asking:
+                interrupt(f"go on with {name}?")
+            if name in self.failing:
+                time.sleep(0.05)  # the others are done
+                raise ConnectionError(name)
+            return {"log": [name]}
+
+        async def abody(state: Any) -> Any:
+            return await asyncio.to_thread(body, state)
+
+        return RunnableLambda(body, abody)
+
+    def go(self, app: Any, given: Any) -> Any:
+        return run(app, given, thread("1"), mode=self.mode)
+
+
+@MODES
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("per", ["run", "thread"])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_was_admitted_and_has_paused_counts_once_in_every_process(
+    elsewhere: bool, per: Any, inside: bool, mode: str
+) -> None:
+    graph = Branches(InMemorySaver(), mode, "ab", inside=inside)
+    graph.asking = {"b"}
+    budget, app = graph.process(calls=2, per=per)
+    graph.go(app, {"log": []})
+    if elsewhere:
+        budget, app = graph.process(calls=2, per=per)
+    assert sorted(graph.go(app, Command(resume="yes"))["log"]) == ["a", "b"]
+    assert used(budget).calls == 2
+    third, app = graph.process(calls=2, per="thread")
+    graph.asking = set()
+    with pytest.raises(PolicyViolationError, match="2 of 2"):
+        graph.go(app, {"log": []})
+    assert (graph.ran.count("a"), graph.ran.count("b"), used(third).calls) == (1, 2, 2)
+
+
+@MODES
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_node_run_that_failed_in_one_process_is_one_call_wherever_it_is_tried_again(
+    inside: bool, mode: str
+) -> None:
+    graph = Branches(InMemorySaver(), mode, "abc", inside=inside)
+    graph.failing = {"c"}
+    first, app = graph.process(calls=3, per="thread")
+    with pytest.raises(ConnectionError):
+        graph.go(app, {"log": []})
+    second, other = graph.process(calls=3, per="thread")
+    with pytest.raises(ConnectionError):
+        graph.go(other, None)
+    graph.failing = set()
+    graph.go(app, None)
+    assert used(first).calls == 3
+    for budget, process in ((first, app), (second, other), graph.process(calls=3, per="thread")):
+        with pytest.raises(PolicyViolationError, match="3 of 3"):
+            graph.go(process, {"log": []})
+        assert used(budget).calls == 3
+
+
+@MODES
+def test_a_failure_is_not_forgotten_when_another_process_has_committed_more(mode: str) -> None:
+    graph = Branches(InMemorySaver(), mode, "a")
+    first, app = graph.process(calls=3, per="thread")
+    _, other = graph.process(calls=3, per="thread")
+    graph.failing = {"a"}
+    with pytest.raises(ConnectionError):
+        graph.go(app, {"log": []})
+    graph.failing = set()
+    for _ in range(2):
+        graph.go(other, {"log": []})  # leaves what failed, and begins anew
+    with pytest.raises(PolicyViolationError, match="3 of 3"):
+        graph.go(app, {"log": []})
+    assert graph.ran == ["a"] * 3
+    assert used(first).calls == 3
+
+
 @MODES
 def test_a_checkpointer_that_cannot_be_read_denies_on_resume(mode: str) -> None:
     class Broken(InMemorySaver):

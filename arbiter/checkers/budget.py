@@ -26,6 +26,8 @@ from arbiter.prices import Price, dollars, need_price_list, prices_of
 from arbiter.verdicts import Verdict
 
 _PER = ("run", "thread", "user", "process")
+_KEPT = ("run", "thread")
+"""Accounts that another process goes on with: what is committed and noted with the thread is all they have used."""
 _METRICS = ("calls", "tokens", "cost", "seconds", "unreported")
 _PICO = 10**12
 _KEEP_ITEMS = 4096
@@ -65,13 +67,15 @@ class _Item:
 class _Account:
     """What was used, what is reserved, and which node runs that was. Guarded by the checker's lock."""
 
-    __slots__ = ("items", "places", "reserved", "running", "unsaved", "used")
+    __slots__ = ("items", "noted", "places", "reserved", "running", "unsaved", "used")
 
     def __init__(self) -> None:
         self.used: _Amounts = dict.fromkeys(_METRICS, 0)
         self.reserved: _Amounts = dict.fromkeys(_METRICS, 0)
         self.unsaved: _Amounts = dict.fromkeys(_METRICS, 0)
         """What is used and not yet committed with any node."""
+        self.noted: dict[tuple[str, str], tuple[str, _Amounts]] = {}
+        """Of node runs that have failed or paused, in which graph that was, and what is noted beside the checkpoint."""
         self.items: dict[tuple[str, str], _Item] = {}
         self.places: dict[str, None] = {}
         """Subgraphs, by namespace, whose committed past is part of `used`."""
@@ -122,11 +126,49 @@ class _Account:
             self.used[metric] += amount
 
     def at_least(self, past: Mapping[str, float]) -> None:
-        """What is committed was used, also where this process has not seen it."""
+        """What is saved was used, also where this process has not seen it; and so was what is not saved."""
         for metric, amount in past.items():
+            known = amount + self.unsaved[metric]
             # What was unreported may have been reported since.
-            if amount > self.used[metric] and metric != "unreported":
-                self.used[metric] = amount
+            if known > self.used[metric] and metric != "unreported":
+                self.used[metric] = known
+
+    def note(self, key: tuple[str, str], place: str) -> dict[str, float]:
+        """What is not saved, to be noted in the name of a node run that commits nothing now."""
+        unsaved = self.unsaved_amounts()
+        _, before = self.noted.pop(key, ("", {}))
+        amounts = {metric: before.get(metric, 0) + unsaved.get(metric, 0) for metric in {*before, *unsaved}}
+        if amounts:
+            self.noted[key] = place, amounts
+            if len(self.noted) > _KEEP_ITEMS:
+                del self.noted[next(iter(self.noted))]
+        return unsaved
+
+    def commit(self, key: tuple[str, str], history: CausalHistory) -> dict[str, float]:
+        """What is not saved, to be committed with a node run. Its own notes are committed with it. So is what was noted
+        inside it, and what was noted in a run that was left and in which nobody has committed it."""
+        run, own = key
+        self.noted.pop(key, None)
+        unsaved = self.unsaved_amounts()
+        left = [at for at, (place, _) in self.noted.items() if at[0] != run or own in place]
+        if left:
+            done = {fact["id"] for fact in history.past.facts()}
+            for at in left:
+                _, amounts = self.noted.pop(at)
+                for metric, amount in amounts.items() if at[1] not in done else ():
+                    unsaved[metric] = unsaved.get(metric, 0) + amount
+        return unsaved
+
+    def left_behind(self, history: CausalHistory) -> _Amounts:
+        """What was noted in runs that were left, and is not committed."""
+        amounts: _Amounts = {}
+        run = history.run_id
+        if any(at[0] != run for at in self.noted):
+            done = {fact["id"] for fact in history.past.facts()}
+            for at, (_, noted) in self.noted.items():
+                for metric, amount in noted.items() if at[0] != run and at[1] not in done else ():
+                    amounts[metric] = amounts.get(metric, 0) + _counted(metric, amount)
+        return amounts
 
     def unsaved_amounts(self) -> dict[str, float]:
         amounts = {m: _shown(m, amount) for m, amount in self.unsaved.items() if amount}
@@ -234,6 +276,7 @@ class BudgetChecker(PolicyChecker):
             account = self._opened(name, own)
             item = account.remember(key)
             self._checked[key] = (account, item)
+            item.counted = item.counted or own.spent(self.name, "calls") > 0
             if item.began:
                 self._settle(account, item)  # an attempt that was dropped, and nobody told how it went
             if item.running:
@@ -248,7 +291,7 @@ class BudgetChecker(PolicyChecker):
         """The account, with what is committed of it."""
         place = history.own.namespace
         account = self._accounts.get(name)
-        keeps = self.per in ("run", "thread")
+        keeps = self.per in _KEPT
         if account is None:
             account = self._accounts.add(name, _Account())
             if keeps:
@@ -263,7 +306,11 @@ class BudgetChecker(PolicyChecker):
                 # A subgraph that may go on where another process left it.
                 account.take_in(self._of(history.own_part, history))
                 account.see(place)
-            account.at_least(self._committed(history))
+            past = self._committed(history)
+            for more in (self._of(history.recovered, history), account.left_behind(history)):
+                for metric, amount in more.items():
+                    past[metric] = past.get(metric, 0) + amount
+            account.at_least(past)
         return account
 
     def _committed(self, history: CausalHistory) -> _Amounts:
@@ -393,7 +440,9 @@ class BudgetChecker(PolicyChecker):
             if not item.counted:
                 account.items.pop(key, None)
             commits = node_run.status == "completed" or node_run.redirected_to is not None
-            return account.unsaved_amounts() if commits else None
+            if self.per not in _KEPT:
+                return account.unsaved_amounts()
+            return account.commit(key, own) if commits else account.note(key, node_run.namespace)
 
     def _settle(self, account: _Account, item: _Item) -> None:
         """An attempt is over: what it used stays, the rest of what it reserved is let go."""

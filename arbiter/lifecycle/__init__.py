@@ -27,6 +27,7 @@ from arbiter.lifecycle.requests import (
     Raised,
     Resolve,
     Saved,
+    Spend,
     Steps,
     Stopped,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Saved",
     "Schemas",
     "Settings",
+    "Spend",
     "Steps",
     "Stopped",
     "conclude",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from langgraph.errors import GraphBubbleUp
 
-from arbiter.errors import ApprovalUsedError, PolicyViolationError, describe
+from arbiter.errors import ApprovalUsedError, describe
 from arbiter.lifecycle.outcomes import denied, log
 from arbiter.lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, LookBack, Raised, Steps
 from arbiter.lifecycle.runs import NodeRun
@@ -209,15 +209,8 @@ def keep_approved(run: NodeRun) -> Raised | None:
     if digest(as_state(own)) == run.approved_key:
         run.input = own
         return None
-    record = run.record
     reason = "its input was changed by something else after it was approved"
-    record.status = "denied"
-    record.duration = run.settings.timer() - run.begun
-    error = PolicyViolationError(
-        policy=run.approved_by or "", node=record.node, instruction=record.instruction, reason=reason
-    )
-    record.error = str(error)
-    return Raised(error)
+    return denied(run, run.approved_by or "", "raise", reason, None)
 
 
 def _used_elsewhere(run: NodeRun, policy: str, cause: BaseException | None = None) -> Raised:

@@ -14,7 +14,7 @@ from arbiter.facts import Fact
 from arbiter.lifecycle.asking import approve, refused_by
 from arbiter.lifecycle.handlers import Harmless
 from arbiter.lifecycle.outcomes import denied, input_refused
-from arbiter.lifecycle.requests import CallAll, LookBack, Raised, Steps
+from arbiter.lifecycle.requests import CallAll, LookBack, Raised, Spent, Steps
 from arbiter.lifecycle.runs import NOTHING, NodeRun, call_apart
 from arbiter.lifecycle.stops import Stopping
 from arbiter.policy import PolicyChecker
@@ -165,10 +165,12 @@ def _recover(run: NodeRun) -> Steps:
             if type(saved) is Raised:
                 return _not_recovered(run, saved)
             # Each of several siblings may have looked; they all saw the same.
-            recovered = (level.record.step, tallies_of(saved.facts))
+            recovered = (level.record.step, tallies_of(saved.facts, saved.spent), saved.spent)
             level.recover(recovered)
-        step, tallies = recovered
+        step, tallies, spent = recovered
         levels.append(tallies if step == level.record.step else NOTHING)
+        if level is run and (own := spent.get(run.record.id)):
+            run.record.spent = {**run.record.spent, **own}
         level = level.parent
     run.view.give_recovered(levels)
     return None
@@ -222,8 +224,8 @@ def _watch(run: NodeRun) -> Raised | None:
     return None
 
 
-def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:
-    """The sums of what several node runs counted, and the graphs inside them."""
+def tallies_of(facts: Sequence[Fact], spent: Spent = NOTHING) -> dict[str, dict[str, float]]:
+    """The sums of what several node runs counted, and the graphs inside them, and of what is used up besides."""
     sums: dict[str, dict[str, float]] = {}
 
     def add(policy: str, key: str, amount: float) -> None:
@@ -237,4 +239,9 @@ def tallies_of(facts: Sequence[Fact]) -> dict[str, dict[str, float]]:
         for policy, tallies in fact.get("inner", NOTHING).get("tallies", NOTHING).items():
             for key, (amount, *_) in tallies.items():
                 add(policy, key, amount)
+    for notes in spent.values():
+        for note in notes.values():
+            for policy, amounts in note.items():
+                for key, amount in amounts.items():
+                    add(policy, key, amount or 0)
     return sums

@@ -21,7 +21,7 @@ from arbiter.lifecycle.asking import begin_approved, keep_approved
 from arbiter.lifecycle.checking import check, check_output
 from arbiter.lifecycle.correcting import audit_draft, correct
 from arbiter.lifecycle.escalating import escalate, held_question, kept_output
-from arbiter.lifecycle.observing import observe, tell
+from arbiter.lifecycle.observing import note_spent, observe, tell
 from arbiter.lifecycle.outcomes import denied, end, note_output, output_refused
 from arbiter.lifecycle.requests import Body, LookBack, Raised, Resolve, Steps, Stopped
 from arbiter.lifecycle.routing import best_attempt, route
@@ -56,6 +56,7 @@ def lifecycle(run: NodeRun, answers: Any = None) -> Steps:
         compare_routes(run, routed)
     else:
         yield from observe(run, plan.observers, run.view)
+    yield from note_spent(run)
     return answer
 
 
@@ -106,6 +107,7 @@ def observed(run: NodeRun, steps: Steps) -> Steps:
     """The rest of a plain node run, and what those that observe are told of it."""
     answer = yield from steps
     tell(run, run.plan.observers, run.view)
+    yield from note_spent(run)
     return answer
 
 

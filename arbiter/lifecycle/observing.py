@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 
 from arbiter.contracts import Contract
 from arbiter.errors import describe
 from arbiter.evaluations import Evaluations
 from arbiter.history import CausalHistory
-from arbiter.lifecycle.requests import Resolve, Steps
-from arbiter.lifecycle.runs import NodeRun, call_apart
+from arbiter.lifecycle.requests import Raised, Resolve, Spend, Steps
+from arbiter.lifecycle.runs import SHADOW, NodeRun, call_apart
 from arbiter.policy import PolicyChecker
 
 
@@ -45,6 +46,29 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
                 view.give_results(None)
     if tallies:
         record.tallies = {**record.tallies, **tallies} if record.tallies else tallies
+
+
+def note_spent(run: NodeRun) -> Steps:
+    """Keep what a node run has used up that commits nothing now: the attempt that does commits it too, in whichever
+    process that is."""
+    record, plan = run.record, run.plan
+    if (
+        not record.tallies
+        or not plan.recovers
+        or record.status == "completed"
+        or record.redirected_to is not None
+    ):
+        return
+    shadow = plan.shadow
+    names = {*plan.spends, *(SHADOW + name for name in (shadow.spends if shadow else ()))}
+    spent = {policy: amounts for policy, amounts in record.tallies.items() if policy in names and amounts}
+    if not spent:
+        return
+    op = Spend(uuid.uuid4().hex, spent)
+    record.spent = {**record.spent, op.id: spent}
+    noted = yield op
+    if type(noted) is Raised:
+        record.failed("budget", f"what was used could not be saved: {describe(noted.error)}")
 
 
 def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from arbiter.evaluations import Evaluations, Lane
@@ -92,6 +92,10 @@ class Entry(TypedDict):
     by: str
 
 
+Spent = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+"""What was used up by tasks that have no fact yet: by task, note, checker and key."""
+
+
 @dataclass(slots=True)
 class Answered:
     """What a human answered. `asked_at` is when the question was asked first, None if that is not known, `at` when
@@ -147,6 +151,14 @@ class Stopped:
 
 
 @dataclass(slots=True)
+class Spend:
+    """Note what a node run has used up that ends, for now, without a fact: it has failed or paused."""
+
+    id: str
+    spent: Mapping[str, Mapping[str, float | None]]
+
+
+@dataclass(slots=True)
 class Saved:
     """What was saved of an unfinished superstep."""
 
@@ -160,6 +172,7 @@ class Saved:
     """When the body last began to run on approvals."""
     paused: bool = False
     """Whether it then paused, so that it goes on with them."""
+    spent: Spent = field(default_factory=dict[str, Any])
     notes: Sequence[Mapping[str, Any]] = ()
     """What was noted about this task, in any order."""
 
@@ -179,5 +192,5 @@ NO_ANSWER = NoAnswer()
 """It was given to a question about another input."""
 TAKEN = NoAnswer()
 """Another execution of the graph has it."""
-Op = Call | CallAll | Body | Ask | Begin | Stopped | Resolve | LookBack | OutputOf | Keep
+Op = Call | CallAll | Body | Ask | Begin | Stopped | Spend | Resolve | LookBack | OutputOf | Keep
 Steps = Generator[Op, Any, Any]

@@ -20,8 +20,8 @@ from arbiter.calls import as_failure, is_from_outside, new_lock
 from arbiter.contracts import Contract
 from arbiter.evaluations import Background, ReadEvaluations
 from arbiter.facts import KEEP, Fact, Past, Value, fold
-from arbiter.history import CausalHistory, Record, ToolsOf, fact_from, facts_of, share_layout
-from arbiter.lifecycle.requests import Ask, Begin, Entry, Saved, Stopped
+from arbiter.history import CausalHistory, Record, ToolsOf, fact_from, facts_of, share_layout, with_spent
+from arbiter.lifecycle.requests import Ask, Begin, Entry, Saved, Spend, Stopped
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.recorder import Recovered, Run
 from arbiter.registry import Plan
@@ -81,7 +81,7 @@ NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
 SHADOW = "shadow:"
 """What the tallies of a shadow constitution's checkers are filed under."""
 _FUNCTIONS = "()"
-_NOT_RESUMED: Recovered = (-1, NOTHING)
+_NOT_RESUMED: Recovered = (-1, NOTHING, NOTHING)
 opened: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
 """The governed node whose body is running: what graphs and functions that it calls belong to."""
 
@@ -272,6 +272,8 @@ class NodeRun:
                 fact["task"] = self.record.id
             if (sent := self.sent) is not None:
                 fact["sent"] = sent
+        if self.record.spent:
+            fact["tallies"] = with_spent(fact.get("tallies", NOTHING), self.record.spent)
         if self._inner and (inner := self.inner()) is not None:
             if self.record.status == "completed":
                 fact["inner"] = inner
@@ -375,6 +377,12 @@ class NodeRun:
     def is_running(self) -> bool:
         """Whether another execution in this process has begun on approvals of this task, and has not ended."""
         return False
+
+    def spend(self, op: Spend) -> None:
+        """Save what the node run has used up."""
+
+    async def aspend(self, op: Spend) -> None:
+        """As `spend`."""
 
     def begin(self, op: Begin) -> bool:
         """Note that the body begins on approvals; whether no other execution has."""

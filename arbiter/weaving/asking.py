@@ -37,7 +37,7 @@ from langgraph._internal._constants import (
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
-from arbiter.lifecycle import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved
+from arbiter.lifecycle import NO_ANSWER, TAKEN, Answered, Ask, Entry, Question, Saved, Spend
 from arbiter.weaving.channel import conf_of
 
 _NOTE = "__arbiter_note"
@@ -217,6 +217,23 @@ def keep_draft(conf: Mapping[str, Any], task: str, note: Mapping[str, Any]) -> A
     yield _noted(place, task, f"attempt {note['seq']}", note)
 
 
+def note_spent(conf: Mapping[str, Any], task: str, op: Spend) -> Access[None]:
+    """Note what a task has used up."""
+    about = {"spent": {policy: dict(amounts) for policy, amounts in op.spent.items()}}
+    yield _noted(places_of(conf)[0], task, f"spent {op.id}", about)
+
+
+def _spent_in(writes: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """What tasks have used up, by task and note."""
+    spent: dict[str, dict[str, Any]] = {}
+    tasks = {note["about"]["task"] for _, channel, note in writes if channel == _NOTE and "about" in note}
+    for task in tasks:
+        found = {name: n["spent"] for name, n in notes_of(writes, task).items() if name.startswith("spent ")}
+        if found:
+            spent[task] = {name.removeprefix("spent "): amounts for name, amounts in found.items()}
+    return spent
+
+
 def read_notes(writes: Sequence[Any], task: str) -> Saved:
     """What was noted about a node run, among the pending writes of its checkpoint."""
     notes = notes_of(writes, task)
@@ -232,6 +249,7 @@ def read_notes(writes: Sequence[Any], task: str) -> Saved:
         ],
         entry=entry,
         paused=entry is not None and f"paused {entry['entry']}" in notes,
+        spent=_spent_in(writes),
         notes=[note for name, note in notes.items() if name.startswith("attempt ")],
     )
 

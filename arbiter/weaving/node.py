@@ -47,7 +47,7 @@ from arbiter.evaluations import Stack, running
 from arbiter.facts import Fact, Past
 from arbiter.history import ToolsOf, task_order
 from arbiter.instructions import Instruction
-from arbiter.lifecycle import Ask, Begin, NodeRun, Saved, Schemas, Stopped, opened
+from arbiter.lifecycle import Ask, Begin, NodeRun, Saved, Schemas, Spend, Stopped, opened
 from arbiter.recorder import Loop, Recovered, Run, begin
 from arbiter.registry import Plan
 from arbiter.states import snapshot
@@ -61,6 +61,7 @@ from arbiter.weaving.asking import (
     bodies,
     body_answers,
     keep_draft,
+    note_spent,
     pause_body,
     places_of,
     read_notes,
@@ -371,6 +372,14 @@ class Visit(NodeRun):
     def _stopped(self, op: Stopped) -> Access[None]:
         return pause_body(self._conf, op.entry) if op.paused else spend(self._conf)
 
+    def spend(self, op: Spend) -> None:
+        if (saver := self._saver()) is not None:
+            access(note_spent(self._conf, self.record.id, op), saver)
+
+    async def aspend(self, op: Spend) -> None:
+        if (saver := self._saver()) is not None:
+            await aaccess(note_spent(self._conf, self.record.id, op), saver)
+
     def let_go(self) -> None:
         """This attempt is over."""
         if self.entry is not None:
@@ -570,10 +579,11 @@ class Visit(NodeRun):
         return held_config
 
     def _unseen(self) -> Any:
-        """The checkpointer, if the subgraph may have finished before this process saw any of it."""
+        """The checkpointer, if the subgraph goes on with what was done before: of that nobody reports here."""
         if self.node.core.registry.empty or not self._conf.get(CONFIG_KEY_RESUMING):
             return None
-        return None if self._inner else self._saver()
+        is_retry = self._conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt > 1
+        return None if is_retry and self._inner else self._saver()
 
     def _adopt(self, saved: Any) -> None:
         stored = None if saved is None else saved.checkpoint["channel_values"].get(LEDGER)
