@@ -281,7 +281,7 @@ class _Loader:
         self.broken: set[str] = set()
         """Packs that are there but could not be read: what refers to them is not wrong."""
         self.twins: list[_Rule] = []
-        """Rules whose name another one has. The rest of them is checked all the same."""
+        """Rules without a name, or with one that another rule has. The rest of them is checked all the same."""
 
     def load(self, source: str | Path | Traversable) -> Constitution:
         self._read(source)
@@ -319,7 +319,7 @@ class _Loader:
                 names = ", ".join(SHIPPED + name for name in shipped_names())
                 raise ConfigurationError(
                     f"no pack {source!r} ships with Arbiter. There are: {names}."
-                    f"{nearest(source.removeprefix(SHIPPED), shipped_names())}"
+                    f"{nearest(source, [SHIPPED + name for name in shipped_names()])}"
                 )
             return
         given: Any = source
@@ -441,6 +441,8 @@ class _Loader:
         if not isinstance(name, str) or not name:
             got = repr(name) if "name" in entry else "nothing"
             self.mistakes.append(document.mistake((*place, "name"), f"expected a text, got {got}"))
+            origins = dict.fromkeys(entry, (document, place))
+            self.twins.append(_Rule(section, pack, place, {**entry, "name": "-"}, origins, "enforce"))
             return
         mode = entry.get("mode") or pack.file.mode
         rule = _Rule(

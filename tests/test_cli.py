@@ -202,7 +202,10 @@ def test_version_is_that_of_the_distribution() -> None:
         (("lint", "typo.py:graph"), r"typo.py could not be imported: SyntaxError: .*typo.py, line 1"),
         (("lint", "team:graph", "--format", "xml"), "--format is 'xml'; expected one of table, json"),
         (("lint", "team:graph", "-c", "nowhere"), "no constitution in 'nowhere'.*arbiter init"),
-        (("lint", "team:graph", "-c", "arbiter:kernl"), "no pack 'arbiter:kernl'.*Did you mean 'kernel'"),
+        (
+            ("lint", "team:graph", "-c", "arbiter:kernl"),
+            "no pack 'arbiter:kernl'.*Did you mean 'arbiter:kernel'",
+        ),
         (("lint", "team:graph", "-c", "bad.yaml"), r"bad.yaml:7: checkers\[0\].use: .*'require_before'"),
         (("run", "team:graph", "--input", '{"amount": 5'), "--input is .*expected JSON, or a file"),
         (("run", "team:graph", "--input", "nothing.json"), "--input is 'nothing.json'; expected JSON"),
@@ -468,6 +471,30 @@ def test_explain_tells_a_rule_of_a_constitution(project: Path) -> None:
     assert "Large payments are made by people." in told
     assert re.search(r"deny_when +input.amount > 1000", told)
     assert re.search(r"applies to +TOOL_CALL", told)
+
+
+def test_explain_finds_classes_in_the_working_directory(tmp_path: Path) -> None:
+    """As `run` and `lint` do; the folder of the installed command is another one."""
+    (tmp_path / "own_rules.py").write_text(
+        "from arbiter import PolicyChecker\n\n\nclass Never(PolicyChecker):\n"
+        "    def check_before(self, history):\n        return False\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "own.yaml").write_text(
+        "version: 1\nname: own\ndescription: d\ncheckers: [{name: never, use: own_rules.Never}]\n",
+        encoding="utf-8",
+    )
+    command = "import sys; sys.path.remove(''); from arbiter.cli import main; main()"
+    told = subprocess.run(
+        [sys.executable, "-c", command, "explain", "never", "-c", "own.yaml", "--allow", "own_rules"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(docs_check.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "checker never (own_rules.Never) own.yaml:4" in told.stdout
 
 
 def test_explain_tells_a_rule_that_ships() -> None:

@@ -456,7 +456,7 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
         load_constitution(tmp_path)
     files = [mistake.file for mistake in caught.value.mistakes]
     assert files == sorted(files, key=["instructions/i.yaml", "policies/p.yaml", "evaluators/e.yaml"].index)
-    assert len(files) == 8
+    assert len(files) == 9
     assert "Did you mean 'forbid_sequence'?" in str(caught.value)
     assert "Did you mean 'GENERATE'?" in str(caught.value)
 
@@ -961,6 +961,22 @@ def test_a_name_that_is_taken_hides_nothing_of_the_rule(tmp_path: Path) -> None:
         "times",
         "target_nodes[0]",
         "colour",
+    }
+
+
+@pytest.mark.parametrize("name", ["", "name: 7, ", "name: '', "])
+def test_a_name_that_is_missing_hides_nothing_of_the_rule(tmp_path: Path, name: str) -> None:
+    project(
+        tmp_path,
+        policies__a=f"checkers:\n  - {{{name}use: at_most, times: -1, mode: adit, targets: [pay]}}\n",
+    )
+    with pytest.raises(PackError) as caught:
+        load_constitution(tmp_path)
+    assert {mistake.path.removeprefix("checkers[0].") for mistake in caught.value.mistakes} == {
+        "name",
+        "times",
+        "mode",
+        "targets",
     }
 
 

@@ -74,7 +74,7 @@ def test_items_say_what_happened(mode: str) -> None:
     assert b.step == a.step + 1
     assert [len(step) for step in arbiter_os.history.entries] == [1, 1]
     with pytest.raises(AttributeError):
-        a.status = "x"  # type: ignore[misc]
+        a.status = "x"  # type: ignore[misc, assignment]
 
 
 def test_last_and_count() -> None:

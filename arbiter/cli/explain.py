@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from arbiter.cli.graphs import import_from_here
 from arbiter.cli.models import StandIns
 from arbiter.constitution import SECTIONS, SHIPPED, load_constitution, shipped_names
 from arbiter.contracts import Contract
@@ -21,6 +22,7 @@ def explain_rule(name: str, source: str | None, allow: tuple[str, ...]) -> None:
     """Print what the rule `name` of that constitution does; without one, look in the packs that ship, and among
     the built-in kinds."""
     console = Console(highlight=False)
+    import_from_here()
     rules = _rules(source, allow)
     if name in rules:
         for contract in rules[name]:

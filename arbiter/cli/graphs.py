@@ -48,9 +48,14 @@ def _graphs_in(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if isinstance(value, StateGraph | Pregel)]
 
 
-def _module(name: str) -> ModuleType:
+def import_from_here() -> None:
+    """Let modules in the working directory be imported: those of graphs, and of classes that rules name."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+
+
+def _module(name: str) -> ModuleType:
+    import_from_here()
     try:
         if name.endswith(".py"):
             return _from_file(Path(name))
