@@ -32,7 +32,7 @@ from arbiter import (
     RegistrationError,
     ThresholdEvaluator,
 )
-from arbiter.errors import EvaluationError, ParameterError
+from arbiter.errors import ArbiterWarning, EvaluationError, ParameterError
 from arbiter.memory import (
     CognitiveEvaluator,
     EvalContext,
@@ -863,7 +863,8 @@ def test_a_wrong_part_is_refused_before_the_first_turn(options: Any) -> None:
 
 def test_an_evaluator_for_other_nodes_is_in_the_trace() -> None:
     arbiter_os, app = governed(E("A", [], target_instructions=["TOOL_CALL"]))
-    app.invoke(hi(), config())
+    with pytest.warns(ArbiterWarning, match="no node has the instruction TOOL_CALL"):
+        app.invoke(hi(), config())
     [part] = last(arbiter_os).evaluator_trace
     assert (part.name, part.stage, part.status) == ("A", "gate", "filtered")
 
