@@ -13,7 +13,7 @@
     ├── ConditionError (ValueError)             a condition that is no CEL, or could not be answered
     ├── OutputSchemaError (ValueError)          a node returned what its output schema refuses
     ├── CorrectionError (RuntimeError)          a correction gate gave up, or failed
-    ├── ReadOnlyError (TypeError)               a contract tried to change what it is shown
+    ├── ReadOnlyTypeError (TypeError)           a contract tried to change what it is shown
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
     ├── AmbiguousHistoryError (LookupError)     `arbiter_os.history` where several threads run
     └── EvaluationError (RuntimeError)          an evaluation that failed, for a reader who insists
@@ -226,7 +226,7 @@ def _failure(cause: BaseException | None) -> str:
     return f"raised {type(cause).__name__}{said}"
 
 
-class ReadOnlyError(ArbiterError, TypeError):
+class ReadOnlyTypeError(ArbiterError, TypeError):
     """A contract tried to change the state or the history that it is shown."""
 
 

@@ -24,7 +24,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.types import Command, Overwrite
 from pydantic import BaseModel
 
-from arbiter.errors import ReadOnlyError
+from arbiter.errors import ReadOnlyTypeError
 
 Snapshot = Literal["shallow", "deep", "digest"]
 ROOT = "__root__"
@@ -402,7 +402,7 @@ _PLAIN: frozenset[Any] = frozenset((tuple, set, frozenset))
 
 
 def _read_only(self: object, *_args: object, **_kwargs: object) -> NoReturn:
-    raise ReadOnlyError(
+    raise ReadOnlyTypeError(
         "this view is read-only: a checker, advisor, evaluator or router cannot change the state or "
         "the history. Copy it first, for example with dict(...) or list(...)."
     )
