@@ -212,7 +212,7 @@ def test_edited_input_is_checked_again_by_all(mode: str) -> None:
     run(app, PAUSED, thread("2"), mode=mode)
     run(app, Command(resume=by("alice", "edit", input={"amount": 90})), thread("2"), mode=mode)
     assert [call["amount"] for call in pay.calls] == [90]
-    item = arbiter_os.history.last(node="pay")
+    item = arbiter_os.history_of(thread_id="2").last(node="pay")
     assert item is not None
     assert item.notes["checker boss"] == "edited by 'alice'"
 
