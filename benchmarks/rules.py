@@ -21,7 +21,7 @@ from rich.table import Table
 
 from arbiter.checkers import AtMost, HistoryPolicyChecker, NeverAfter, RequireBefore, WithinSteps
 from arbiter.facts import RUN, Past, Value, fold
-from arbiter.history import CausalHistory, Record, fact_from
+from arbiter.history import CausalHistory, Record, Status, fact_from
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from arbiter.policy import PolicyChecker
 from arbiter.recorder import Run, ThreadLog
@@ -62,7 +62,7 @@ class Seen(NamedTuple):
     view: CausalHistory
 
 
-def view_of(rule: PolicyChecker, value: Value, run: Run, number: int, status: str = "running") -> Seen:
+def view_of(rule: PolicyChecker, value: Value, run: Run, number: int, status: Status = "running") -> Seen:
     """The step of that number, and what it knows."""
     node, instruction = CYCLE[number % len(CYCLE)]
     record = Record(f"task-{number}", node, instruction, number, "", time.time())

@@ -120,7 +120,7 @@ def test_pydantic_state_gets_a_changed_copy() -> None:
         seen.append(state)
         return {"y": state.x}
 
-    builder = StateGraph(Model)
+    builder: Any = StateGraph(Model)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
     arbiter_os = ArbiterOS()

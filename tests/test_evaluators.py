@@ -46,7 +46,7 @@ def mutate_input(history: History) -> EvaluationResult:
 
 
 def mutate_item(history: History) -> EvaluationResult:
-    history.entries[-1][-1].status = "hacked"  # type: ignore[misc]
+    history.entries[-1][-1].status = "hacked"  # type: ignore[misc, assignment]
     return good(history)
 
 

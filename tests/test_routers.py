@@ -169,7 +169,7 @@ def test_failing_router_takes_the_normal_edges(answer: Any, said: str, mode: str
 
 def test_older_form_with_the_history_alone() -> None:
     class Old(PolicyRouter):
-        def route_after(self, history: History) -> str | None:  # type: ignore[override]
+        def route_after(self, history: History) -> str | None:
             return "other" if history.entries[-1][-1].node == "a" else None
 
     arbiter_os = ArbiterOS()
