@@ -31,25 +31,6 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
-def run_graph(
-    where: str,
-    input: str,
-    constitution: str | None,
-    allow: tuple[str, ...],
-    thread: str | None,
-    resume: str | None,
-    format: str = "text",
-) -> int:
-    """Run the graph and print history and output; with the format "json", stdout gets the output alone.
-
-    0, or 1 when the graph failed, 3 when a policy denied, 4 when it waits for a human.
-    """
-    if format not in FORMATS:
-        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
-    with _warnings():
-        return _run_graph(where, input, constitution, allow, thread, resume, out if format == "text" else err)
-
-
 @contextmanager
 def _warnings() -> Generator[None]:
     """Print Arbiter's own warnings as a sentence each."""
@@ -67,16 +48,23 @@ def _warnings() -> Generator[None]:
         yield
 
 
-def _run_graph(
+@_warnings()
+def run_graph(
     where: str,
     input: str,
     constitution: str | None,
     allow: tuple[str, ...],
     thread: str | None,
     resume: str | None,
-    talk: Console,
+    format: str = "text",
 ) -> int:
-    """`talk` is where everything but the output is printed."""
+    """Run the graph and print history and output; with the format "json", stdout gets the output alone.
+
+    0, or 1 when the graph failed, 3 when a policy denied, 4 when it waits for a human.
+    """
+    if format not in FORMATS:
+        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
+    talk = out if format == "text" else err  # where everything but the output is printed
     graph: Any = load_graph(where)
     given: Any = _json(input, "--input") if resume is None else Command(resume=_answer(resume))
     arbiter_os = ArbiterOS()
