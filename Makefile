@@ -23,9 +23,16 @@ help:
 demo: .venv/.plain ## watch a real graph being governed
 	@$(RUN) examples/stdlib_assistant.py $(ARGS)
 
+# Without its bytecode each worker compiles all test files at each run, which takes longer than most of them.
+test quick stress: export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: test
 test: .venv/.dev ## run the tests (not the slow ones)
-	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+	@ARBITER_STRESS= $(RUN) -m pytest -n $(WORKERS) $(ARGS)
+
+.PHONY: quick
+quick: .venv/.dev ## run the tests that take little: the whole suite in a minute, without the lengthy ones
+	@ARBITER_STRESS= $(RUN) -m pytest -n $(WORKERS) -m "not slow and not lengthy" $(ARGS)
 
 .PHONY: check
 check: .venv/.dev ## lint, formatting and types
@@ -48,8 +55,8 @@ docs: .venv/.dev ## run the Python examples of README.md and docs/
 	@$(RUN) tests/docs_check.py $(ARGS)
 
 .PHONY: stress
-stress: .venv/.dev ## run the slow tests (ARBITER_STRESS=full for full size)
-	@ARBITER_STRESS=$(ARBITER_STRESS) $(RUN) -m pytest -n $(WORKERS) -m slow $(ARGS)
+stress: .venv/.dev ## run the slow tests and more examples of each property (ARBITER_STRESS=full for full size)
+	@ARBITER_STRESS=$(ARBITER_STRESS) $(RUN) -m pytest -n $(WORKERS) -m "slow or hypothesis" --timeout 1800 $(ARGS)
 
 .PHONY: clean
 clean: ## remove the environment and everything that was built

@@ -1,5 +1,7 @@
 """Arbiter governs LangGraph: policies, evaluators and a history around the nodes of a graph that already works."""
 
+from arbiter._values.parameters import Param, check_parameters
+from arbiter._values.version import __version__
 from arbiter.advice import Advisor, CorrectionGate
 from arbiter.advisors import EvaluatorGate, FeedbackAdvisor
 from arbiter.arbiter_os import ArbiterOS
@@ -22,11 +24,10 @@ from arbiter.errors import (
 )
 from arbiter.evaluation import NodeEvaluator
 from arbiter.evaluators import ThresholdEvaluator
-from arbiter.history import History, HistoryItem
+from arbiter.history._items import History, HistoryItem
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.routers import EvaluationRouter, MetricThresholdPolicyRouter
 from arbiter.verdicts import Correction, EvaluationResult, Verdict
-from arbiter.version import __version__
 
 __all__ = [
     "Advisor",
@@ -51,6 +52,7 @@ __all__ = [
     "NotAGraphError",
     "OutputSchemaError",
     "PackError",
+    "Param",
     "PolicyChecker",
     "PolicyRouter",
     "PolicyViolationError",
@@ -61,4 +63,5 @@ __all__ = [
     "UnknownNodeError",
     "Verdict",
     "__version__",
+    "check_parameters",
 ]

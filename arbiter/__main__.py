@@ -1,4 +1,4 @@
-"""`python -m arbiter`: the command where its script is not on the path."""
+"""`python -m arbiter`: the command, for environments in which its script is not on the path."""
 
 from arbiter.cli import main
 

@@ -1,4 +1,4 @@
-"""What a node is told for one call: the `Advisor` contract, and the `CorrectionGate` on its drafts."""
+"""Advice for one call of a node: the `Advisor` contract, and the `CorrectionGate` on the node's drafts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from arbiter.contracts import Contract
+from arbiter._contracts import Contract
 from arbiter.errors import RegistrationError
-from arbiter.history import History
+from arbiter.history._items import History
 from arbiter.instructions import Instruction
 from arbiter.verdicts import Correction
 
@@ -17,42 +17,49 @@ Advice = str | BaseMessage | Sequence[BaseMessage] | Mapping[str, Any] | None
 
 
 class Advisor(Contract):
-    """Adds context to one call of a node. What it adds never becomes part of the state.
+    """Adds context to one call of a node. The context never becomes part of the state.
 
-    An advisor that fails is skipped, and the item says so; a `ConfigurationError` is nobody's failure but a mistake in
-    the set-up, and the node raises it. One that also has a method `aadvise` is asked by that in an async run.
-    `messages_key` is where a chat node has its messages.
+    If an advisor fails, it is skipped and the failure is recorded in the item; but a `ConfigurationError`,
+    which is a mistake in the set-up, is raised by the node. If it also has a method `aadvise`, async runs
+    call that one. `messages_key` is the state key of a chat node's messages.
     """
 
     kind = "advisor"
     method = "advise"
     block: str = ""
-    """Advisors of one block speak with one voice: what they answer goes to the `compose` of the first of them."""
+    """Advisors with the same block are combined: the first of them gets all their answers in `compose`."""
     messages_key: str = "messages"
 
     def advise(self, history: History, state: Mapping[str, Any]) -> Advice | Awaitable[Advice]:
-        """Context for this call: a text or messages for a node that reads messages, else a mapping of
-        state keys to values (a text goes to the key `advice`); `None` for nothing."""
+        """Return context for this call, or `None` for nothing.
+
+        For a node that reads messages the context is a text or messages, otherwise a mapping of state keys to
+        values (a text goes to the key `advice`).
+        """
         raise NotImplementedError
 
     def compose(self, parts: Sequence[Any]) -> Advice:
-        """The advice that the answers of all advisors of this one's block make together, in the order in which they
-        were added, without those that were None or failed."""
+        """Combine the answers of all advisors of this block, in the order in which they were added, into one
+        advice.
+
+        Answers that were None, and failed advisors, are left out.
+        """
         raise NotImplementedError
 
 
 class CorrectionGate(Contract):
-    """Judges each draft of a node's output before anything of it is committed.
+    """Judges each draft of a node's output before any part of it is committed.
 
-    A draft that is sent back is called for again with the feedback as transient input, at most
-    `max_attempts` calls in all; the last draft is then taken (`on_exhausted="commit"`) or the node fails
-    (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. What the body does beside its output happens
-    with every draft: it writes to a store or calls a service, and the result of a `@task` is saved and streamed.
+    If a draft is sent back, the node is called again with the feedback as transient input, at most
+    `max_attempts` times in all. After that the last draft is committed (`on_exhausted="commit"`) or the node
+    fails (`"raise"`). Rejected drafts appear in no state, stream or checkpoint. Side effects of the body
+    happen with every draft: it writes to a store or calls a service, and the result of a `@task` is saved and
+    streamed.
 
-    A gate that fails itself lets the draft pass, and the item says so; a `ConfigurationError` is a mistake in the
-    set-up, and the node raises it. A node has at most one gate. One that also has a method `areview` is asked by that
-    in an async run. `messages_key` is where a chat node has its messages, with which it is handed the feedback;
-    another node has it as `feedback`.
+    If the gate itself fails, the draft is committed and the failure is recorded in the item; but a
+    `ConfigurationError`, which is a mistake in the set-up, is raised by the node. A node has at most one
+    gate. If the gate also has a method `areview`, async runs call that one. `messages_key` is the state key
+    of a chat node's messages, to which the feedback is added; other nodes get it as `feedback`.
     """
 
     kind = "gate"
@@ -77,23 +84,28 @@ class CorrectionGate(Contract):
     def review(
         self, history: History, draft: Mapping[str, Any], attempt: int
     ) -> Correction | Awaitable[Correction]:
-        """Commit, retry or give up this draft. `attempt` counts from 1; in the view,
-        `history.entries[-1][-1].output_state` is the draft too."""
+        """Commit this draft, send it back, or give up. `attempt` counts from 1.
+
+        In the view, `history.item.output_state` is the draft too.
+        """
         raise NotImplementedError
 
     def judges_input(self, history: History) -> bool:
-        """Whether what the node is given is a draft, too, which has to be judged before the body runs: of a tool that
-        sends it, say. Then `review` is asked with it as draft, and 0 as attempt: it takes it, takes other values of its
-        fields in its place, or gives up. The body cannot be asked to write it again."""
+        """True if the node's input is a draft too, for example that of a tool that sends it, and must be
+        judged before the body.
+
+        Then `review` is called with the input as draft and 0 as attempt. It can accept it, replace values of
+        its fields, or give up; it cannot have the input written again.
+        """
         return False
 
     def resume(self, history: History, kept: Sequence[Any]) -> str:
-        """The feedback to go on with when the run paused or crashed after drafts had been sent back, and the feedback
-        that they were sent back with is gone with its process.
+        """The feedback for a run that paused or crashed after drafts were sent back, since their own feedback
+        is lost.
 
-        `kept` is what was to be kept of each of them (`Correction.retry(..., keep=...)`), oldest first.
+        `kept` is the data kept for each of these drafts (`Correction.retry(..., keep=...)`), oldest first.
         """
-        return f"{len(kept)} of your drafts were sent back already."
+        return f"{len(kept)} of your drafts were already sent back."
 
     def ensure_valid(self) -> None:
         super().ensure_valid()

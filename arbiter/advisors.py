@@ -7,16 +7,17 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from arbiter.advice import Advisor, CorrectionGate
+from arbiter.errors import EvaluationError
 from arbiter.evaluation import NodeEvaluator
-from arbiter.history import History
+from arbiter.history._items import History
 from arbiter.instructions import Instruction
-from arbiter.verdicts import Correction, EvaluationResult
+from arbiter.verdicts import Correction, Several, as_evaluation, unjudged
 
 
 class FeedbackAdvisor(Advisor):
-    """Tells a node what an evaluator found wrong with the newest output that it judged.
+    """Gives a node the evaluator's feedback on the newest output that the evaluator judged.
 
-    Finds the results that were committed: those that a router read, or of a durable evaluator.
+    It finds only committed results: those that a router read, and those of a durable evaluator.
     """
 
     blocking = False
@@ -36,12 +37,16 @@ class FeedbackAdvisor(Advisor):
             for item in reversed(superstep):
                 result = item.evaluation_results.get(self.evaluator)
                 if result is not None:
-                    return None if result.passed else f"{self.evaluator}: {result.feedback}"
+                    return (
+                        None
+                        if result.passed or not result.feedback
+                        else f"{self.evaluator}: {result.feedback}"
+                    )
         return None
 
 
 class EvaluatorGate(CorrectionGate):
-    """Lets a draft pass when an evaluator passes it; else sends it back with the evaluator's feedback."""
+    """Commits a draft if an evaluator passes it, and otherwise sends it back with the evaluator's feedback."""
 
     def __init__(
         self,
@@ -58,15 +63,26 @@ class EvaluatorGate(CorrectionGate):
     def review(
         self, history: History, draft: Mapping[str, Any], attempt: int
     ) -> Correction | Awaitable[Correction]:
-        answer = self.evaluator.evaluate(history)
+        answer: Any = self.evaluator.evaluate(history)
         if inspect.isawaitable(answer):
-            return _later(answer)
-        return _correction(answer)
+            return self._later(answer)
+        return self._correction(answer)
 
+    async def _later(self, answer: Awaitable[object]) -> Correction:
+        return self._correction(await answer)
 
-async def _later(answer: Awaitable[EvaluationResult]) -> Correction:
-    return _correction(await answer)
-
-
-def _correction(result: EvaluationResult) -> Correction:
-    return Correction.commit() if result.passed else Correction.retry(result.feedback)
+    def _correction(self, answer: object) -> Correction:
+        """Commit if every result passed; else retry with the feedback of those that did not."""
+        name = self.evaluator.name
+        read = as_evaluation(answer)
+        if isinstance(read, Several) and read.faults:
+            read = next(iter(read.faults.values()))
+        if isinstance(read, str):
+            raise EvaluationError(f"evaluator {name!r} {read}", evaluator=name)
+        results = list(read.results.values()) if isinstance(read, Several) else [read]
+        if any(result.passed is None for result in results):
+            raise EvaluationError(unjudged(name), evaluator=name)
+        failed = [result for result in results if not result.passed]
+        return (
+            Correction.retry("\n".join(each.feedback for each in failed)) if failed else Correction.commit()
+        )

@@ -1,17 +1,14 @@
-"""`ArbiterOS`: the facade. Registers contracts, governs graphs, runs them, and shows what happened."""
+"""`ArbiterOS`, the facade: registers contracts, governs graphs, runs them, and shows their history."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources.abc import Traversable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, cast, overload
 
 import langgraph._internal._runnable as langgraph_runnables
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -21,26 +18,28 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime
 from langgraph.typing import ContextT, InputT, OutputT, StateT
 
-from arbiter.advice import Advisor, CorrectionGate
-from arbiter.calls import start
-from arbiter.contracts import Contract
-from arbiter.core import Core
-from arbiter.errors import ConfigurationError, NotAGraphError, PackError, RegistrationError
-from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
-from arbiter.evaluations import Background
-from arbiter.facts import KEEP
-from arbiter.functions import GovernedRunnable, govern_function
-from arbiter.history import RunHistory
-from arbiter.instructions import Instruction, find_instruction
-from arbiter.lifecycle import Schemas, Settings
-from arbiter.policy import PolicyChecker, PolicyRouter
-from arbiter.recorder import KEEP_THREADS, Recorder
-from arbiter.registry import Registry
-from arbiter.shadow import ShadowReport
-from arbiter.states import Snapshot
-from arbiter.weaving import Origin, Rules, ledger_of, weave
-from arbiter.weaving.coverage import Coverage
-from arbiter.weaving.govern import (
+from arbiter._constitution.functions import (
+    Checks,
+    Evaluates,
+    FunctionChecker,
+    FunctionEvaluator,
+    FunctionRouter,
+    Routes,
+    rule_of,
+)
+from arbiter._contracts import Contract
+from arbiter._lifecycle import Schemas, Settings
+from arbiter._lifecycle.background import Background
+from arbiter._lifecycle.core import Core
+from arbiter._lifecycle.registry import Registry
+from arbiter._lifecycle.shadow import ShadowReport
+from arbiter._threads.deadlines import start
+from arbiter._threads.forks import new_rlock
+from arbiter._values.states import Snapshot
+from arbiter._weaving import Origin, Rules, facts_channel_of, weave
+from arbiter._weaving.coverage import Coverage
+from arbiter._weaving.functions import GovernedRunnable, govern_function
+from arbiter._weaving.govern import (
     Label,
     attach,
     check_contract,
@@ -50,31 +49,39 @@ from arbiter.weaving.govern import (
     rules_for,
     schemas_of,
 )
+from arbiter.advice import Advisor, CorrectionGate
+from arbiter.errors import ConfigurationError, NotAGraphError, PackError, RegistrationError
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
+from arbiter.history._facts import KEEP
+from arbiter.history._items import RunHistory
+from arbiter.history._recorder import KEEP_THREADS, Recorder
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.policy import PolicyChecker, PolicyRouter
 
 if TYPE_CHECKING:
-    from arbiter.constitution import Constitution
+    from arbiter._constitution.bindings import BindingPack
+    from arbiter._constitution.loading import Constitution, Source
     from arbiter.linting import LintReport
-    from arbiter.packs import BindingPack
 
 Graph = Pregel[Any, Any, Any, Any]
 _Source = tuple[Any, Iterable[str], Mapping[str, Any] | None]
 Builder = StateGraph[Any, Any, Any, Any]
 _REMEMBERED = 128
-_CORES = "arbiter.constitution"
-"""The module of the cores that packs declare."""
+_CORES = "arbiter._constitution.loading"
+"""The module of cores that packs declare."""
 T = TypeVar("T")
 G = TypeVar("G", bound=Graph)
 
 
 class ArbiterOS:
-    """Governs LangGraph graphs. One of these can govern many graphs, threads and concurrent runs.
+    """Governs LangGraph graphs. One `ArbiterOS` can govern many graphs, threads and concurrent runs.
 
-    `keep` bounds how many items of each thread stay in memory (None: all); totals stay exact. `keep_threads` bounds the
-    threads whose items stay (None: all); the one that ran longest ago is forgotten first. Items hold the states of
-    their nodes, so these two bound what an `ArbiterOS` keeps alive.
-    `snapshot` says what the history keeps of a node's input and output: a `"shallow"` copy, a `"deep"` one, or a
-    `"digest"` of each field. `strict` refuses to govern a graph with a node that has no instruction.
-    `facts` is how many facts about past node runs a checkpoint carries; see docs/design/history.md.
+    `keep` bounds the items of each thread that stay in memory (None: all); totals stay exact. `keep_threads`
+    bounds the threads whose items stay (None: all); the thread that ran longest ago is dropped first. Items
+    hold the states of their nodes, so these two bound the memory of an `ArbiterOS`. `snapshot` says how the
+    history copies a node's input and output: a `"shallow"` copy, a `"deep"` copy, or a `"digest"` of each
+    field. With `strict`, a graph with a node that has no instruction is refused. `facts` is the number of
+    facts about past node runs in a checkpoint; see docs/design/history.md.
     """
 
     def __init__(
@@ -92,17 +99,22 @@ class ArbiterOS:
         _whole("facts", facts)
         if snapshot not in ("shallow", "deep", "digest"):
             raise ConfigurationError(f"snapshot is {snapshot!r}; expected 'shallow', 'deep' or 'digest'.")
+        if not callable(clock):
+            raise ConfigurationError(f"clock is {clock!r}; expected a function that returns POSIX seconds.")
         self._strict = strict
         self._background = Background()
         registry = Registry()
         self._coverage = Coverage(registry)
         settings = Settings(snapshot, self._background, facts, clock)
         self._core = Core(registry, Recorder(keep, keep_threads), settings, self._coverage.report)
+        self._functions = replace(self._core, planned=self._coverage.check_functions)
+        # A step of `execute` is one of several, so rules may be meant for steps that are not known yet.
+        self._steps = replace(self._core, planned=lambda: None)
         self._constitution: Constitution | None = None
         self._source: _Source | None = None
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._named: set[Instruction] = set()
-        """Instructions of labels and functions, which nobody here keeps."""
+        """Instructions of labels and functions, which this object does not keep itself."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakSet[Origin] = weakref.WeakSet()
 
@@ -112,7 +124,7 @@ class ArbiterOS:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself: what is governed by it, and what it has counted and recorded, is one."""
+        """Returns the same object: graphs, counts and records belong to one `ArbiterOS`."""
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -126,20 +138,22 @@ class ArbiterOS:
     @classmethod
     def from_constitution(
         cls,
-        source: str | Path | Traversable,
+        source: Source,
         *,
         allow: Iterable[str] = (),
         models: Mapping[str, Any] | None = None,
-        shadow: str | Path | Traversable | None = None,
+        shadow: Source | None = None,
         **options: Any,
     ) -> Self:
-        """One that is governed by packs: those in `instructions/`, `policies/` and `evaluators/` of the folder
-        `source`, one YAML file, or a pack that ships with Arbiter ("arbiter:kernel").
+        """Create an `ArbiterOS` that is governed by packs.
 
-        `allow` are prefixes of dotted paths that packs may name classes by, such as "mycompany."; `models` are chat
-        models by the names that packs give them. `shadow` is a second constitution, which decides beside the first
-        without effect; see `shadow_report`. `options` are those of `ArbiterOS`. Raises `PackError` with every mistake
-        in every file.
+        `source` is a folder with `instructions/`, `policies/` and `evaluators/`, one YAML file, or a pack
+        that ships with Arbiter ("arbiter:kernel"); a list names several of these.
+
+        `allow` are prefixes of dotted paths, such as "mycompany.", under which packs may name classes;
+        `models` are chat models by the names that packs use. `shadow` is a second constitution, which decides
+        next to the first without effect; see `shadow_report`. `options` are those of `ArbiterOS`. Raises
+        `PackError` with every mistake in every file.
         """
         arbiter_os = cls(**options)
         arbiter_os.load_constitution(source, allow=allow, models=models)
@@ -149,31 +163,33 @@ class ArbiterOS:
 
     @property
     def constitution(self) -> Constitution | None:
-        """What packs declared, as it is in force."""
+        """The constitution in force, as declared by packs; None if none was loaded."""
         return self._constitution
 
     def load_constitution(
         self,
-        source: str | Path | Traversable | None = None,
+        source: Source | None = None,
         *,
         allow: Iterable[str] = (),
         models: Mapping[str, Any] | None = None,
     ) -> Constitution:
-        """Put a constitution in force, in the place of the one before; without `source`, read that one again.
+        """Replace the constitution in force; without `source`, read the current one again.
 
-        All of it or nothing: when it cannot be loaded, or does not fit a graph that is governed, this raises and
-        the old one stays. It holds from the next node on, also for graphs governed before and for runs that are
-        paused: what they wait to do is checked again. Rules that did not change keep what they counted. Contracts
-        that code registered stay, after those of the constitution. New bindings of nodes to instructions need the
-        graph to be governed again.
+        If it cannot be loaded, or does not fit a governed graph, this raises and the old one stays in force.
+        It applies from the next node on, also to graphs governed before and to paused runs, whose next node
+        is checked again. Unchanged rules keep their counts. Contracts that code registered stay, after those
+        of the constitution. New bindings of nodes to instructions take effect when the graph is governed
+        again.
         """
-        # YAML is read by those who have some.
-        from arbiter.constitution import all_or_nothing, load_constitution
+        # Imported here, so that programs without packs do not import YAML.
+        from arbiter._constitution.loading import all_or_nothing, load_constitution
 
+        if isinstance(source, list):
+            source = tuple(source)
         given: _Source = (source, allow if isinstance(allow, str) else tuple(allow), models)
         if source is None:
             if self._source is None:
-                raise ConfigurationError("no constitution was loaded before; say which one.")
+                raise ConfigurationError("no constitution was loaded before. Pass a source.")
             given = self._source
         origin: Any = given[0]
         with all_or_nothing(), self._lock:
@@ -186,7 +202,7 @@ class ArbiterOS:
             for original, rules in self._originals():
                 check_registered(draft, original, rules)
             if before is not None:
-                loaded = loaded.keeping(before)  # only now: objects that are in force take another mode here
+                loaded = loaded.keeping(before)  # last: it changes contracts that are in force
                 draft = self._core.registry.with_replaced(old, loaded.contracts)
             self._coverage.bindings = loaded.bindings
             self._core.registry.adopt(draft)
@@ -194,7 +210,9 @@ class ArbiterOS:
         return loaded
 
     def _refuse_changed_cores(self, loaded: Constitution, also: Iterable[type[Instruction]] = ()) -> None:
-        """A core with other members is another class: what goes by the old members would silently match no rule."""
+        """Raise if a core in use has changed members: it is another class, so rules for its old members would
+        never match again.
+        """
         used = set(self._named)
         for original, rules in self._originals():
             used |= {instruction for _, instruction in nodes_in(original, rules) if instruction is not None}
@@ -207,7 +225,7 @@ class ArbiterOS:
             replace(
                 loaded.core_places[core.__name__],
                 message=f"expected the members of {core.__name__} that are in force, with `acts` and `unverified` as "
-                "they are, since a governed graph or a contract goes by them. Give the changed core another name, or "
+                "they are, since a governed graph or a contract uses them. Give the changed core another name, or "
                 "restart",
             )
             for core in cores
@@ -218,14 +236,16 @@ class ArbiterOS:
 
     def load_shadow(
         self,
-        source: str | Path | Traversable | None,
+        source: Source | None,
         *,
         allow: Iterable[str] = (),
         models: Mapping[str, Any] | None = None,
     ) -> None:
-        """Let a second constitution decide beside the one in force, without effect; None ends that. What was
-        compared so far is forgotten."""
-        from arbiter.constitution import all_or_nothing, load_constitution
+        """Let a second constitution decide next to the one in force, without effect; None ends that.
+
+        Earlier comparisons are dropped.
+        """
+        from arbiter._constitution.loading import all_or_nothing, load_constitution
 
         shadow = None
         if source is not None:
@@ -237,7 +257,7 @@ class ArbiterOS:
                 self._coverage.check_names(loaded.contracts)
             for contract in loaded.contracts:
                 if contract.enforced:
-                    contract.mode = "audit"  # whatever it does besides answering has no effect either
+                    contract.mode = "audit"  # its side effects are suppressed too
                     shadow.add(contract)
         self._core.settings.shadow.clear()
         self._core.registry.watch(shadow)
@@ -253,19 +273,68 @@ class ArbiterOS:
     # Registration
 
     def add_policy_checker(self, checker: PolicyChecker) -> None:
-        """Check this before every node that it applies to. Takes effect for graphs governed before, too."""
+        """Call this checker before every node to which it applies. Takes effect for graphs governed before,
+        too.
+        """
         self._add(checker, PolicyChecker, "add_policy_checker")
 
     def add_policy_router(self, router: PolicyRouter) -> None:
-        """Ask this after every node that it applies to. The first router that answers wins."""
+        """Call this router after every node to which it applies. The first router that answers wins."""
         self._add(router, PolicyRouter, "add_policy_router")
 
     def add_evaluator(self, evaluator: NodeEvaluator) -> None:
-        """Judge with this after every node that it applies to."""
+        """Judge every node to which this evaluator applies, after the node."""
         self._add(evaluator, NodeEvaluator, "add_evaluator")
 
+    @overload
+    def checker(self, function: Checks, /) -> Checks: ...
+    @overload
+    def checker(self, /, **options: Unpack[FunctionChecker]) -> Callable[[Checks], Checks]: ...
+    def checker(self, function: Any = None, /, **options: Any) -> Any:
+        """A decorator: call this function as a checker before every node to which it applies.
+
+        The names of its parameters select its arguments: `state` (the node's input), `item`, `history`. A
+        function with the parameter `output` checks the node's output before it is committed. The options are
+        those of `PolicyChecker`; `name` is by default the name of the function. The function itself does not
+        change.
+        """
+        return self._rule(PolicyChecker, function, options)
+
+    @overload
+    def router(self, function: Routes, /) -> Routes: ...
+    @overload
+    def router(self, /, **options: Unpack[FunctionRouter]) -> Callable[[Routes], Routes]: ...
+    def router(self, function: Any = None, /, **options: Any) -> Any:
+        """A decorator, as `checker`: ask this function after every node that it applies to.
+
+        It can name `state`, `output`, `current_output` (what the node returned, itself), `item` and `history`. The
+        options are those of `PolicyRouter`, and its `targets` and `needs`.
+        """
+        return self._rule(PolicyRouter, function, options)
+
+    @overload
+    def evaluator(self, function: Evaluates, /) -> Evaluates: ...
+    @overload
+    def evaluator(self, /, **options: Unpack[FunctionEvaluator]) -> Callable[[Evaluates], Evaluates]: ...
+    def evaluator(self, function: Any = None, /, **options: Any) -> Any:
+        """A decorator, as `checker`: judge with this function after every node that it applies to.
+
+        It can name `state`, `output`, `item` and `history`. The options are those of `NodeEvaluator`, and its
+        `needs`.
+        """
+        return self._rule(NodeEvaluator, function, options)
+
+    def _rule(self, contract: type[Contract], function: Any, options: Mapping[str, Any]) -> Any:
+        def register(function: Any) -> Any:
+            self._add(rule_of(function, contract, options), contract, contract.kind)
+            return function
+
+        return register if function is None else register(function)
+
     def add_evaluation_cycle(self, cycle: EvaluatorCycle) -> None:
-        """Run with this those evaluators that it takes, such as the cognitive ones. There is one at most."""
+        """Run the evaluators that this cycle takes, such as the cognitive ones, in it. There can be only one
+        cycle.
+        """
         given: Any = cycle
         if not isinstance(given, EvaluatorCycle):
             raise RegistrationError(
@@ -273,30 +342,50 @@ class ArbiterOS:
             )
         self._core.registry.add_cycle(given)
 
-    def remove_evaluator(self, name: str) -> None:
-        """Judge with that evaluator no more. What it has found so far stays in the history."""
+    def remove(self, rule: str | Contract) -> None:
+        """Remove a rule: a checker, router, evaluator, advisor or correction gate, given as the object or by
+        its name.
+
+        Governed graphs continue without it, from the next node on. The history keeps its decisions and
+        results. Raises `RegistrationError` if two rules have the name, or if another rule reads the results
+        of this evaluator.
+        """
         with self._lock:
-            needed = [c for c in self._core.registry.contracts() if name in getattr(c, "needs", ())]
-            if needed:
-                raise RegistrationError(f"{needed[0].kind} {needed[0].name!r} reads the results of {name!r}.")
-            self._core.registry.remove_evaluator(name)
+            self._core.registry.remove(self._core.registry.named(rule) if isinstance(rule, str) else rule)
+
+    def remove_evaluator(self, name: str) -> None:
+        """As `remove`, for the evaluator with that name."""
+        with self._lock:
+            self._core.registry.remove(self._core.registry.named(name, NodeEvaluator))
+
+    @property
+    def checkers(self) -> Sequence[PolicyChecker]:
+        """The registered checkers, in the order in which they are called."""
+        return self._core.registry.registered(PolicyChecker)
+
+    @property
+    def routers(self) -> Sequence[PolicyRouter]:
+        """The registered routers, in the order in which they are called."""
+        return self._core.registry.registered(PolicyRouter)
 
     @property
     def evaluators(self) -> Sequence[NodeEvaluator]:
-        """Those that are registered, in that order."""
-        return tuple(lane.evaluator for lane in list(self._core.registry.evaluators))
+        """The registered evaluators, in the order of registration."""
+        return self._core.registry.registered(NodeEvaluator)
 
     @property
     def evaluation_cycle(self) -> EvaluatorCycle | None:
-        """What runs the cognitive evaluators: the cycle that was added, else the one that the first of them brought."""
+        """The cycle of the cognitive evaluators: the one that was added, else the default of the first such
+        evaluator.
+        """
         return self._core.registry.cycle
 
     def add_advisor(self, advisor: Advisor) -> None:
-        """Let this add transient context to every call of the nodes that it applies to."""
+        """Let this advisor add transient context to every call of the nodes to which it applies."""
         self._add(advisor, Advisor, "add_advisor")
 
     def add_correction_gate(self, gate: CorrectionGate) -> None:
-        """Judge every draft of the nodes that this applies to before it is committed."""
+        """Let this gate judge every draft of the nodes to which it applies, before it is committed."""
         self._add(gate, CorrectionGate, "add_correction_gate")
 
     def _add(self, contract: object, kind: type[Contract], adder: str) -> None:
@@ -322,10 +411,10 @@ class ArbiterOS:
         input_schema: Any = None,
         output_schema: Any = None,
     ) -> Callable[[T], T]:
-        """A label for a node function, which stays callable as it was; `govern` reads it.
+        """A decorator that labels a node function for `govern`. The function itself does not change.
 
-        The schemas are anything that pydantic validates. Input that does not fit is denied before the function
-        runs; output that does not fit is an `OutputSchemaError`.
+        The schemas are anything that pydantic validates. If the input does not fit, the function is not run
+        and the node is denied; if the output does not fit, the node raises `OutputSchemaError`.
         """
         label = Label(find_instruction(instruction), None)
         self._named.add(label.instruction)
@@ -370,8 +459,9 @@ class ArbiterOS:
     ) -> Any:
         """A governed copy of a compiled graph, a builder (which is compiled first), a function or a Runnable.
 
-        `instructions` and `schemas` go by node name; a node of a subgraph is `parent:child`. For a function or a
-        Runnable, `instruction` is its instruction and `schemas` its own pair. The original stays as it was.
+        `instructions` and `schemas` are mappings by node name; a node of a subgraph is `parent:child`. For a
+        function or a Runnable, `instruction` is its instruction and `schemas` its own pair. The original does
+        not change.
         """
         graph: Any = target
         if isinstance(target, StateGraph):
@@ -384,7 +474,7 @@ class ArbiterOS:
             return self._govern_graph(graph, instructions, schemas)
         if instructions is not None:
             raise ConfigurationError("instructions= is for a graph; a function takes instruction=.")
-        return self._govern_callable(target, instruction, schemas)
+        return self._govern_callable(target, instruction, schemas, self._functions)
 
     def _govern_graph(
         self,
@@ -392,21 +482,21 @@ class ArbiterOS:
         instructions: Mapping[str, Instruction | str] | None,
         schemas: Mapping[str, Any] | None,
     ) -> Graph:
-        if (ledger := ledger_of(graph)) is not None:
-            if ledger.core is not self._core:
+        if (channel := facts_channel_of(graph)) is not None:
+            if channel.core is not self._core:
                 raise ConfigurationError(
-                    "this graph is governed by another ArbiterOS already. Govern the original graph instead."
+                    "this graph is already governed by another ArbiterOS. Govern the original graph instead."
                 )
             if not instructions and not schemas:
                 return graph
-            graph = ledger.origin.graph
+            graph = channel.origin.graph
         rules = rules_for(graph, instructions, schemas, strict=self._strict, packs=self._bindings)
         nodes = nodes_in(graph, rules)
         with self._lock:
             check_registered(self._core.registry, graph, rules)
             self._check_names(name for name, _ in nodes)
             governed = weave(graph, self._core, rules)
-            self._governed.add(cast(Any, ledger_of(governed)).origin)
+            self._governed.add(cast(Any, facts_channel_of(governed)).origin)
             self._coverage.add(nodes)
         self._coverage.report_missing_instructions()
         return governed
@@ -415,12 +505,14 @@ class ArbiterOS:
         self._coverage.check_names(self._core.registry.contracts(), self._bindings, among=nodes)
 
     def _originals(self) -> list[tuple[Graph, Rules]]:
-        """The graphs that are governed, as they were before, and by which rules."""
-        # They are kept by the governed graph, and not here: a node's function may hold that, `self.app` say, and would
-        # keep it alive as long as this object.
+        """The originals of the governed graphs, with their rules."""
+        # The governed graph keeps them, not this object: a node's function may refer to the governed graph
+        # (as `self.app`, say), which would then live as long as this object.
         return [(origin.graph, origin.rules) for origin in self._governed]
 
-    def _govern_callable(self, target: Any, instruction: Instruction | str | None, schemas: Any) -> Any:
+    def _govern_callable(
+        self, target: Any, instruction: Instruction | str | None, schemas: Any, core: Core
+    ) -> Any:
         body: Any = target
         if isinstance(target, type) or not (isinstance(target, Runnable) or callable(target)):
             raise NotAGraphError(
@@ -436,8 +528,8 @@ class ArbiterOS:
             self._named.add(found)
         self._coverage.add([(name, found)])
         if isinstance(target, Runnable):
-            return GovernedRunnable(self._core, body, name, found, shapes)
-        return govern_function(self._core, target, name, found, shapes)
+            return GovernedRunnable(core, body, name, found, shapes)
+        return govern_function(core, target, name, found, shapes)
 
     def lint(
         self,
@@ -445,19 +537,20 @@ class ArbiterOS:
         *,
         instructions: Mapping[str, Instruction | str] | None = None,
     ) -> LintReport:
-        """What is wrong with a graph and with what is registered for it; nothing is run. See docs/linting.md.
+        """Find mistakes in a graph and its registered rules without running anything. See docs/linting.md.
 
-        `instructions` as for `govern`. A governed graph is looked at with those that it was governed with.
+        `instructions` as for `govern`. A governed graph is checked with the instructions with which it was
+        governed.
         """
         from arbiter.linting import lint
-        from arbiter.linting.linter import compiled
+        from arbiter.linting._linter import compiled
 
         target = compiled(graph)
-        ledger = None if instructions else ledger_of(graph)
-        if ledger is None:
+        channel = None if instructions else facts_channel_of(graph)
+        if channel is None:
             rules = rules_for(target, instructions, None, strict=False, packs=self._bindings)
         else:
-            rules = ledger.origin.rules
+            rules = channel.origin.rules
         return lint(target, self._core.registry, rules, strict=self._strict)
 
     # Running
@@ -471,8 +564,11 @@ class ArbiterOS:
         *,
         instruction: Instruction | str | None = None,
     ) -> Any:
-        """Run `target` governed on `state`: a graph or builder as its `invoke` would, or one node function or
-        Runnable as one step. Governing a graph is remembered, so a second call weaves nothing."""
+        """Run `target` governed on `state`: a graph or builder like its `invoke`, or one node function or
+        Runnable as one step.
+
+        The governed graph is kept, so a second call need not govern it again.
+        """
         runnable, config = self._runnable(state, target, config, context, instruction)
         return runnable.invoke(state, config, **_context(runnable, context))
 
@@ -511,9 +607,8 @@ class ArbiterOS:
                 f"the state comes first, as in execute(state, graph); got {type(given).__name__} and {target!r:.80}."
             )
         if callable(target) and not isinstance(target, Runnable | type):
-            self._check_names([_name_of(target)])
             label = label_of(target)
-            # As a node of a graph gets them: config, runtime, store and writer are injected by name.
+            # As for a node of a graph, config, runtime, store and writer are injected by name.
             target = _labelled(
                 langgraph_runnables.coerce_to_runnable(target, name=_name_of(target), trace=False), label
             )
@@ -523,7 +618,9 @@ class ArbiterOS:
                 **config.get("configurable", {}),
                 "__pregel_runtime": runtime,
             }
-        return self._govern_callable(target, instruction, None), config
+        if isinstance(target, Runnable):
+            self._check_names([_name_of(target)])
+        return self._govern_callable(target, instruction, None, self._steps), config
 
     def _remembered(self, graph: Any) -> Graph:
         mark = _fingerprint(graph)
@@ -534,7 +631,8 @@ class ArbiterOS:
                 return known[2]
             governed = cast(Graph, self.govern(graph))
             if governed is not graph:
-                # With the graph itself, so that its id is not given away; bounded, for graphs made per request.
+                # The entry holds the graph, so that its id is not reused. Bounded, because servers may make a
+                # graph per request.
                 self._woven[id(graph)] = (graph, mark, governed)
                 if len(self._woven) > _REMEMBERED:
                     self._woven.popitem(last=False)
@@ -544,21 +642,24 @@ class ArbiterOS:
 
     @property
     def history(self) -> RunHistory:
-        """The run of the current context; without one, the latest run. Raises `AmbiguousHistoryError` if that may be
-        somebody else's, because several threads are known or runs overlapped."""
+        """The newest run of the current context; without one, the latest run.
+
+        Raises `AmbiguousHistoryError` if that may be another caller's run, because several threads are known
+        or runs overlapped.
+        """
         return self._core.recorder.current()
 
     def history_of(self, *, thread_id: str) -> RunHistory:
-        """All runs of that thread that are in memory. Warns if the thread may have been forgotten."""
+        """All runs of that thread that are in memory. Warns if the thread may have been dropped."""
         return self._core.recorder.of_thread(str(thread_id))
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until no evaluation is pending; False if `timeout` seconds were too short."""
+        """Wait until no evaluation is pending. Returns False if `timeout` seconds were too short."""
         return self._background.drain(timeout)
 
     async def adrain(self, timeout: float | None = None) -> bool:
         """As `drain`, without blocking the event loop."""
-        # A daemon thread of its own: the loop's executor would hold up the loop's end.
+        # A daemon thread of its own, because the loop's executor would delay the end of the loop.
         return bool(await asyncio.wrap_future(start(lambda: self.drain(timeout))))
 
 
@@ -573,7 +674,7 @@ def _labelled(runnable: Any, label: Label | None) -> Any:
 
 
 def _fingerprint(graph: Any) -> Any:
-    """What changes when a builder is built further. A compiled graph does not change."""
+    """A value that changes when a builder is built further; None for a compiled graph, which does not change."""
     builder: Any = graph
     if not isinstance(graph, StateGraph):
         return None

@@ -1,4 +1,4 @@
-"""Everything that Arbiter raises on purpose.
+"""All exceptions that Arbiter raises on purpose.
 
     ArbiterError
     ├── ConfigurationError (ValueError)         before the first node runs
@@ -10,20 +10,20 @@
     │   └── PackError                           mistakes in a YAML pack, all of them at once
     ├── PolicyViolationError (RuntimeError)     a checker denied, or failed and therefore denied
     │   └── ApprovalUsedError                   a human's answer that another execution of the graph has used
-    ├── ConditionError (ValueError)             a condition that is no CEL, or could not be answered
-    ├── OutputSchemaError (ValueError)          a node returned what its output schema refuses
+    ├── ConditionError (ValueError)             a condition that is not CEL, or has no answer
+    ├── OutputSchemaError (ValueError)          a node's output does not fit its schema
     ├── CorrectionError (RuntimeError)          a correction gate gave up, or failed
-    ├── ReadOnlyTypeError (TypeError)           a contract tried to change what it is shown
+    ├── ReadOnlyTypeError (TypeError)           a contract tried to change the state or history
     ├── SyncDriverError (TypeError)             a coroutine in a run that was started with `invoke`
     ├── AmbiguousHistoryError (LookupError)     `arbiter_os.history` where several threads run
-    └── EvaluationError (RuntimeError)          an evaluation that failed, for a reader who insists
+    └── EvaluationError (RuntimeError)          a failed evaluation whose result was required
         └── MissingEvaluationError (KeyError)   the same, read by its name as from a mapping
 
-`ArbiterWarning` (UserWarning) is for what does nothing, or less than it seems: a rule that applies to no node.
+`ArbiterWarning` (UserWarning) reports settings without effect, or with less effect than it seems: a rule that
+applies to no node.
 
-Each error keeps what its sentence says as fields, and survives pickling, so that it can be read in
-another process. An exception of a node's body is never wrapped in any of these: it passes through
-as it was.
+Each error keeps the parts of its message as fields, and can be pickled, so that another process can read it.
+An exception of a node's body is never wrapped in one of these: it is raised unchanged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,20 +34,24 @@ from typing import Any, Self
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `name` most likely meant, upper and lower case aside, or None."""
+    """The candidate that `name` most likely means, ignoring case, or None."""
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     found = get_close_matches(name.casefold(), by_folded, n=1)
     return by_folded[found[0]] if found else None
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """`" Did you mean 'x'?"` to end an error with (the blank in front included), or `""`."""
+    """`" Did you mean 'x'?"` for the end of an error message (with the leading blank), or `""`."""
     found = closest(name, candidates)
     return f" Did you mean {found!r}?" if found else ""
 
 
+def with_article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
 def describe(error: BaseException) -> str:
-    """An error as one text: its class and what it says, also if it cannot say anything."""
+    """An error as one text: its class and its message. Never raises, even if the message cannot be made."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as exc:
@@ -55,10 +59,10 @@ def describe(error: BaseException) -> str:
 
 
 class ArbiterError(Exception):
-    """The base of them all: `except ArbiterError` catches what Arbiter raises, nothing else."""
+    """The base class: `except ArbiterError` catches all exceptions of Arbiter, and no others."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default calls the class with `args`, the message; ours are called with their fields.
+        # The default calls the class with `args`, the message; these classes take their fields.
         return _restore, (type(self), self.args), dict(self.__dict__)
 
 
@@ -69,16 +73,19 @@ def _restore(kind: type[ArbiterError], args: tuple[object, ...]) -> ArbiterError
 
 
 class ArbiterWarning(UserWarning):
-    """Something that was set up does nothing, or less than it seems. The text says where it is and what to do."""
+    """A setting has no effect, or less effect than it seems. The message names its place and the remedy."""
 
 
 class ConfigurationError(ArbiterError, ValueError):
-    """Something registered, governed or loaded is wrong. Raised before the first node runs, or where it shows only
-    then (a recording without an answer) by the node run that it concerns."""
+    """A registered, governed or loaded object is wrong.
+
+    Raised before the first node runs. If the mistake shows only later (a recording without an answer), the
+    node run that it concerns raises it.
+    """
 
 
 class UnknownInstructionError(ConfigurationError):
-    """A text that names no instruction, or more than one. `name` is the text as it was given."""
+    """A text that names no instruction, or more than one. `name` is the given text."""
 
     def __init__(self, message: str, *, name: str) -> None:
         super().__init__(message)
@@ -88,9 +95,9 @@ class UnknownInstructionError(ConfigurationError):
 class UnknownNodeError(ConfigurationError):
     """A node that the graph does not have.
 
-    `claim` is the beginning of the sentence, up to the name: "router 'auto_reflect' redirects to".
-    `names` are the graph's nodes, sorted; `nearest` is the one that was probably meant, or None. `remedy` is what else
-    may help.
+    `claim` is the beginning of the message, up to the name: "router 'auto_reflect' redirects to". `names` are
+    the graph's nodes, sorted; `nearest` is the node that was probably meant, or None. `remedy` is further
+    advice.
     """
 
     def __init__(
@@ -107,14 +114,14 @@ class UnknownNodeError(ConfigurationError):
 
 
 class RegistrationError(ConfigurationError):
-    """What cannot be registered: its name is taken, a method is missing, a type is wrong."""
+    """A contract that cannot be registered: its name is taken, a method is missing, a type is wrong."""
 
 
 class ParameterError(ConfigurationError):
-    """A parameter of a checker, router, evaluator, ... is wrong.
+    """A parameter of a checker, router or evaluator is wrong.
 
-    `owner` says whose ("checker 'spend_limit'"), `parameter` is its name, with a path for what is inside it
-    ("allow[2].when"), `problem` what was expected and found.
+    `owner` is its contract ("checker 'spend_limit'"), `parameter` its name, with a path for an inner part
+    ("allow[2].when"), `problem` the expected and the actual value.
     """
 
     def __init__(self, owner: str, parameter: str, problem: str) -> None:
@@ -125,12 +132,12 @@ class ParameterError(ConfigurationError):
 
 
 class NotAGraphError(ConfigurationError, TypeError):
-    """What was to be governed or executed is no graph, builder, function or Runnable."""
+    """An object to govern or execute is not a graph, builder, function or Runnable."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackMistake:
-    """One thing wrong in a pack. `line` counts from 1; `path` is as in "instructions[2].node"."""
+    """One mistake in a pack. `line` counts from 1; `path` is a path such as "instructions[2].node"."""
 
     file: str
     line: int
@@ -143,7 +150,7 @@ class PackMistake:
 
 
 class PackError(ConfigurationError):
-    """Mistakes in packs: all that were found in one load, one line each, in the order of the files.
+    """All mistakes in packs that one load found, one line each, in the order of the files.
 
     `file`, `line` and `message` are those of the first.
     """
@@ -157,7 +164,7 @@ class PackError(ConfigurationError):
 
     @classmethod
     def at(cls, file: str, line: int, message: str, path: str = "") -> Self:
-        """The error of a single mistake."""
+        """The error for a single mistake."""
         return cls([PackMistake(file, line, path, message)])
 
 
@@ -166,7 +173,7 @@ class PackError(ConfigurationError):
 class PolicyViolationError(ArbiterError, RuntimeError):
     """A node was not run, or its output not committed, because a policy does not allow it.
 
-    `policy` is the name of the checker. `cause` is what it raised, when it failed instead of
+    `policy` is the name of the checker. `cause` is the exception of a checker that failed instead of
     deciding. The checkpoint before the node stays: once the reason is gone, the run can be resumed.
     """
 
@@ -209,7 +216,7 @@ class ApprovalUsedError(PolicyViolationError):
         cause: BaseException | None = None,
     ) -> None:
         reason = (
-            "the answer to its question is used already, by another execution of the graph on this thread"
+            "the answer to its question was already used by another execution of the graph on this thread"
         )
         if cause is not None:
             reason = f"that an approval is used could not be saved: {type(cause).__name__}: {cause}"
@@ -220,21 +227,24 @@ def _failure(cause: BaseException | None) -> str:
     if cause is None:
         return "no reason was given"
     if isinstance(cause.__cause__, StopIteration):
-        cause = cause.__cause__  # Arbiter's own wrapper: an event loop hands on no StopIteration
-    # What other exceptions say may be made of the state, and this text is kept. It is in `cause` and the traceback.
+        cause = cause.__cause__  # Arbiter's own wrapper of a StopIteration
+    # Messages of other exceptions may contain parts of the state, and this text is stored. `cause` and the
+    # traceback have them.
     said = f" ({cause})" if isinstance(cause, ArbiterError | TimeoutError) else ""
     return f"raised {type(cause).__name__}{said}"
 
 
 class ReadOnlyTypeError(ArbiterError, TypeError):
-    """A contract tried to change the state or the history that it is shown."""
+    """A contract tried to change a read-only object: the state, the history or, in audit mode, the graph's
+    store.
+    """
 
 
 class ConditionError(ArbiterError, ValueError):
-    """A condition is wrong, or has no answer for the values that it was asked about.
+    """A condition is wrong, or has no answer for the given values.
 
-    `expression` is the condition, `problem` what is wrong with it, `field` the field that is missing or unfit,
-    where it is one.
+    `expression` is the condition, `problem` the mistake, and `field` the missing or unfit field, if there is
+    one.
     """
 
     def __init__(self, expression: str, problem: str, *, field: str | None = None) -> None:
@@ -246,16 +256,16 @@ class ConditionError(ArbiterError, ValueError):
 
 
 class OutputSchemaError(ArbiterError, ValueError):
-    """A node returned something that its declared output schema refuses; nothing was committed.
+    """A node returned an output that does not fit its declared schema; nothing was committed.
 
-    `schema` is the schema's name, `message` what it found wrong.
+    `schema` is the schema's name, `message` the mistake.
     """
 
     def __init__(self, *, node: str, schema: str, message: str) -> None:
         self.node = node
         self.schema = schema
         self.message = message
-        super().__init__(f"node {node!r} returned what schema {schema} refuses: {message}")
+        super().__init__(f"node {node!r} returned an output that schema {schema} refuses: {message}")
 
 
 class CorrectionError(ArbiterError, RuntimeError):
@@ -269,9 +279,9 @@ class CorrectionError(ArbiterError, RuntimeError):
 
 
 class SyncDriverError(ArbiterError, TypeError):
-    """A coroutine came back in a run that was started with `invoke`, which cannot await it.
+    """A coroutine was returned in a run that was started with `invoke`, which cannot await it.
 
-    `source` says whose it was: "the node's body", "checker 'spend_limit'".
+    `source` is its origin: "the node's body", "checker 'spend_limit'".
     """
 
     def __init__(self, *, node: str, source: str = "the node's body") -> None:
@@ -284,9 +294,9 @@ class SyncDriverError(ArbiterError, TypeError):
 
 
 class EvaluationError(ArbiterError, RuntimeError):
-    """An evaluation that gave no result: its evaluator raised, timed out or returned nonsense.
+    """An evaluation that gave no result: its evaluator raised, timed out or returned an invalid value.
 
-    Evaluations never raise into a run; this is for callers who ask for the failed one by name.
+    Evaluations never raise into a run; this is for code that reads the result of a failed one by name.
     """
 
     def __init__(self, message: str, *, evaluator: str = "", node: str = "") -> None:
@@ -296,19 +306,21 @@ class EvaluationError(ArbiterError, RuntimeError):
 
 
 class AmbiguousHistoryError(ArbiterError, LookupError):
-    """`arbiter_os.history` was read where no run has begun, and several threads are known, or several runs without a
-    thread in a server: the latest run may be somebody else's."""
+    """`arbiter_os.history` was read in a context without a run, and the latest run may be another caller's.
+
+    That is so if several threads are known, or several runs without a thread in a server.
+    """
 
     def __init__(self) -> None:
         super().__init__(
             "no run has begun in this context, and this ArbiterOS governs several threads or runs, so that the latest "
-            "run may be somebody else's. Ask for a thread: arbiter_os.history_of(thread_id=...). (A graph that runs in "
-            "a task of its own, as with asyncio.wait_for, gather and create_task, begins its run in that task.)"
+            "run may be another caller's. Ask for a thread: arbiter_os.history_of(thread_id=...). (A graph that runs "
+            "in a task of its own, as with asyncio.wait_for, gather and create_task, begins its run in that task.)"
         )
 
 
 class MissingEvaluationError(EvaluationError, KeyError):
-    """The result of an evaluator that failed was read as `evaluation_results[name]`. The text says why it failed."""
+    """The result of a failed evaluator was read as `evaluation_results[name]`. The message gives the reason."""
 
-    def __str__(self) -> str:  # that of a KeyError puts it in quotes
+    def __str__(self) -> str:  # KeyError would put the message in quotes
         return str(self.args[0])

@@ -1,19 +1,21 @@
-"""How good it was: the `NodeEvaluator` contract, and the `EvaluatorCycle` that runs several of them together."""
+"""Judging node runs: the `NodeEvaluator` contract, and the `EvaluatorCycle` that runs several evaluators
+together.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 
-from arbiter.contracts import Contract
-from arbiter.history import History
-from arbiter.instructions import Instruction
-from arbiter.verdicts import EvaluationResult, EvaluatorTrace
+from arbiter._contracts import Contract, TargetInstructions, TargetNodes, Targets
+from arbiter._values.parameters import Param, check_parameters
+from arbiter._values.states import freeze
+from arbiter.history._items import History
+from arbiter.verdicts import Evaluated, EvaluationResult, EvaluatorTrace
 
 __all__ = [
     "EvaluationResult",
@@ -25,16 +27,41 @@ __all__ = [
 ]
 
 
-class NodeEvaluator(Contract):
-    """Judges a node run after it is done. It never blocks, never raises and can change nothing.
+Durable = Annotated[
+    bool,
+    Param(
+        "wait for the result and commit it with the node's update, so that later policies find it",
+        tighter="true",
+    ),
+]
+Deadline = Annotated[
+    float | None,
+    Param(
+        "the seconds that an evaluation may take; a later one is an error in the record",
+        gt=0,
+        expected="seconds above 0",
+    ),
+]
 
-    Nobody waits for a result that nobody reads: evaluations run in the background unless a router, or
-    `durable=True`, wants one. What a router read, and what a durable evaluator returned, is committed with the
-    node's own update; later policies find those results and no others, also after a resume elsewhere.
-    `deadline` is in seconds; an evaluation that takes longer is an error in the record. One that you set is always
-    kept, by calling `evaluate` on another thread. The default of 30 s is given up for an evaluator that has proved
-    to be quick, or that declares `blocking = False`: it is called in place.
-    An `async def evaluate` runs on an event loop of Arbiter's own.
+
+class EvaluatorOptions(Targets, total=False):
+    """The parameters that all evaluators have."""
+
+    durable: Durable
+    deadline: Deadline
+
+
+class NodeEvaluator(Contract):
+    """Judges a node run after it is done. It never blocks the run, never raises into it, and cannot change
+    the state.
+
+    Evaluations run in the background; only code that reads a result waits for it. A router that `needs` the
+    result, or `durable=True`, makes the node run wait. Results that a router read, and results of a durable
+    evaluator, are committed with the node's own update; later policies find these results and no others, also
+    after a resume elsewhere. `deadline` is in seconds; an evaluation that takes longer is recorded as an
+    error. A deadline that you set is always kept, by calling `evaluate` on another thread. The default of 30
+    s does not apply to an evaluator that has proved to be quick or declares `blocking = False`: it is called
+    in place. An `async def evaluate` runs on an event loop of Arbiter's own.
     """
 
     kind = "evaluator"
@@ -42,33 +69,31 @@ class NodeEvaluator(Contract):
     durable: bool = False
     needs: tuple[str, ...] = ()
     """Other evaluators whose results it reads."""
-    similes: tuple[str, ...] = ()
-    """Other names that it goes by. No two evaluators share one."""
     deadline: float | None = 30.0
 
+    @check_parameters
     def __init__(
         self,
         name: str,
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
-        durable: bool = False,
-        deadline: float | None = None,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
+        durable: Durable = False,
+        deadline: Deadline = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, deadline)
         self.durable = durable
 
-    def evaluate(self, history: History) -> EvaluationResult | Awaitable[EvaluationResult]:
-        """Judge the node run `history.entries[-1][-1]`."""
+    def evaluate(self, history: History) -> Evaluated | Awaitable[Evaluated]:
+        """Judge the node run `history.item`: an `EvaluationResult`, a bool or a number.
+
+        A bool is the score 1.0 or 0.0 and says whether the node run passed; a number is a score, with `passed` None.
+        A mapping gives several results by key. The key `brief` of the evaluator `style` is the result `style.brief`.
+        """
         raise NotImplementedError
 
     def default_cycle(self) -> EvaluatorCycle | None:
-        """The cycle that runs it where none was added; None for an evaluator that needs none."""
+        """The cycle that runs this evaluator if none was added; None if it needs no cycle."""
         return None
-
-
-def spoken(name: str) -> str:
-    """A name as it is compared when somebody says it: without case, and any run of blanks, `-` and `_` as one `_`."""
-    return re.sub(r"[\s_-]+", "_", name.strip().casefold())
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -78,27 +103,39 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Turn:
     """A finished node run, as a cycle gets it.
 
-    `history` is the view of the node, whose newest item is this run. `input` and `output` are what the node was given
-    and returned, themselves: a cycle must change neither. `config` is what the node was called with, without callbacks;
-    the LangGraph runtime is in it.
+    `history` is the view of the node, whose newest item is this run. `input` is the node's input state and
+    `output` its output, both read-only. `config` is the node's config without callbacks; it contains the
+    LangGraph runtime.
     """
 
     evaluators: Sequence[NodeEvaluator]
-    """Those of the cycle that apply to the node, in the order of registration."""
+    """The evaluators of the cycle that apply to the node, in the order of registration."""
     history: History
-    input: Any
-    output: Any
+    input: Mapping[str, Any]
+    returned: Any
+    """The object that the node returned.
+
+    `begin` may give its messages the ids that LangGraph would give them a moment later; it may change nothing
+    else.
+    """
     config: RunnableConfig | None
     saved: bool = True
-    """Whether a checkpointer keeps the state. Where none does, LangGraph gives a message that is sent again another id
-    in each run."""
+    """True if a checkpointer keeps the state. Otherwise LangGraph gives a repeated message another id in each
+    run.
+    """
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What `begin` keeps for `run`."""
+    """Data that `begin` keeps for `run`."""
+
+    @property
+    def output(self) -> Any:
+        return freeze(self.returned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOutcome:
-    """What came of a turn. An evaluator in neither `results` nor `errors` has not run, and `trace` says why."""
+    """The results of a turn. An evaluator in neither `results` nor `errors` has not run, and `trace` gives
+    the reason.
+    """
 
     results: Mapping[str, EvaluationResult] = field(default_factory=lambda: _NOTHING)
     errors: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
@@ -106,24 +143,29 @@ class TurnOutcome:
 
 
 class EvaluatorCycle:
-    """Runs those evaluators of a node run that it takes together, and decides which of them run at all.
+    """Runs the evaluators that it takes together, and decides which of them run for a node run.
 
-    An `ArbiterOS` has at most one. With `mode = "inline"` the outcome is there before a router is asked, and is
-    committed with the node's update; with `"background"` the node waits for it only if somebody reads a result.
+    An `ArbiterOS` has at most one. With `mode = "inline"` the outcome is complete before a router is called,
+    and is committed with the node's update. With `"background"` the node waits only if some code reads a
+    result.
     """
 
     mode: Literal["inline", "background"] = "inline"
 
     def takes(self, evaluator: NodeEvaluator) -> bool:
-        """Whether this evaluator is one of the cycle's, instead of being run by itself."""
+        """True if this evaluator runs in the cycle instead of by itself."""
         raise NotImplementedError
 
     def check(self, evaluators: Sequence[NodeEvaluator]) -> None:
-        """Raise a `ConfigurationError` if these, which it takes, cannot be run together."""
+        """Raise a `ConfigurationError` if these evaluators of the cycle cannot run together."""
 
     def begin(self, turn: Turn) -> None:
-        """Called on the node's own thread, before its output goes to LangGraph: keep what will not be there later."""
+        """Called on the node's own thread, before LangGraph gets the output. Save data that will not be
+        available later.
+        """
 
     async def run(self, turn: Turn) -> TurnOutcome:
-        """Run the turn, on an event loop of Arbiter's own. An exception is an error of all its evaluators."""
+        """Run the turn, on an event loop of Arbiter's own. An exception counts as an error of all its
+        evaluators.
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What kind of step a node is: eight cores, 32 instructions, and how to add a core of your own.
+"""The kinds of steps that nodes perform: eight cores with 32 instructions, and cores of your own.
 
     from arbiter.instructions import GENERATE, CognitiveCore, Instruction, find_instruction, means
 
@@ -11,13 +11,13 @@
 
     find_instruction("LegalCore.SIGN").acts
 
-A core exists as soon as its class statement has run: there is nothing to register. Its members are
-written in capitals; each one's value is its own name, so two with the same meaning stay two.
+A core exists as soon as its class statement has run: there is nothing to register. Its members are written in
+capitals. The value of each is its own name, so two members with the same meaning stay distinct.
 
-Policies decide by two facts of an instruction. `unverified`: a model made its output, so nothing
-has confirmed it yet. `acts`: it has an effect outside of the agent (on systems, other agents or
-people), which going back to an earlier checkpoint does not undo. Both are about the kind of step,
-not about one node of it, and both are False unless the core says otherwise.
+Policies decide by two properties of an instruction. `unverified`: a model made its output, and no step has
+confirmed it yet. `acts`: it has an effect outside of the agent (on systems, other agents or people), which a
+return to an earlier checkpoint does not undo. Both describe the kind of step, not a single node, and both are
+False by default.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class _Meaning:
 
 
 def means(meaning: str, *, unverified: bool = False, acts: bool = False) -> _Meaning:
-    """What an instruction means, in one line; the right-hand side of a member of a core."""
+    """The right-hand side of a member of a core: the meaning of the instruction, in one line."""
     return _Meaning(meaning, unverified, acts)
 
 
 class _CoreType(EnumType):
-    """Tells each declaration the name that it is assigned to, which Enum keeps from `__new__`."""
+    """Passes each declaration the name to which it is assigned, because Enum does not pass it to `__new__`."""
 
     def __new__(metacls, name: str, bases: tuple[type, ...], members: Any, **options: Any) -> Any:
         if name in _BUILT_IN_CORES and members.get("__module__") != __name__:
-            # Packs and configurations say "CognitiveCore.GENERATE", and must go on meaning ours.
+            # Packs and configurations write "CognitiveCore.GENERATE", which must keep its built-in meaning.
             raise RegistrationError(f"{name} is a core of arbiter.instructions. Rename yours.")
         for member, declared in members.items():
             if isinstance(declared, _Meaning):
@@ -58,14 +58,14 @@ class _CoreType(EnumType):
                     raise RegistrationError(
                         f"{name}.{member}: instructions are written in capitals. Write {member.upper()}."
                     )
-                # Past Enum's own dict, which refuses to see a name a second time.
+                # Bypasses Enum's own dict, which refuses to set a name twice.
                 dict.__setitem__(members, member, replace(declared, name=member))
-        _found.clear()  # a plain name that was clear may have become ambiguous
+        _found.clear()  # a plain name may have become ambiguous
         return super().__new__(metacls, name, bases, members, **options)
 
 
 _found: dict[str, Any] = {}
-"""What texts named, as far as it was one of ours: facts name instructions by text, at every step."""
+"""Built-in instructions by the texts that named them: facts name instructions by text, at every step."""
 
 
 _BUILT_IN_CORES = frozenset(
@@ -84,14 +84,15 @@ _BUILT_IN_CORES = frozenset(
 
 
 class Instruction(Enum, metaclass=_CoreType):
-    """The base of every core. `value` is the name in capitals, `meaning` says it in one line."""
+    """The base of every core. `value` is the name in capitals, `meaning` describes it in one line."""
 
     _value_: str
     meaning: str
     unverified: bool
     acts: bool
     qualified: str
-    """The text that stays clear if another core has the word too: "CognitiveCore.GENERATE"."""
+    """The name with its core, "CognitiveCore.GENERATE", which stays unique if another core has the same word.
+    """
 
     def __new__(cls, declared: _Meaning) -> Instruction:
         if not isinstance(declared, _Meaning):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -108,17 +109,17 @@ class Instruction(Enum, metaclass=_CoreType):
 
     @property
     def core(self) -> str:
-        """The name of its class, "CognitiveCore"."""
+        """The name of its class, such as "CognitiveCore"."""
         return type(self).__name__
 
-    # A member equals itself only. Enum's own hash is made of the name, in Python, at every look-up.
+    # A member equals only itself. Enum's own hash is computed from the name, in Python, at every look-up.
     __hash__ = object.__hash__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         core = type(self)
         if getattr(sys.modules.get(core.__module__), core.__qualname__, None) is core:
             return super().__reduce_ex__(protocol)
-        return find_instruction, (self.qualified,)  # of a core that a pack declares
+        return find_instruction, (self.qualified,)  # a core that a pack declares has no importable class
 
     def __str__(self) -> str:
         return self._value_
@@ -153,7 +154,7 @@ class ExecutionCore(Instruction):
     # Writing a tool changes nothing outside; calling what was written is a TOOL_CALL.
     TOOL_BUILD = means("Writes the code of a new tool.", unverified=True)
     DELEGATE = means("Hands a task to another agent, takes its answer.", unverified=True, acts=True)
-    # Not unverified: it passes on what earlier steps made, and those say how far it can be trusted.
+    # Not unverified: it passes on the output of earlier steps, which have marks of their own.
     RESPOND = means("Gives the user the final answer.", acts=True)
 
 
@@ -239,13 +240,15 @@ _withdrawn: WeakSet[type[Instruction]] = WeakSet()
 
 
 def withdraw(core: type[Instruction]) -> None:
-    """Let nothing find that core by name any more. Its members stay what they are."""
+    """Remove a core from look-ups by name. Its members stay valid."""
     _withdrawn.add(core)
 
 
 def known_instructions() -> tuple[Instruction, ...]:
-    """Every instruction there is now: the built-in ones, then cores in order of definition."""
-    # A notebook cell that is run again defines its core again; the last definition is meant.
+    """Every instruction that exists now: the built-in ones, then the others in the order in which their cores
+    were defined.
+    """
+    # A notebook cell that is run again defines its core again; the last definition counts.
     cores = {
         (core.__module__, core.__qualname__): core
         for core in _subclasses(Instruction)
@@ -261,9 +264,10 @@ def _subclasses(core: type[Instruction]) -> Iterator[type[Instruction]]:
 
 
 def find_instruction(text_or_instruction: object) -> Instruction:
-    """The one that a text names, "GENERATE" or "CognitiveCore.GENERATE". A member gives itself.
+    """The instruction that a text names, "GENERATE" or "CognitiveCore.GENERATE". A member is returned
+    unchanged.
 
-    Raises `UnknownInstructionError` for a name that no core has, or a plain one that several have.
+    Raises `UnknownInstructionError` for a name that no core has, or a plain name that several cores have.
     """
     if isinstance(text_or_instruction, Instruction):
         return text_or_instruction
@@ -278,7 +282,7 @@ def find_instruction(text_or_instruction: object) -> Instruction:
     known = known_instructions()
     found = [member for member in known if text in (member.value, member.qualified)]
     if len(found) == 1:
-        if type(found[0]).__module__ == __name__:  # of others nothing is kept: their cores may go
+        if type(found[0]).__module__ == __name__:  # other cores may be withdrawn
             _found[text] = found[0]
         return found[0]
     raise UnknownInstructionError(_ambiguity(text, found) or _absence(text, known), name=text)
@@ -295,7 +299,7 @@ def _ambiguity(text: str, found: list[Instruction]) -> str:
 
 
 def _absence(text: str, known: tuple[Instruction, ...]) -> str:
-    # The word says more than the core: 'MemoryCore.GENERATE' means GENERATE, not LOAD.
+    # The word matters more than the core: 'MemoryCore.GENERATE' means GENERATE, not LOAD.
     word = closest(text.rpartition(".")[2], [member.value for member in known])
     meant = [member for member in known if member.value == word]
     hint = nearest(text, [member.qualified if "." in text else member.value for member in meant])

@@ -1,6 +1,7 @@
-"""What the contracts answer: a `Verdict` before a node, an `EvaluationResult` after it, a `Correction` of a draft.
+"""The answers of contracts: a `Verdict` before a node, an `EvaluationResult` after it, a `Correction` of a
+draft.
 
-Plain values; nothing in here knows about LangGraph, the history or who asked.
+Plain values without knowledge of LangGraph, the history or the contracts.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard, cast
 
-from arbiter.states import FrozenDict, freeze, is_whole
+from arbiter._values.states import FrozenDict, freeze, is_whole
 
 _NOTHING: Mapping[str, Any] = FrozenDict()
 _DICT: Any = dict
@@ -18,12 +19,12 @@ _DICT: Any = dict
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a policy checker decided about one node run. True in a boolean context only if it allows.
+    """The decision of a policy checker about one node run. True in a boolean context only if it allows.
 
-    `payload` is extra JSON-able data of an `ask`, shown to the human with the reason. The keys that every
-    question has (`policy`, `reason`, `node`, `input`, ...) stay as they are. Three keys of it are held to:
-    `approvers`, the names of those who may approve, `expires_after`, the seconds in which they may, and `retries`, how
-    many further runs of the body one approval covers after the body has failed.
+    `payload` is extra JSON-able data of an `ask`, shown to the human with the reason. It cannot replace the
+    keys that every question has (`policy`, `reason`, `node`, `input`, ...). Three of its keys are enforced:
+    `approvers`, the names of those who may approve; `expires_after`, the seconds in which they may; and
+    `retries`, the number of further runs of the body that one approval covers after the body has failed.
     """
 
     kind: Literal["allow", "deny", "ask"]
@@ -31,9 +32,7 @@ class Verdict:
     payload: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     def __post_init__(self) -> None:
-        if (
-            self.payload is not _NOTHING
-        ):  # whoever sees the verdict in the history could change what is asked next
+        if self.payload is not _NOTHING:  # otherwise readers of the history could change the next question
             object.__setattr__(self, "payload", freeze(self.payload))
 
     @staticmethod
@@ -54,21 +53,24 @@ class Verdict:
 
 ALLOW = Verdict("allow")
 FAILED = "the checker failed: "
-"""Begins the reason of a denial for which a checker's failure stands."""
+"""The beginning of the reason of a denial that a checker's failure caused."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class EvaluationResult:
-    """How good one node run was. `score` is a finite number, by convention 0.0 to 1.0."""
+    """The judgement of one node run. `score` is a finite number, by convention 0.0 to 1.0.
+
+    `passed` is None if the evaluator gave a score without a judgement.
+    """
 
     score: float
-    passed: bool
+    passed: bool | None
     feedback: str = ""
     metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
-    # As a dataclass would have it, in half the time: there are some for every step.
+    # Equivalent to the `__init__` of a dataclass, in half the time: every step makes some.
     def __init__(
-        self, score: float, passed: bool, feedback: str = "", metadata: Mapping[str, Any] = _NOTHING
+        self, score: float, passed: bool | None, feedback: str = "", metadata: Mapping[str, Any] = _NOTHING
     ) -> None:
         _set_score(self, score)
         _set_passed(self, passed)
@@ -81,15 +83,21 @@ _set_score, _set_passed = _result.score.__set__, _result.passed.__set__
 _set_feedback, _set_metadata = _result.feedback.__set__, _result.metadata.__set__
 
 
+Single = EvaluationResult | bool | float
+Evaluated = Single | Mapping[str, Single]
+"""The possible return values of an evaluator: a result, a bool, a score, or several of these by name."""
+
+
 OTHER_TARGETS = "it is for other nodes"
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorTrace:
-    """What a cycle did with one of its evaluators in a node run, at `stage` "gate", "select" or "run".
+    """The account of one evaluator of a cycle in a node run, at `stage` "gate", "select" or "run".
 
-    `status` says how that ended, for example `ran`, `failed`, `timeout`, or, where it did not run, `filtered`,
-    `no_response`, `validate_false`, `not_selected`; `pending` while the cycle runs. `ms` is how long it took.
+    `status` is the outcome: for example `ran`, `failed`, `timeout`, or, if the evaluator did not run,
+    `filtered`, `no_response`, `validate_false`, `not_selected`; `pending` while the cycle runs. `ms` is the
+    time that it took.
     """
 
     name: str
@@ -101,14 +109,15 @@ class EvaluatorTrace:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a correction gate decided about one draft of a node's output.
+    """The decision of a correction gate about one draft of a node's output.
 
-    `commit` takes the draft, or `output` in its place, or the draft of an earlier `attempt`;
-    `retry` calls the node again with `feedback` as transient input; `give_up` fails the node.
+    `commit` accepts the draft, or `output` instead of it, or the draft of an earlier `attempt`; `retry` calls
+    the node again with `feedback` as transient input; `give_up` fails the node.
 
-    `keep` is JSON-able data about a draft that is sent back, which the checkpointer keeps until the node is done:
-    should the run pause or crash before the next attempt, the gate is handed it again. `details` are what the history
-    shows of the decision (`HistoryItem.gating`). `problem`, what kept the gate from judging, is shown by its `errors`.
+    `keep` is JSON-able data about a draft that is sent back. The checkpointer keeps it until the node is
+    done, and the gate gets it again if the run pauses or crashes before the next attempt. `details` appear in
+    the history (`HistoryItem.gating`). `problem` is the reason why the gate could not judge; it appears in
+    the item's `errors`.
     """
 
     kind: Literal["commit", "retry", "give_up"]
@@ -122,7 +131,7 @@ class Correction:
 
     @staticmethod
     def commit(*output: Any, details: Mapping[str, Any] = _NOTHING) -> Correction:
-        """Take the draft; with one argument, take that value in the draft's place."""
+        """Accept the draft; with one argument, commit that value instead of the draft."""
         if len(output) > 1:
             raise TypeError(f"Correction.commit() takes at most one output, got {len(output)}")
         value = output[0] if output else None
@@ -130,7 +139,7 @@ class Correction:
 
     @staticmethod
     def commit_attempt(attempt: int, *, details: Mapping[str, Any] = _NOTHING) -> Correction:
-        """Take the draft of that attempt, with what it streamed. Attempts count from 1."""
+        """Accept the draft of that attempt, with its streamed chunks. Attempts count from 1."""
         return Correction("commit", attempt=attempt, details=details)
 
     @staticmethod
@@ -144,22 +153,26 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Who may approve, and within how many seconds; None: anybody, for ever. And how many more runs of a body that
-    fails one approval covers."""
+    """The conditions of an approval.
+
+    `approvers` are the names of those who may approve (None: anybody), `expires_after` the seconds in which
+    they may (None: no limit), and `retries` the number of further runs of a failing body that one approval
+    covers.
+    """
 
     approvers: frozenset[str] | None
     expires_after: float | None
     retries: int = 0
 
     def expired(self, asked_at: float | None, answered_at: float) -> bool:
-        """Whether an answer came too late; also if it is not known when the question was asked."""
+        """True if an answer came too late, or if the time of the question is unknown."""
         if self.expires_after is None:
             return False
         return asked_at is None or answered_at > asked_at + self.expires_after
 
 
 class TermsError(ValueError):
-    """`parameter` of a question is wrong, and `problem` says how."""
+    """`parameter` of a question is wrong; `problem` describes the mistake."""
 
     def __init__(self, parameter: str, problem: str) -> None:
         self.parameter = parameter
@@ -188,9 +201,9 @@ def terms_of(question: Verdict) -> Terms:
 
 
 def as_verdict(answer: object) -> Verdict:
-    """Read what `check_before` returned: a `Verdict`, a bool, or `(bool, reason)`.
+    """Read the return value of `check_before`: a `Verdict`, a bool, or `(bool, reason)`.
 
-    Anything else is a denial that says what was returned: nonsense never allows.
+    Any other value is a denial that quotes it: an invalid value never allows.
     """
     if isinstance(answer, Verdict):
         if answer.kind not in ("allow", "deny", "ask"):
@@ -198,27 +211,71 @@ def as_verdict(answer: object) -> Verdict:
         reason: object = answer.reason
         return answer if type(reason) is str else Verdict(answer.kind, _short(reason), answer.payload)
     match answer:
-        case True:
+        case True | (True, str()):
             return ALLOW
         case False:
             return Verdict.deny("the checker returned False")
-        case (bool() as allowed, str() as reason):
-            return ALLOW if allowed else Verdict.deny(reason)
+        case (False, str() as reason):
+            return Verdict.deny(reason)
         case _:
             return Verdict.deny(
                 f"the checker returned {_short(answer)}; expected a Verdict, a bool or (bool, reason)"
             )
 
 
-def evaluation_fault(answer: object) -> str | None:
-    """Why `answer` is no valid evaluation result, or `None` if it is one."""
-    if not isinstance(answer, EvaluationResult):
-        return f"returned {_short(answer)}; expected an EvaluationResult"
+@dataclass(frozen=True, slots=True)
+class Several:
+    """The results of an evaluator that returned several, and the mistakes in the others. By key."""
+
+    results: Mapping[str, EvaluationResult]
+    faults: Mapping[str, str]
+
+
+def as_evaluation(answer: object) -> EvaluationResult | Several | str:
+    """Read the return value of `evaluate`. If it is invalid, returns a text with the reason."""
+    if isinstance(answer, EvaluationResult):
+        return _fault_in(answer) or answer
+    if isinstance(answer, Mapping):
+        return _as_several(cast("Mapping[object, object]", answer))
+    return _as_single(answer)
+
+
+def _as_single(answer: object) -> EvaluationResult | str:
+    result: EvaluationResult
+    if isinstance(answer, EvaluationResult):
+        result = answer
+    elif isinstance(answer, bool):
+        result = EvaluationResult(float(answer), answer)
+    elif _is_number(answer):
+        result = EvaluationResult(answer, None)
+    else:
+        return (
+            f"returned {_short(answer)}; expected an EvaluationResult, a bool, a number or a mapping of these"
+        )
+    return _fault_in(result) or result
+
+
+def _as_several(answer: Mapping[object, object]) -> Several | str:
+    results: dict[str, EvaluationResult] = {}
+    faults: dict[str, str] = {}
+    for key, value in answer.items():
+        if not isinstance(key, str) or not key:
+            return f"returned a result named {_short(key)}; expected a non-empty text"
+        read = _as_single(value)
+        if isinstance(read, str):
+            faults[key] = read
+        else:
+            results[key] = read
+    return Several(results, faults)
+
+
+def _fault_in(answer: EvaluationResult) -> str | None:
+    """The reason why `answer` is not a valid evaluation result, or `None` if it is valid."""
     score: object = answer.score
     if not (isfinite(score) if type(score) is float else _is_finite(score)):
         return f"returned the score {_short(score)}; expected a finite number"
-    if type(answer.passed) is not bool:
-        return f"returned passed={_short(answer.passed)}; expected True or False"
+    if type(answer.passed) is not bool and answer.passed is not None:
+        return f"returned passed={_short(answer.passed)}; expected True, False or None"
     feedback: object = answer.feedback
     if type(feedback) is not str:
         return f"returned feedback={_short(feedback)}; expected a text"
@@ -227,13 +284,34 @@ def evaluation_fault(answer: object) -> str | None:
     return None
 
 
+def evaluation_fault(answer: object) -> str | None:
+    """The reason why `answer` is not a valid evaluation result, or `None` if it is valid."""
+    if not isinstance(answer, EvaluationResult):
+        return f"returned {_short(answer)}; expected an EvaluationResult"
+    return _fault_in(answer)
+
+
+def unjudged(evaluator: str) -> str:
+    """The error message if a rule needs a pass or a failure, and the evaluator gave only a score."""
+    return (
+        f"evaluator {evaluator!r} gave a score without saying whether it passed; "
+        "return EvaluationResult(score, passed) or a bool"
+    )
+
+
 def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _is_finite(value: Any) -> bool:
-    is_number = hasattr(value, "__float__") and not isinstance(value, bool | str | bytes)
-    return is_number and isfinite(float(value))
+def _is_number(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+        return False
+    # The truth values of numpy and torch have `__float__` too, and say "passed", not "score 1".
+    return "bool" not in type(value).__name__ and "bool" not in str(getattr(value, "dtype", ""))
+
+
+def _is_finite(value: object) -> bool:
+    return _is_number(value) and isfinite(float(value))
 
 
 def _short(value: object) -> str:

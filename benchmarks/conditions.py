@@ -1,9 +1,11 @@
-"""What a condition costs: on a small state, and on one of 1 MB with 1,000 messages. `python benchmarks/conditions.py`.
+"""The cost of a condition on a small state, and on one of 1 MB with 1,000 messages. `python
+benchmarks/conditions.py`.
 
-Timed is `check_before` of a `ConditionChecker`, which is what a node waits for, in CPU time: it does no I/O, so that
-on an idle machine this is how long it takes, and what else runs on a busy one does not count. The two states take
-turns, each round gives one ratio, and reported are the medians. The goal: at most 40 µs on the small state, and at
-most 1.2 times that on the large one. The last row asks something of every message, which does grow with their number.
+The benchmark times `check_before` of a `ConditionChecker`, which a node waits for, in CPU time: the check
+does no I/O, so CPU time is its duration on an idle machine, and other programs do not count. The two states
+take turns, each round gives one ratio, and the medians are reported. The goal: at most 40 µs on the small
+state, and at most 1.2 times that on the large one. The last row reads every message, so its time does grow
+with their number.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from rich.table import Table
 
 from arbiter import History
 from arbiter.checkers import ConditionChecker
-from arbiter.facts import NO_PAST
-from arbiter.history import CausalHistory, Record
+from arbiter.history import CausalHistory
+from arbiter.history._past import NO_PAST
+from arbiter.history._record import Record
+from arbiter.history._recorder import ThreadLog
 from arbiter.instructions import TOOL_CALL
-from arbiter.recorder import ThreadLog
 
 FIELDS = {
     "one number": "input.amount > 1000",
@@ -70,7 +73,7 @@ def state_of(messages: int, characters: int) -> dict[str, Any]:
 
 
 def history_of(state: Mapping[str, Any]) -> History:
-    """As the lifecycle makes it for a node with that input."""
+    """The history that the lifecycle builds for a node with that input."""
     record = Record("id", "pay", TOOL_CALL, 1, "", time.time())
     record.input = state
     return CausalHistory(NO_PAST, record, ThreadLog(None, None).new_run(0, NO_PAST))

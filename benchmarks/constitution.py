@@ -1,13 +1,14 @@
-"""What a constitution costs: to load, and to be governed by. `python benchmarks/constitution.py [--json FILE]`.
+"""The cost of loading a constitution, and of running under one. `python benchmarks/constitution.py [--json
+FILE]`.
 
-*Loading*: a project of 500 rules of several kinds, in ten files; the median of several loads, in seconds of CPU and of
-the clock. The goal is 1 s.
+*Loading*: a project of 500 rules of several kinds, in ten files; the median of several loads, in seconds of
+CPU and of the clock. The goal is 1 s.
 
-*Kernel*: a chain of 100 nodes that do nothing, beside the same chain governed by `arbiter:kernel`, whose ten rules each
-apply to some of its nodes, and by ten rules that all apply to every node. The contestants take turns, each round gives
-one ratio to the bare sample beside it, and reported are the medians and quartiles, of the clock and of CPU, with those
-of a second bare contestant: what a ratio of two equal things looks like here and now. The goal is ×1.15. Nodes that do
-nothing take about 0.2 ms, so this is the cost at its largest.
+*Kernel*: a chain of 100 nodes that do nothing, against the same chain governed by `arbiter:kernel`, whose ten
+rules each apply to some of its nodes, and by ten rules that all apply to every node. The contestants take
+turns, and each round gives one ratio to the bare sample of that round. The medians and quartiles are
+reported, of the clock and of CPU, with those of a second bare contestant, which show the noise of the
+machine. The goal is ×1.15. Nodes that do nothing take about 0.2 ms, so this is the cost at its largest.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arbiter import ArbiterOS
-from arbiter.constitution import load_constitution
+from arbiter._constitution.loading import load_constitution
 
 LOAD_GOAL, KERNEL_GOAL = 1.0, 1.15
 RULES = (
@@ -57,7 +58,7 @@ checkers:
   - {name: after_skill, use: never_after, after: REFINE_SKILL}
   - {name: flow, use: flow, labels: {untrusted: {written_by: [TOOL_BUILD]}}, forbid: {untrusted: [UPDATE_KNOWLEDGE]}}
 """
-# What the kernel's rules are about, in an order that none of them denies.
+# The instructions that the kernel's rules apply to, in an order that none of them denies.
 KINDS = ("GENERATE", "REFLECT", "VERIFY", "TOOL_CALL", "DELEGATE", "COMMUNICATE", "RESPOND", "LOAD")
 LAST = ("VERIFY", "UPDATE_KNOWLEDGE", "VERIFY", "TOOL_BUILD")
 
@@ -86,7 +87,7 @@ def chain(length: int) -> Any:
 
 
 def project(folder: Path, rules: int, files: int = 10) -> None:
-    """So many rules, in the files of a project."""
+    """That many rules, in the files of a project."""
     (folder / "policies").mkdir()
     for file in range(files):
         head = f"version: 1\nname: pack-{file}\ndescription: Rules to load.\ncheckers:\n"

@@ -1,8 +1,8 @@
-"""What a governed step stores and keeps in memory, by the length of the thread. `python benchmarks/growth.py`.
+"""Storage and memory of a governed step, by the length of the thread. `python benchmarks/growth.py`.
 
-Stored: what `SqliteSaver` has written after so many supersteps of one thread, against the same graph ungoverned, in
-bytes a step; and the CPU time of a step. In memory: by how much the process has grown after so many threads, and after
-so many denied runs, while the ungoverned graph runs the same.
+Stored: bytes that `SqliteSaver` has written for each superstep of one thread, against the same graph
+ungoverned, and the CPU time of a step. In memory: the growth of the process after many threads, and after
+many denied runs, against the ungoverned graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from arbiter import ArbiterOS, PolicyChecker, PolicyRouter, PolicyViolationError
 from arbiter.instructions import GENERATE, VERIFY
 
 MOST_STORED = 2.0
-"""Times what the ungoverned graph stores."""
+"""Factor on the storage of the ungoverned graph."""
 
 
 class State(TypedDict, total=False):
@@ -61,7 +61,7 @@ def verify(state: State) -> State:
 
 
 def graph_of(saver: Any, steps: int) -> Any:
-    """Two nodes that take turns until so many supersteps are done."""
+    """Two nodes that take turns for that many supersteps."""
 
     def onward(state: State) -> str:
         return "write" if state.get("n", 0) % (steps // 2) else END
@@ -86,7 +86,7 @@ def governed(graph: Any, *checkers: PolicyChecker) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Of one thread: bytes, and milliseconds of CPU, a step."""
+    """Bytes and milliseconds of CPU for each step of one thread."""
 
     bytes: float
     cpu_ms: float
@@ -115,7 +115,7 @@ def resident() -> float:
 
 
 def grown(once: Callable[[int], object], lengths: Sequence[int]) -> list[float]:
-    """Megabytes by which the process has grown after so many calls."""
+    """Megabytes by which the process has grown after that many calls."""
     for number in range(100):
         once(-number)
     gc.collect()

@@ -1,9 +1,9 @@
-"""What remembering costs. `python benchmarks/memory.py [--json FILE]`.
+"""The cost of remembering. `python benchmarks/memory.py [--json FILE]`.
 
-A call of `FactsProvider` for a user of whom 10,000 facts are known, in a SQLite file without embeddings, beside the
-bare query of the same records. Ten evaluators whose `validate` takes 100 ms each, in sync and async runs. A turn with
-four cognitive evaluators in the background, against the same turn without any; a limit is on a turn that asks a model
-which answers within 100 ms. Medians of interleaved pairs.
+A call of `FactsProvider` for a user with 10,000 known facts, in a SQLite file without embeddings, against the
+bare query of the same records. Ten evaluators whose `validate` takes 100 ms each, in sync and async runs. A
+turn with four cognitive evaluators in the background, against the same turn without any; the limit applies to
+a turn that asks a model which answers within 100 ms. Medians of interleaved pairs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from arbiter.memory import (
     TrustEvaluator,
     open_store,
 )
-from arbiter.memory.characters import Character
+from arbiter.memory._characters import Character
 from arbiter.memory.stores import namespace
 
 FACTS = 10_000
@@ -71,7 +71,7 @@ class Found:
 
 
 def medians(first: Callable[[], Any], second: Callable[[], Any], rounds: int) -> tuple[float, float]:
-    """Seconds that each of two takes, in turns."""
+    """The median seconds of two calls that take turns."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for call, taken in zip((first, second), times, strict=True):
@@ -181,8 +181,8 @@ def gates() -> list[Found]:
 
 
 def background(seconds: float, limit: float | None) -> Found:
-    """How long a turn takes for whoever waits for its answer. Each is drained before the next begins, so that what runs
-    behind one turn is not measured as part of another."""
+    """The duration of a turn for the caller. Each turn is drained before the next begins, so that
+    background work is not counted in another turn."""
     apps: list[tuple[ArbiterOS, Any]] = []
     for evaluators in ((), (FactEvaluator(), ReflectionEvaluator(), GoalEvaluator(), TrustEvaluator())):
         cycle = EvaluationCycle(

@@ -1,14 +1,14 @@
-"""What governing costs: bare LangGraph beside governed, in one process. `make bench`.
+"""The cost of governing: bare LangGraph against governed, in one process. `make bench`.
 
-Three contestants run the same graph: *bare* is LangGraph alone, *nothing* is governed with nothing registered,
-*policies* is governed with 3 checkers, 1 router and 2 evaluators. They take turns (the order rotates), so that
-what else the machine does meets all of them, and each round gives one ratio to the bare sample beside it. Reported
-are the median of those ratios, their quartiles, and the same for a second bare contestant: what a ratio of two
-equal things looks like on this machine at this time.
+Three contestants run the same graph: *bare* is LangGraph alone, *nothing* is governed with nothing
+registered, *policies* is governed with 3 checkers, 1 router and 2 evaluators. They take turns in a rotating
+order, so that other load of the machine meets all of them, and each round gives one ratio to the bare sample
+of that round. The median of those ratios and their quartiles are reported, and the same for a second bare
+contestant, which shows the noise of the machine.
 
-Garbage is collected before each sample and not within it. Evaluations nobody waits for run in the background: what
-one sample left is drained before the next begins. The rows "in a row" do not drain: there the background work of
-a run falls into the runs after it, and its CPU is paid by whoever runs then.
+Garbage is collected before each sample and not within it. Evaluations without a reader run in the background
+and are drained before the next sample. The rows "in a row" do not drain: the background work of a run then
+overlaps with the following runs, whose CPU time includes it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from arbiter import (
     PolicyRouter,
     Verdict,
 )
-from arbiter.drivers import drive
-from arbiter.facts import NO_PAST
+from arbiter._lifecycle import NodeRun
+from arbiter._lifecycle.drivers import drive
+from arbiter._values.states import snapshot
+from arbiter._weaving import GovernedNode
+from arbiter.history._past import NO_PAST
+from arbiter.history._recorder import ThreadLog, begin
 from arbiter.instructions import GENERATE
-from arbiter.lifecycle import NodeRun
-from arbiter.recorder import ThreadLog, begin
-from arbiter.states import snapshot
-from arbiter.weaving import GovernedNode
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 BARE, AGAIN, NOTHING, POLICIES = "bare", "bare again", "nothing", "policies"
@@ -103,7 +103,7 @@ class Slow(NodeEvaluator):
 
 
 class Reflect(PolicyRouter):
-    """Reads one of the two evaluations; nobody reads the other."""
+    """Reads one of the two evaluations; nothing reads the other."""
 
     def route_after(self, history: History, current_output: Any) -> str | None:
         passed = history.entries[-1][-1].evaluation_results["quality"].passed
@@ -111,7 +111,8 @@ class Reflect(PolicyRouter):
 
 
 class Same(NodeEvaluator):
-    """Gives the same object each time: what evaluators return is the user's own memory."""
+    """Returns the same object each time, because the benchmark must not count the memory of users'
+    results."""
 
     def evaluate(self, history: History) -> EvaluationResult:
         return _PASSED
@@ -138,7 +139,7 @@ def with_policies(
 def arbiter_for(
     contestant: str, keep: int | None = 1000, evaluator: type[NodeEvaluator] | None = None
 ) -> ArbiterOS | None:
-    """What governs that contestant: nothing, an empty `ArbiterOS`, or the policies."""
+    """The governance of that contestant: none, an empty `ArbiterOS`, or the policies."""
     match contestant:
         case "nothing":
             return ArbiterOS(keep=keep)
@@ -210,7 +211,7 @@ def fan_out(width: int, *, is_async: bool) -> Graph:
 
 
 def loop(steps: int, on_step: Callable[[int], object]) -> Graph:
-    """One node that runs `steps` times. The state stays the same object, so none of it is ours to pay for."""
+    """One node that runs `steps` times. The state stays the same object, so that its size costs nothing."""
     done = 0
     update = {"value": 0}
 
@@ -235,7 +236,7 @@ def loop(steps: int, on_step: Callable[[int], object]) -> Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """What is timed, and what is done after it untimed."""
+    """A timed call, and untimed work after it."""
 
     run: Callable[[], object]
     settle: Callable[[], object] = lambda: None
@@ -250,7 +251,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, and how far it can be trusted."""
+    """A median and its quartiles, which show how reliable it is."""
 
     median: float
     low: float
@@ -267,7 +268,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One number of the table. `limit` None: nothing was promised."""
+    """One number of the table. `limit` None: no limit was promised."""
 
     value: Spread
     unit: str
@@ -309,9 +310,9 @@ def take(contestant: Contestant) -> Sample:
 def compete(
     contestants: Mapping[str, Contestant], seconds: float, *, warm: int = 3
 ) -> list[dict[str, Sample]]:
-    """Rounds in which each contestant runs once, in an order that rotates, for about `seconds`."""
+    """Rounds in which each contestant runs once, in a rotating order, for about `seconds`."""
     gc.collect()
-    gc.freeze()  # what is there already need not be looked through before every sample
+    gc.freeze()  # so that each collection skips the objects that exist already
     for contestant in contestants.values():
         for _ in range(warm):
             take(contestant)
@@ -348,7 +349,7 @@ def ratios(
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long each part may take. A full run takes about three and a half minutes."""
+    """The duration of each part. A full run takes about three and a half minutes."""
 
     seconds: float
     steps: int
@@ -366,7 +367,7 @@ QUICK = Effort(seconds=0.8, steps=500, loops=2, kept=900, long_run=3_000, tight=
 
 
 class _Alone(NodeRun):
-    """A node run where there is no LangGraph."""
+    """A node run without LangGraph."""
 
     def body(self, input: Any, held: bool) -> Any:
         return _closure(input)
@@ -380,12 +381,13 @@ def _closure(_: Any) -> dict[str, Any]:
 
 
 def lifecycle_alone(effort: Effort) -> Iterator[Row]:
-    """The lifecycle and its sync driver around a trivial body, and the whole wrapper as LangGraph calls it."""
+    """The lifecycle and its sync driver around a trivial body, and the whole wrapper as LangGraph calls
+    it."""
     n = effort.tight
     times: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], object]) -> Callable[[], None]:
-        # This thread's CPU: what the background does meanwhile is in the rows of whole graphs.
+        # This thread's CPU only: the rows of whole graphs include the background work.
         def run() -> None:
             begun = time.thread_time()
             work()
@@ -462,7 +464,7 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
         "record, node run, driver; CPU of the thread",
     )
 
-    # The wrapper as LangGraph calls it, beside the node's own Runnable.
+    # The wrapper as LangGraph calls it, against the node's own Runnable.
     inner, config = _step_of(None)
     configs = _with_task_ids(config, n)
 
@@ -522,7 +524,7 @@ def _governed_node(arbiter_os: ArbiterOS) -> GovernedNode:
 
 
 def _step_of(arbiter_os: ArbiterOS | None) -> tuple[Any, RunnableConfig]:
-    """What a task of a one-node graph runs first, with the config that LangGraph gives it."""
+    """The first runnable of a task of a one-node graph, with the config that LangGraph passes."""
     caught: list[RunnableConfig] = []
 
     def catch(state: Number, config: RunnableConfig) -> dict[str, Any]:
@@ -543,7 +545,7 @@ def _step_of(arbiter_os: ArbiterOS | None) -> tuple[Any, RunnableConfig]:
     config = caught[0]
 
     def send(_: object) -> None:
-        """Where the task's writes would go."""
+        """Stands in for the channel of the task's writes."""
 
     conf = {**config.get("configurable", {}), "__pregel_send": send}
     return found[1], cast(RunnableConfig, {**config, "configurable": conf})
@@ -563,7 +565,7 @@ def _contest(
     times: int = 1,
     in_a_row: bool = False,
 ) -> Iterator[Row]:
-    """The contestants on one graph; `times` invocations a sample."""
+    """The contestants on one graph, with `times` invocations in a sample."""
     with asyncio.Runner() as runner:
         event_loop = runner.get_loop()
 
@@ -646,7 +648,7 @@ def large_state(effort: Effort) -> Iterator[Row]:
 
 
 def long_loop(effort: Effort) -> Iterator[Row]:
-    """The time of a step at the end of a long run, over that at its beginning."""
+    """The time of a step at the end of a long run, divided by that at its beginning."""
     steps = effort.steps
 
     def contestant(arbiter_os: ArbiterOS | None) -> tuple[Contestant, list[float]]:
@@ -673,7 +675,7 @@ def long_loop(effort: Effort) -> Iterator[Row]:
             gc.freeze()
             take(runner)
             gc.unfreeze()
-            # Medians of single steps: a pause of the machine in one tenth says nothing about growth.
+            # Medians of single steps, because one pause of the machine must not look like growth.
             took = [b - a for a, b in itertools.pairwise(stamps)]
             tenth = len(took) // 10
             growth[name].append(statistics.median(took[-tenth:]) / statistics.median(took[:tenth]))
@@ -689,7 +691,7 @@ def long_loop(effort: Effort) -> Iterator[Row]:
 
 
 def unrelated(effort: Effort) -> Iterator[Row]:
-    """An un-governed graph right after another graph ran bare, ran governed, ran governed with policies."""
+    """An ungoverned graph right after another graph ran bare, ran governed, ran governed with policies."""
     mine, other = chain(50, increment), chain(20, increment)
     nothing, policies = ArbiterOS(), with_policies()
 
@@ -698,7 +700,9 @@ def unrelated(effort: Effort) -> Iterator[Row]:
             app.invoke({"value": 0})
             for each in (nothing, policies):
                 each.drain()
-            time.sleep(0.002)  # who waits for the background begins again in a cold processor: let all do so
+            time.sleep(
+                0.002
+            )  # waiting for the background cools the processor's caches, so let all contestants wait
 
         return Contestant(prepare=prepare, run=lambda: mine.invoke({"value": 0}, {"recursion_limit": 100}))
 
@@ -719,7 +723,7 @@ def unrelated(effort: Effort) -> Iterator[Row]:
 
 
 def memory(effort: Effort) -> Iterator[Row]:
-    """What a step leaves behind: all kept (`keep=None`), and over a long run with `keep=`."""
+    """The memory of a step: with all items kept (`keep=None`), and over a long run with `keep=`."""
     per_step = {name: _left_behind(name, effort.kept) for name in (BARE, NOTHING, POLICIES)}
     limits = {NOTHING: None, POLICIES: 1.5}
     cells = {
@@ -733,7 +737,7 @@ def memory(effort: Effort) -> Iterator[Row]:
         note="tracemalloc, less bare; state and results are single objects",
     )
     grown = {name: _blocks_grown(name, effort.long_run) for name in (BARE, NOTHING, POLICIES)}
-    limit = 50.0  # one record that is not let go would be ten blocks a step
+    limit = 50.0  # one leaked record would be ten blocks a step
     cells = {
         name: Cell(value=Spread.of([grown[name] - grown[BARE]]), unit="blocks", limit=limit)
         for name in (NOTHING, POLICIES)
@@ -747,7 +751,7 @@ def memory(effort: Effort) -> Iterator[Row]:
 
 
 def _left_behind(name: str, steps: int) -> float:
-    """KB that each step of a run leaves behind when all items are kept, results aside."""
+    """KB that each step of a run keeps if all items are kept, without results."""
     points: list[int] = []
     app = _marked_loop(
         name, None, steps, {300, steps - 1}, lambda: tracemalloc.get_traced_memory()[0], points
@@ -790,7 +794,7 @@ def _marked_loop(
 
 
 def slow_evaluator(effort: Effort) -> Iterator[Row]:
-    """`invoke` with an evaluator that takes a second and that nobody reads, over `invoke` without it."""
+    """`invoke` with an unread evaluator that takes a second, divided by `invoke` without it."""
     graph = chain(2, increment)
     state = {"value": 0}
     quick, slow = with_policies(), with_policies()
@@ -804,7 +808,7 @@ def slow_evaluator(effort: Effort) -> Iterator[Row]:
 
         return run
 
-    # Not drained: that would take ten seconds a sample. It only sleeps.
+    # Not drained, because that would take ten seconds a sample; the evaluator only sleeps.
     rounds = compete(
         {
             "without": Contestant(run=times(without), settle=quick.drain),
@@ -910,7 +914,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else FULL
-    # Progress goes to the terminal's other stream, so that what is printed can be piped.
+    # Progress goes to stderr, so that the results can be piped.
     progress = Console(stderr=True)
     begun = time.perf_counter()
     rows: list[Row] = []

@@ -1,11 +1,13 @@
-"""What measuring and correcting character costs. `python benchmarks/personas.py [--json FILE]`.
+"""The cost of measuring and correcting character. `python benchmarks/personas.py [--json FILE]`.
 
-The gate with four dimensions and a judge that takes 200 ms, in sync and async runs: what it adds to a node run, for
-each attempt. A gate with nothing enabled, against no gate. Adherence scores of 1,000 recorded messages with the mock
-judge. Repetition and vocabulary statistics of 10,000 messages, in CPU time. Times are those of the fastest round.
+The gate with four dimensions and a judge that takes 200 ms, in sync and async runs: the time that it adds to
+a node run, for each attempt. A gate with nothing enabled, against no gate. Adherence scores of 1,000 recorded
+messages with the mock judge. Repetition and vocabulary statistics of 10,000 messages, in CPU time. Times are
+those of the fastest round.
 
-What each contract adds to a node run, in CPU time, with 10, 100, 1,000 and 3,000 messages in the state, and how long it
-holds up the event loop of an async run at most.
+The CPU time that each contract adds to a node run, with 10, 100, 1,000 and 3,000 messages of 12 words in the
+state and with 100 of 3,000 words, and the longest time that it blocks the event loop of an async run. The
+growth of the added time over 600 turns of a conversation.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import json
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -178,7 +181,7 @@ def scoring_row(rounds: int) -> Row:
 
 
 def statistics_rows(rounds: int) -> list[Row]:
-    """CPU seconds, of messages of 12 words and of 60."""
+    """CPU seconds for messages of 12 words and of 60."""
     random_of = random.Random(1)
     words = [f"word{number}" for number in range(3000)]
     zipf = [f"word{int(random_of.paretovariate(0.9)) % 5000}" for _ in range(100_000)]
@@ -204,14 +207,17 @@ def statistics_rows(rounds: int) -> list[Row]:
 
 # By the length of the conversation ----------------------------------------------------------------
 
-SIZES = (10, 100, 1_000, 3_000)
+CASES = ((10, 12), (100, 12), (1_000, 12), (3_000, 12), (100, 3_000))
+"""Numbers of messages and of words in each."""
+LONG = CASES[-1]
+TURNS = 600
 PAM = Persona("Pam", "A painter.", "pam")
 GATE = 0.005
-"""What the gate may add to a node run, in seconds of CPU, and how long any contract may hold up the event loop."""
+"""Limits in seconds of CPU: for the gate's addition to a node run, and for any contract's block of the event loop."""
 
 
 class Prompt(Patient):
-    """A judge that answers at once: that nothing is the matter."""
+    """A judge that answers at once, without any complaint."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -240,21 +246,33 @@ CONTRACTS: dict[str, Callable[[ArbiterOS], object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Seconds of CPU by the size of the conversation: what a contract adds, and how long the event loop waits."""
+    """Seconds of CPU by the size of the conversation.
+
+    They are the time that a contract adds, and the longest block of the event loop: by work on the loop
+    alone, and (`held`) by threads that hold the interpreter too. Such threads run for at least
+    `sys.getswitchinterval()`. `turns` is the addition in the last tenth of the turns divided by that in the
+    first.
+    """
 
     name: str
     sync: tuple[float, ...]
     stall: tuple[float, ...]
+    held: tuple[float, ...]
+    turns: float = 0.0
+
+    def most(self, case: tuple[int, int]) -> float:
+        return GATE if self.name.startswith("gate") and case != LONG else float("inf")
 
     @property
-    def most(self) -> float:
-        return GATE if self.name.startswith("gate") else float("inf")
+    def most_turns(self) -> float:
+        return 1.1 if self.name.startswith("gate") else float("inf")
 
 
-def talk(size: int) -> dict[str, Any]:
-    said = [
-        AIMessage(f"word{n} other{n} thing", name="Jim" if n % 2 else "Pam", id=str(n)) for n in range(size)
-    ]
+def talk(size: int, words: int) -> dict[str, Any]:
+    random_of = random.Random(size)
+    known = [f"word{number}" for number in range(3000)]
+    texts = (" ".join(random_of.choices(known, k=words)) for _ in range(size))
+    said = [AIMessage(text, name="Jim" if n % 2 else "Pam", id=str(n)) for n, text in enumerate(texts)]
     return {"messages": [HumanMessage("Hello.", id="hello"), *said]}
 
 
@@ -270,25 +288,48 @@ def cpu_of(app: Any, arbiter_os: ArbiterOS, given: dict[str, Any], rounds: int) 
     return best
 
 
-async def stall_of(app: Any, given: dict[str, Any], rounds: int) -> float:
-    """The longest time that another task of the loop had to wait, in CPU time of the loop's thread."""
-    best = float("inf")
+async def stalls_of(
+    app: Any, arbiter_os: ArbiterOS, given: dict[str, Any], rounds: int
+) -> tuple[float, float]:
+    """The longest wait of another task of the loop, in CPU time of the loop's thread, and of all threads."""
+    best = [float("inf")] * 2
     for _ in range(rounds + 1):
-        longest, on = 0.0, True
+        longest, on = [0.0, 0.0], True
 
         async def beat() -> None:
-            nonlocal longest
             while on:  # noqa: B023 - awaited in this round
-                begun = time.thread_time()
+                begun = time.thread_time(), time.process_time()
                 await asyncio.sleep(0)
-                longest = max(longest, time.thread_time() - begun)
+                ended = time.thread_time(), time.process_time()
+                for at in range(2):
+                    longest[at] = max(longest[at], ended[at] - begun[at])  # noqa: B023 - as above
 
         task = asyncio.create_task(beat())
         await app.ainvoke(given)
+        await arbiter_os.adrain(30)
         on = False
         await task
-        best = min(best, longest)
-    return best
+        best = [min(best[at], longest[at]) for at in range(2)]
+    return best[0], best[1]
+
+
+def turns_of(add: Callable[[ArbiterOS], object], turns: int) -> float:
+    """The time that a contract adds to a turn in the last tenth, divided by that in the first: medians of CPU
+    seconds.
+
+    Each turn is run bare and governed, right after each other.
+    """
+    arbiter_os, empty = ArbiterOS(), ArbiterOS()
+    add(arbiter_os)
+    app, bare = arbiter_os.govern(speaking()), empty.govern(speaking())
+    messages = talk(turns + 30, 12)["messages"]
+    added: list[float] = []
+    for turn in range(turns):
+        given = {"messages": messages[: 30 + turn]}
+        without, taken = cpu_of(bare, empty, given, 0), cpu_of(app, arbiter_os, given, 0)
+        added.append(taken - without)
+    tenth = turns // 10
+    return statistics.median(added[-tenth:]) / statistics.median(added[:tenth])
 
 
 def growth_rows(rounds: int) -> list[Growth]:
@@ -296,30 +337,39 @@ def growth_rows(rounds: int) -> list[Growth]:
     bare: list[float] = []
     for name, add in CONTRACTS.items():
         taken: list[float] = []
-        stalls: list[float] = []
-        for size in SIZES:
+        stalls: list[tuple[float, float]] = []
+        for case in CASES:
             arbiter_os = ArbiterOS()
             add(arbiter_os)
             app = arbiter_os.govern(speaking())
-            given = talk(size)
+            given = talk(*case)
             taken.append(cpu_of(app, arbiter_os, given, rounds))
-            stalls.append(asyncio.run(stall_of(app, given, rounds)))
+            stalls.append(asyncio.run(stalls_of(app, arbiter_os, given, rounds)))
         bare = bare or taken
         added = [max(one - base, 0.0) for one, base in zip(taken, bare, strict=True)]
-        rows.append(Growth(name, tuple(taken if name == "nothing" else added), tuple(stalls)))
+        own, held = zip(*stalls, strict=True)
+        if name == "nothing":
+            rows.append(Growth(name, tuple(taken), own, held))
+        else:
+            grown = statistics.median(turns_of(add, TURNS) for _ in range(rounds))
+            rows.append(Growth(name, tuple(added), own, held, grown))
     return rows
 
 
 def growth_table(rows: list[Growth]) -> Table:
-    table = Table("contract", title="CPU milliseconds, by the messages in the state")
+    table = Table("contract", title="CPU milliseconds, by the messages in the state and the words of each")
     for what in ("added", "stall"):
-        for size in SIZES:
-            table.add_column(f"{what}\n{size:,}", justify="right")
+        for size, words in CASES:
+            table.add_column(f"{what}\n{size:,}\n× {words:,}", justify="right")
+    table.add_column(f"held\n{LONG[0]:,}\n× {LONG[1]:,}", justify="right")
+    table.add_column(f"{TURNS} turns\nlast tenth\n/ first", justify="right")
     bare = rows[0].stall
     for row in rows:
-        cells = [_cell(seconds, row.most) for seconds in row.sync]
+        cells = [_cell(seconds, row.most(case)) for seconds, case in zip(row.sync, CASES, strict=True)]
         cells += [_cell(seconds, GATE + own) for seconds, own in zip(row.stall, bare, strict=True)]
-        table.add_row(row.name, *cells)
+        cells.append(_cell(row.held[-1], float("inf")))
+        grown = f"{row.turns:.2f}" if row.turns <= row.most_turns else f"[red]{row.turns:.2f}[/red]"
+        table.add_row(row.name, *cells, grown if row.turns else "")
     return table
 
 
@@ -345,10 +395,17 @@ def main() -> int:
     Console().print(growth_table(growth))
     if options.json:
         numbers: dict[str, Any] = {row.name: {"seconds": row.seconds, "most": row.most} for row in rows}
-        numbers["growth"] = {row.name: {"added": row.sync, "stall": row.stall} for row in growth}
+        numbers["growth"] = {
+            row.name: {"added": row.sync, "stall": row.stall, "held": row.held, "turns": row.turns}
+            for row in growth
+        }
         options.json.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     slow = any(row.seconds > row.most for row in rows)
-    grown = any(max(row.sync) > row.most for row in growth)
+    grown = any(
+        row.turns > row.most_turns
+        or any(seconds > row.most(case) for seconds, case in zip(row.sync, CASES, strict=True))
+        for row in growth
+    )
     held_up = any(
         seconds > GATE + own
         for row in growth

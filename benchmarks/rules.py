@@ -1,8 +1,8 @@
-"""What one decision of a rule costs, early and late in a run. `python benchmarks/rules.py [--json FILE]`.
+"""The cost of one decision of a rule, early and late in a run. `python benchmarks/rules.py [--json FILE]`.
 
-A table of rules: each is asked about a node with a view at hand, as the lifecycle does, and told how it went, where
-it observes. Times are those of the fastest of several rounds, in microseconds a call, after a past of 10 and of
-10,000 steps in which every checker's step ran, passed and was used again and again.
+In a table of rules, each decides about a node with a view at hand, as in the lifecycle; if it observes
+results, it observes this one too. Times are those of the fastest of several rounds, in microseconds a call,
+after a past of 10 and of 10,000 steps in which every checker's step ran, passed and was used again and again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from arbiter.checkers import AtMost, HistoryPolicyChecker, NeverAfter, RequireBefore, WithinSteps
-from arbiter.facts import RUN, Past, Value, fold
-from arbiter.history import CausalHistory, Record, Status, fact_from
+from arbiter.history import CausalHistory, Status
+from arbiter.history._facts import RUN, Value, fold
+from arbiter.history._past import Past
+from arbiter.history._record import Record, fact_from
+from arbiter.history._recorder import Run, ThreadLog
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
 from arbiter.policy import PolicyChecker
-from arbiter.recorder import Run, ThreadLog
 from arbiter.verdicts import ALLOW
 
 STEPS = (10, 10_000)
@@ -34,7 +36,7 @@ CYCLE = (("draft", GENERATE), ("check", VERIFY), ("pay", TOOL_CALL))
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rule, and the most that its `check_before` may take, in microseconds."""
+    """One rule, and the limit for its `check_before` in microseconds."""
 
     make: Callable[[], PolicyChecker]
     most: float
@@ -63,7 +65,7 @@ class Seen(NamedTuple):
 
 
 def view_of(rule: PolicyChecker, value: Value, run: Run, number: int, status: Status = "running") -> Seen:
-    """The step of that number, and what it knows."""
+    """The history's view of the step with that number."""
     node, instruction = CYCLE[number % len(CYCLE)]
     record = Record(f"task-{number}", node, instruction, number, "", time.time())
     record.input, record.status, record.checks = STATE, status, {rule.name: ALLOW}
@@ -71,14 +73,14 @@ def view_of(rule: PolicyChecker, value: Value, run: Run, number: int, status: St
 
 
 def observed(rule: PolicyChecker, view: CausalHistory) -> Mapping[str, float] | None:
-    own = view.own
+    own = view.item
     if type(rule).observe is PolicyChecker.observe or not rule.observes(own.node, own.instruction):
         return None
     return rule.observe(view)
 
 
 def past_of(rule: PolicyChecker, steps: int) -> tuple[Value, Run]:
-    """The ledger after so many steps, each observed by the rule; the next one is a `pay`."""
+    """The value of the facts channel after that many steps, each observed by the rule; the next step is a `pay`."""
     run = Run(ThreadLog("bench", 1000), 1)
     value = fold({}, [RUN])
     for number in range(steps - steps % len(CYCLE) + 2):

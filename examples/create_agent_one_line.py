@@ -2,10 +2,9 @@
 
     python examples/create_agent_one_line.py
 
-Nobody says which node of the agent is which instruction: Arbiter recognises what `create_agent`
-makes, and knows that `model` is GENERATE and `tools` is TOOL_CALL. One checker then decides about
-each call of the tool with its arguments in hand. The model is scripted, so that this runs anywhere;
-the tool, the agent and the governance are real.
+No code maps nodes to instructions: Arbiter recognises the graphs of `create_agent`, and knows that `model` is
+GENERATE and `tools` is TOOL_CALL. One checker then decides about each call of the tool, with its arguments at
+hand. The model is scripted, so that this runs anywhere; the tool, the agent and the governance are real.
 
 Needs langchain: pip install 'arbiteros[models]'
 """
@@ -44,7 +43,7 @@ def mean(numbers: list[float]) -> float:
 
 
 class ScriptedModel(BaseChatModel):
-    """Asks for the mean of the numbers in a question, then says what the tool returned."""
+    """Asks for the mean of the numbers in a question, then repeats the tool's result."""
 
     @property
     def _llm_type(self) -> str:
@@ -77,15 +76,15 @@ class ScriptedModel(BaseChatModel):
 
 
 class NobodyAlone(PolicyChecker):
-    """An average over too few people says what one of them earns."""
+    """Denies a mean over too few people, because it would reveal what one of them earns."""
 
     def __init__(self, least: int = 3) -> None:
         super().__init__("nobody_alone", target_instructions=[TOOL_CALL])
         self.least = least
 
     def check_before(self, history: History) -> Verdict:
-        # The agent sends its tools a bare list of calls; what has no name is called `__root__`.
-        for call in history.entries[-1][-1].input_state["__root__"]:
+        # The agent sends its tools a bare list of calls; Arbiter puts an unnamed input under `__root__`.
+        for call in history.item.input_state["__root__"]:
             if (people := len(call["args"]["numbers"])) < self.least:
                 return Verdict.deny(f"an average over {people}, where {self.least} is the least")
         return Verdict.allow()

@@ -1,4 +1,4 @@
-"""An assistant for Python's standard library that may not say what it cannot prove.
+"""An assistant for Python's standard library that says only what it can prove.
 
     python examples/stdlib_assistant.py
     python examples/stdlib_assistant.py "How do I merge two sorted lists?"
@@ -7,7 +7,7 @@
 The graph is ordinary LangGraph: `retrieve` (LOAD) asks SQLite's full-text search, which holds the
 docstrings of the modules installed on this machine; `answer` (GENERATE) quotes the sentences that
 fit best, or asks a model; `verify` (VERIFY) looks every sentence up; `respond` (RESPOND) speaks.
-Left alone it answers everything, sense or nonsense. What Arbiter adds stands in `build_arbiter`:
+Ungoverned it answers everything, sense or nonsense. `build_arbiter` adds two rules:
 
 - a poorly supported answer goes to `reflect`, which rewrites the query, at most `MAX_REWRITES`
   times a question;
@@ -89,7 +89,7 @@ COMPILED = str.split(
     "builtins io math cmath time sys os itertools functools collections array struct random zlib"
     " binascii csv datetime hashlib threading socket sqlite3 unicodedata gc"
 )
-"""Modules that are written in C, or filled when they are imported: a parser finds nothing there."""
+"""Modules written in C, or filled at import: a parser finds no docstrings in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,8 @@ def signature_of(member: object) -> str:
 
 @contextlib.contextmanager
 def cycles_uncollected() -> Generator[None]:
-    """Syntax trees are many objects without cycles; looking for some takes a third of the time."""
+    """Switch the garbage collector off: syntax trees have many objects and no cycles, and scanning them
+    takes a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -203,7 +204,7 @@ class Library:
 
     def __init__(self, documents: Mapping[str, Document]) -> None:
         self.documents = documents
-        # Read by whichever thread runs a node; nothing writes to it after this.
+        # Any thread that runs a node may read it; nothing writes to it after this.
         self._index = sqlite3.connect(":memory:", check_same_thread=False)
         self._index.execute(
             "CREATE VIRTUAL TABLE docs"
@@ -244,12 +245,12 @@ class Library:
         return [name for (name,) in rows]
 
     def weight(self, word: str) -> float:
-        """How telling `word` is: its inverse document frequency; most for one never met."""
+        """The inverse document frequency of `word`; the highest value for an unknown word."""
         ((found,),) = self._index.execute("SELECT count(*) FROM docs WHERE docs MATCH ?", (quoted(word),))
         return round(math.log((len(self.documents) + 1) / (found + 1)), 2)
 
 
-# --- Words: what a question asks for, and whether a text speaks of it -----------------------------
+# --- Words: the terms of a question, and their coverage by a text ---------------------------------
 
 STOP_WORDS = frozenset(
     str.split(
@@ -299,12 +300,12 @@ SYNONYMS = {
 
 
 def split_identifier(word: str) -> list[str]:
-    """`moveToEnd` and `move_to_end` as their words."""
+    """The words of `moveToEnd` or `move_to_end`."""
     return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", word)]
 
 
 def names_in(name: str) -> str:
-    """The text under which a name is found: as it is, and with its words apart."""
+    """The text under which a name is found: the name unchanged, and its separate words."""
     return f"{name} {' '.join(split_identifier(name))}"
 
 
@@ -315,7 +316,7 @@ def terms_of(question: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """`word` without its usual English endings: alike for sort, sorts, sorted and sorting."""
+    """`word` without its usual English endings: the same for sort, sorts, sorted and sorting."""
     for ending in ("ations", "ation", "ings", "ing", "ies", "ied", "ions", "ion", "es", "ed", "s"):
         if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
             word = word.removesuffix(ending)
@@ -325,7 +326,7 @@ def stem(word: str) -> str:
 
 
 def alternatives(term: str) -> list[list[str]]:
-    """What may stand for `term`: itself, its words when it is an identifier, its synonyms."""
+    """The words that match `term`: itself, its words if it is an identifier, its synonyms."""
     return [
         [term.lower()],
         split_identifier(term),
@@ -334,7 +335,7 @@ def alternatives(term: str) -> list[list[str]]:
 
 
 def missing_terms(terms: Mapping[str, float], text: str) -> list[str]:
-    """Those of `terms` of which `text` does not speak, in any of their forms."""
+    """The terms that `text` does not contain in any of their forms."""
     words = re.findall(r"[^\W_]+", text)
     stems = {stem(part) for word in words for part in (word.lower(), *split_identifier(word))}
     return [
@@ -345,7 +346,7 @@ def missing_terms(terms: Mapping[str, float], text: str) -> list[str]:
 
 
 def coverage(terms: Mapping[str, float], text: str) -> float:
-    """The share of the terms' weight of which `text` speaks, 0.0 to 1.0; 0.0 without terms."""
+    """The share of the terms' weight that `text` covers, 0.0 to 1.0; 0.0 without terms."""
     return share_without(missing_terms(terms, text), terms)
 
 
@@ -365,7 +366,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def quotable(text: str) -> list[str]:
-    """The sentences of a docstring that say something by themselves: no examples, no tables."""
+    """The sentences of a docstring that make sense alone: no examples, no tables."""
     doctests = re.compile(r"^ *>>>.*?(?:\n *\n|\Z)", re.MULTILINE | re.DOTALL)
     indented = re.compile(r"^ +.*$", re.MULTILINE)
     first, *others = sentences_of(indented.sub("\n", doctests.sub("\n", text))) or [""]
@@ -388,19 +389,19 @@ class Question(TypedDict):
 
 
 class State(Question):
-    terms: dict[str, float]  # the question's words and how telling each is
+    terms: dict[str, float]  # the question's words and their weights
     query: str  # in the syntax of FTS5
     rewrites: int
     documents: list[str]  # names of what was retrieved, best first
     signature: str
     answer: str
     sources: list[str]  # names of the documents that the answer quotes
-    unsupported: list[str]  # sentences of the answer that stand in none of its sources
-    missing: list[str]  # terms of which no source speaks
+    unsupported: list[str]  # sentences of the answer that none of its sources contains
+    missing: list[str]  # terms that no source mentions
     reply: str
 
 
-# Each node is shown the part of the state that it works on, and the history shows no more.
+# Each node receives only the part of the state that it works on, which keeps the history short.
 
 
 class Search(Question, total=False):
@@ -433,7 +434,7 @@ Part = TypeVar("Part", contravariant=True)
 
 
 class Node(Protocol[Part]):
-    """What LangGraph calls: it wants the parameter to be called `state`."""
+    """The type of a node for LangGraph, which requires a parameter called `state`."""
 
     def __call__(self, state: Part) -> Update: ...
 
@@ -448,7 +449,7 @@ INSTRUCTIONS = {
 
 
 def build_graph(library: Library, model: BaseChatModel | None = None) -> Assistant:
-    """The assistant, ungoverned: nothing leads to `reflect`, and `respond` always speaks."""
+    """The ungoverned assistant: nothing leads to `reflect`, and `respond` always speaks."""
     answer = extractive(library) if model is None else generative(library, model)
     graph = StateGraph(State, input_schema=Question)
     graph.add_node("retrieve", retriever(library))
@@ -479,9 +480,9 @@ def retriever(library: Library) -> Node[Search]:
 
 def extractive(library: Library) -> Node[Found]:
     def answer(state: Found) -> Update:
-        """Quotes the document that speaks of most of the question, without any model.
+        """Quotes the document that covers most of the question, without any model.
 
-        What a document is called counts a little more than what it says.
+        A match in a document's name counts a little more than one in its text.
         """
         terms = state["terms"]
         documents = [library.documents[name] for name in state["documents"]]
@@ -500,7 +501,7 @@ def extractive(library: Library) -> Node[Found]:
 
 
 def quotation(document: Document, terms: Mapping[str, float], limit: int = 1) -> str:
-    """The first sentence of `document`, and `limit` more if they speak of more of `terms`."""
+    """The first sentence of `document`, and up to `limit` more that cover more of `terms`."""
     answer, *others = quotable(document.text)
     for _ in range(limit):
         said = f"{document.name} {answer}"
@@ -522,7 +523,7 @@ Question: {question}"""
 
 def generative(library: Library, model: BaseChatModel) -> Node[Found]:
     def answer(state: Found) -> Update:
-        """Asks the model, and finds out which documents it quoted."""
+        """Asks the model, and finds the documents that it quoted."""
         documents = [library.documents[name] for name in state["documents"]]
         prompt = PROMPT.format(
             documents="\n\n".join(f"# {document.name}\n{document.text}" for document in documents),
@@ -540,14 +541,14 @@ def generative(library: Library, model: BaseChatModel) -> Node[Found]:
 
 
 def holds(document: Document, answer: str) -> list[bool]:
-    """Per sentence of `answer`: whether it stands in `document`, word for word."""
+    """For each sentence of `answer`, True if `document` contains it word for word."""
     text = plain(document.text)
     return [plain(sentence) in text for sentence in sentences_of(answer)]
 
 
 def verifier(library: Library) -> Node[Draft]:
     def verify(state: Draft) -> Update:
-        """Looks every sentence up again, and whether the sources speak of what was asked at all."""
+        """Looks every sentence up again, and the question's terms in the sources."""
         sources = [library.documents[name] for name in state["sources"]]
         unsupported = [
             sentence
@@ -565,7 +566,7 @@ def respond(state: Verified) -> Update:
 
 
 def reflect(state: Rejected) -> Update:
-    """Rewrites the query around the terms of which the draft does not speak."""
+    """Rewrites the query around the terms that the draft does not mention."""
     rewrites = state.get("rewrites", 0) + 1
     draft = " ".join([*state["sources"], state["answer"]])
     return {
@@ -575,9 +576,8 @@ def reflect(state: Rejected) -> Update:
 
 
 def rewritten(terms: Mapping[str, float], missing: Sequence[str], rewrites: int) -> str:
-    """The next query: with other words for what is missing, then with words that begin alike,
-    then without what is not missing.
-    """
+    """The next query: first with synonyms of the missing terms, then with words of the same beginning,
+    then without the terms that were found."""
     others = [word for term in missing for group in alternatives(term) for word in group]
     beginnings = [f"{quoted(stem(term.lower())[:6])}*" for term in missing if len(term) > 3]
     queries = (
@@ -594,18 +594,18 @@ def any_of(words: Iterable[str]) -> str:
     return " OR ".join(quoted(word) for word in dict.fromkeys(map(str.lower, words)))
 
 
-# --- The governance: all that Arbiter is told -----------------------------------------------------
+# --- The governance: the rules for Arbiter --------------------------------------------------------
 
 
 class Support(NodeEvaluator):
-    """How much of the question a draft speaks of: the share of its terms, weighted."""
+    """The weighted share of the question's terms that a draft mentions."""
 
     def __init__(self, threshold: float = 0.7) -> None:
         super().__init__("support", target_instructions=[GENERATE])
         self.threshold = threshold
 
     def evaluate(self, history: History) -> EvaluationResult:
-        draft = history.entries[-1][-1]
+        draft = history.item
         text = " ".join([*draft.output_state["sources"], draft.output_state["answer"]])
         terms = draft.input_state["terms"]
         score = coverage(terms, text)
@@ -617,9 +617,10 @@ class Support(NodeEvaluator):
 
 
 class Grounded(NodeEvaluator):
-    """Whether VERIFY found every sentence, in sources that speak of what was asked.
+    """Passes if VERIFY found every sentence, in sources that mention the question's terms.
 
-    Durable: the checker below relies on it, so it is committed with what `verify` wrote.
+    It is durable, because the checker below relies on it: its result is committed with the writes of
+    `verify`.
     """
 
     def __init__(self, threshold: float = 0.55) -> None:
@@ -627,7 +628,7 @@ class Grounded(NodeEvaluator):
         self.threshold = threshold
 
     def evaluate(self, history: History) -> EvaluationResult:
-        verification = history.entries[-1][-1]
+        verification = history.item
         unsupported = verification.output_state["unsupported"]
         missing = verification.output_state["missing"]
         score = share_without(missing, verification.input_state["terms"])
@@ -651,7 +652,7 @@ def spoken_of(missing: Sequence[str], what: str) -> str:
 
 
 class VerifiedBeforeRespond(PolicyChecker):
-    """RESPOND may not run before a VERIFY of the newest draft that passed."""
+    """Denies RESPOND without a passed VERIFY of the newest draft."""
 
     def __init__(self) -> None:
         super().__init__("verified_before_respond", target_instructions=[RESPOND])
@@ -687,7 +688,7 @@ def build_arbiter() -> ArbiterOS:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one question. `state` is None when a policy refused the answer."""
+    """The outcome of one question. `state` is None if a policy refused the answer."""
 
     question: str
     state: State | None
@@ -716,7 +717,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def decisions(history: History) -> Table:
-    """What was decided on the way, one row a decision."""
+    """The decisions on the way, one row each."""
     table = Table.grid(padding=(0, 2))
     for item in history.items():
         if item.instruction is REFLECT:

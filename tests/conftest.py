@@ -1,15 +1,17 @@
-"""What test files share as fixtures, and what a run of them says at its end."""
+"""Fixtures shared by test files, and the summary at the end of a run."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, settings
 from langgraph.store.base import BaseStore
 
-from tests.memory_stores import (
+from tests.memory.memory_stores import (
     KINDS,
     NO_SERVER,
     KeywordEmbeddings,
@@ -19,6 +21,15 @@ from tests.memory_stores import (
     emptied,
     opened,
 )
+
+COMMON = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.register_profile("test", COMMON, max_examples=30, derandomize=True)
+settings.register_profile("stress-small", COMMON, max_examples=100, derandomize=True)
+settings.register_profile("stress-full", COMMON, max_examples=1000)
+STRESS = os.environ.get("ARBITER_STRESS")
+settings.load_profile(f"stress-{STRESS}" if STRESS else "test")
 
 Found = tuple[str | None, str]
 
@@ -76,6 +87,12 @@ def any_indexed_store(request: pytest.FixtureRequest, embeddings: KeywordEmbeddi
     """An empty store of each kind in turn, searched by the keywords of `embeddings`."""
     with opened(cast(Kind, request.param), url=_url(request), embeddings=embeddings) as store:
         yield store
+
+
+def pytest_collection_finish() -> None:
+    # Modules and tests live as long as the run: the collector need not look at them again and again.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

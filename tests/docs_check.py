@@ -1,11 +1,11 @@
-"""Runs the ```python blocks of README.md and docs/, so that no page shows what does not work.
+"""Runs the ```python blocks of README.md and docs/, so that every shown program works.
 
 Run by `make docs`, or with the pages to run: `python tests/docs_check.py docs/policies.md`.
 
 The blocks of a page run in order, as one program in an empty working folder; `await` may stand at
-the top level, as in a notebook. A block right after `<!-- not run: the reason -->` is left out.
-A block right after `<!-- file: policies/team.yaml -->` is that file, and is there before they run.
-What a line says that it prints, `print(x)  # 3`, it has to print.
+the top level, as in a notebook. A block right after `<!-- not run: the reason -->` is compiled only.
+A block right after `<!-- file: policies/team.yaml -->` is that file, and exists before they run.
+A comment with expected output, `print(x)  # 3`, must match the real output.
 """
 
 import ast
@@ -116,11 +116,12 @@ def run(page: Path) -> list[Block]:
         write_files(text)
         vars(module)["print"] = held_print(text.splitlines())
         for block in found:
-            if block.not_run is None:
-                try:
-                    run_block(block.compile(page), module, runner)
-                except (Exception, SystemExit) as error:
-                    raise page_error(page, block, error, printed.getvalue()) from error
+            try:
+                code = block.compile(page)  # also where it is not run: it is Python at least
+                if block.not_run is None:
+                    run_block(code, module, runner)
+            except (Exception, SystemExit) as error:
+                raise page_error(page, block, error, printed.getvalue()) from error
     return found
 
 
@@ -141,7 +142,7 @@ def run_block(code: CodeType, module: ModuleType, runner: asyncio.Runner) -> Non
 
 
 def held_print(lines: Sequence[str]) -> Callable[..., None]:
-    """A `print` that fails when its line of the page says that it prints something else."""
+    """A `print` that fails if its output differs from the comment on its line of the page."""
 
     def checked(*values: object, **options: Any) -> None:
         print(*values, **options)

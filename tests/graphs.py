@@ -1,7 +1,7 @@
-"""Graphs of every shape as factories, and what can be observed of a run, as data that compares.
+"""Graphs of every shape as factories, and the observations of a run, as data that compares.
 
-A run is observed twice, bare and governed, on two graphs from the same factory. What is random in LangGraph
-itself (uuids, times, addresses) is replaced by names in the order of appearance, so that who belongs to whom is
+A run is observed twice, bare and governed, on two graphs from the same factory. Random values of LangGraph
+itself (uuids, times, addresses) are replaced by names in the order of appearance, so that references are
 still compared.
 """
 
@@ -195,7 +195,7 @@ def builder(state: Any) -> Any:
 
 
 class EchoModel(BaseChatModel):
-    """Says what it was asked, word by word. With tools it first calls `lookup`."""
+    """Repeats its prompt word by word. With tools it first calls `lookup`."""
 
     with_tools: bool = False
 
@@ -247,7 +247,7 @@ def tool_call() -> AIMessage:
 
 
 class Worker:
-    """What every body of a node does: write to the stream, ask a model, return an update or fail."""
+    """The common work of all node bodies: write to the stream, ask a model, return an update or fail."""
 
     def __init__(self, label: str, *, fails: bool = False, leave: Callable[[Any], Any] = bare) -> None:
         self.label = label
@@ -628,7 +628,7 @@ _UNTOLD = frozenset({"serialized", "invocation_params", "options"})
 
 
 class Recorder(BaseCallbackHandler):
-    """Everything that a callback handler is told, in order."""
+    """All events that a callback handler receives, in order."""
 
     run_inline = True
 
@@ -713,7 +713,7 @@ def _options(entry: str) -> dict[str, Any]:
 
 @dataclass
 class Observed:
-    """What came of a run: its chunks or outputs, and the exception that ended it."""
+    """The observations of a run: its chunks or outputs, and the exception that ended it."""
 
     chunks: list[Any] = field(default_factory=list[Any])
     error: BaseException | None = None
@@ -770,7 +770,7 @@ def account(
     *,
     ordered: bool = True,
 ) -> dict[str, Any]:
-    """All that was observed, as data."""
+    """All observations as data."""
     names = Names(ordered=ordered)
     return {
         "error": names.plain(seen.error),
@@ -782,7 +782,7 @@ def account(
 
 
 def raw_checkpoints(saved: Sequence[Any], *, ordered: bool = True) -> list[Any]:
-    """What a checkpointer holds, writes that are pending included."""
+    """The content of a checkpointer, including pending writes."""
     return Names(ordered=ordered).listed(saved)
 
 

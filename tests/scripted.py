@@ -36,7 +36,7 @@ class Scripted(BaseChatModel):
         return len(self.asked)
 
     def prompt(self, call: int = -1) -> str:
-        """All that it was shown in that call."""
+        """Everything that the model saw in that call."""
         return "\n".join(str(message.text) for message in self.asked[call])
 
     def _generate(
@@ -59,7 +59,7 @@ class ScriptedTools(Scripted):
 
 
 class RefusesTools(ScriptedTools):
-    """A model whose class has tool calls and whose endpoint has not."""
+    """A model whose class supports tool calls and whose endpoint refuses them."""
 
     status: int = 400
 
@@ -71,7 +71,7 @@ class RefusesTools(ScriptedTools):
 
 
 class EndpointError(Exception):
-    """As the clients of OpenAI, Anthropic and Ollama raise it."""
+    """An error as the clients of OpenAI, Anthropic and Ollama raise it."""
 
     def __init__(self, status_code: int) -> None:
         super().__init__(f"status {status_code}")

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import pytest
+from hypothesis import settings
+from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, StateGraph, add_messages
 from typing_extensions import TypedDict
 
 from arbiter import (
@@ -24,6 +26,12 @@ from arbiter import (
     Verdict,
 )
 
+
+def examples(times: float, **options: Any) -> settings:
+    """For a property: so many times the examples of the profile (see `tests/conftest.py`)."""
+    return settings(max_examples=max(1, round(times * settings().max_examples)), **options)
+
+
 MODES = pytest.mark.parametrize("mode", ["sync", "async"])
 
 
@@ -31,6 +39,10 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
     amount: int
     score: float
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
 
 
 def run(app: Any, state: Any, config: Any = None, *, mode: str = "sync") -> Any:
@@ -41,7 +53,7 @@ def run(app: Any, state: Any, config: Any = None, *, mode: str = "sync") -> Any:
 
 
 class Spy:
-    """A node that writes its name to the log and remembers what it was given."""
+    """A node that writes its name to the log and keeps its inputs."""
 
     def __init__(self, name: str, **update: Any) -> None:
         self.__name__ = name
@@ -53,9 +65,9 @@ class Spy:
         return {"log": [self.__name__], **self.update}
 
 
-def chain(*nodes: Any, checkpointer: Any = None, extra: Sequence[Any] = ()) -> Any:
+def chain(*nodes: Any, state: Any = State, extra: Sequence[Any] = (), **options: Any) -> Any:
     """A compiled graph that runs `nodes` one after another; `extra` nodes are there, without edges to them."""
-    builder = StateGraph(State)
+    builder: Any = StateGraph(state)
     before = START
     for node in nodes:
         builder.add_node(node.__name__, node)
@@ -63,7 +75,27 @@ def chain(*nodes: Any, checkpointer: Any = None, extra: Sequence[Any] = ()) -> A
         before = node.__name__
     for node in extra:
         builder.add_node(node.__name__, node)
-    return builder.compile(checkpointer=checkpointer)
+    return builder.compile(**options)
+
+
+def add(arbiter_os: ArbiterOS, contract: Any) -> None:
+    """Register a contract of any kind."""
+    adders: dict[str, Any] = {
+        "checker": arbiter_os.add_policy_checker,
+        "router": arbiter_os.add_policy_router,
+        "evaluator": arbiter_os.add_evaluator,
+        "advisor": arbiter_os.add_advisor,
+        "gate": arbiter_os.add_correction_gate,
+    }
+    adders[contract.kind](contract)
+
+
+def governed(graph: Any, *contracts: Any, instructions: Any = None) -> tuple[ArbiterOS, Any]:
+    """An `ArbiterOS` with these contracts, and the graph that it governs."""
+    arbiter_os = ArbiterOS()
+    for contract in contracts:
+        add(arbiter_os, contract)
+    return arbiter_os, arbiter_os.govern(graph, instructions)
 
 
 class Check(PolicyChecker):
@@ -113,7 +145,8 @@ def allow(_: History) -> Verdict:
 
 @contextmanager
 def quick(seconds: float) -> Generator[None]:
-    """What is inside takes less CPU than that, or as many times more as this machine is slower than an ordinary one."""
+    """Fails if its block takes more CPU than that, scaled by how much slower this machine is than an
+    ordinary one."""
     slower = _slowness()
     begun = time.process_time()
     yield
@@ -131,6 +164,13 @@ def _slowness() -> float:
 
 _ORDINARY = 0.07
 """Seconds."""
+
+
+def question(paused: Any) -> dict[str, Any]:
+    """The question of a paused run."""
+    (asked,) = paused["__interrupt__"]
+    found: dict[str, Any] = asked.value
+    return found
 
 
 def statuses(arbiter_os: ArbiterOS) -> list[tuple[str, str]]:

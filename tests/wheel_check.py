@@ -37,7 +37,7 @@ print(*(rule.name for rule in arbiter_os.constitution.checkers))
 
 
 class WheelError(Exception):
-    """The wheel is not what it should be; the text says in what."""
+    """A defect of the wheel; the text describes it."""
 
 
 def build_wheel(folder: Path) -> Path:
@@ -86,7 +86,7 @@ def check_packs(package: Path) -> Iterator[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below `folder` by its relative path; nothing when there is no such folder."""
+    """Every file below `folder` by its relative path; empty if there is no such folder."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }

@@ -1,9 +1,9 @@
-"""What a rule may ask of a tool call's arguments, and how one argument is read in every way that a tool may read it.
+"""Conditions of a rule on a tool call's arguments, and all the ways in which a tool may read one argument.
 
-A text can be understood in several ways: as it was sent, or in its normalised form (Unicode NFKC, without control
-and zero-width characters); a path also decoded, expanded, with the other kind of slash. A rule that allows must hold
-for all of them, a rule that denies need hold for one only. What cannot be looked at raises `UnclearError`: it is
-never allowed, and always denied.
+A text can be understood in several ways: as it was sent, or in its normalised form (Unicode NFKC, without
+control and zero-width characters); a path also decoded, expanded, or with the other kind of slash. A rule
+that allows must hold for all of them, a rule that denies for at least one. A value that cannot be read raises
+`UnclearError`: it is never allowed, and always denied.
 """
 
 from __future__ import annotations
@@ -22,44 +22,52 @@ from urllib.parse import unquote
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 from pydantic_core import SchemaError, ValidationError
 
+from arbiter._values.parameters import Param
+from arbiter._values.states import as_state
 from arbiter.errors import ParameterError
-from arbiter.states import as_state
 
 Test = Callable[[Any, bool], bool]
-"""Whether a value is as asked: in every reading of it if the second argument is true, else in one of them."""
+"""Tests a value: for every reading of it if the second argument is true, else for at least one."""
 
 
 class UnclearError(Exception):
-    """A value that a rule cannot be held against. Says what is wrong with it."""
+    """A value that cannot be compared with a rule. The message describes the mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentRule:
-    """What one argument of a tool call must be. What is given must all hold.
+    """The conditions on one argument of a tool call. All given conditions must hold.
 
-    `matches` is a regular expression (of the linear-time kind: no look-around, no back references): the whole text
-    must match where a rule allows, any part of it where a rule denies. `under` is a folder, as an absolute path or
-    from `~`: the argument is a path to it or into it once links, `..`, `~`, `file:` URLs, percent-encoding and
-    backslashes are resolved. `max_length` counts characters of a text, or entries of a list or mapping.
-    `equals` and `one_of` tell a text from a number; a number as text is not a number.
+    `matches` is a regular expression (of the linear-time kind: no look-around, no back references): it must
+    match the whole text in a rule that allows, and any part of it in a rule that denies. `under` is a folder,
+    as an absolute path or from `~`: the argument must be a path to it or into it after links, `..`, `~`,
+    `file:` URLs, percent-encoding and backslashes are resolved. `max_length` counts characters of a text, or
+    entries of a list or mapping. `equals` and `one_of` distinguish texts from numbers.
     """
 
-    equals: str | int | float | bool | None = None
-    one_of: Sequence[str | int | float | bool] | None = None
-    matches: str | None = None
-    under: str | None = None
-    max_length: int | None = None
-    at_most: float | None = None
-    at_least: float | None = None
+    equals: Annotated[
+        str | int | float | bool | None, Param("the value; the text `5` is not the number 5")
+    ] = None
+    one_of: Annotated[Sequence[str | int | float | bool] | None, Param("one of these values")] = None
+    matches: Annotated[
+        str | None,
+        Param("a regular expression: the whole text where a rule allows, any part where it denies"),
+    ] = None
+    under: Annotated[str | None, Param("a path to this folder or into it; absolute, or from `~`")] = None
+    max_length: Annotated[
+        int | None, Param("the most characters of a text, or entries of a list or mapping")
+    ] = None
+    at_most: Annotated[float | None, Param("the highest number")] = None
+    at_least: Annotated[float | None, Param("the lowest number")] = None
 
 
 ASKS = tuple(field.name for field in fields(ArgumentRule))
 
 
 def tests_of(rule: ArgumentRule, owner: str, path: str) -> Iterator[tuple[str, Test]]:
-    """What the rule asks, one by one: in words that follow "argument 'x'", and as a test.
+    """Each condition of the rule as words that follow "argument 'x'", and as a test.
 
-    Raises `ParameterError` where it asks nothing, or something that cannot be.
+    Raises `ParameterError` if the rule has no condition, or an impossible one.
     """
     asked = {name: value for name in ASKS if (value := getattr(rule, name)) is not None}
     if not asked:
@@ -75,13 +83,13 @@ def tests_of(rule: ArgumentRule, owner: str, path: str) -> Iterator[tuple[str, T
 
 _MAX_DEPTH = 32
 _JSON_DEPTH = 4
-"""How many times JSON may be wrapped in JSON."""
+"""The number of times that JSON may be wrapped in JSON."""
 _CLEANED = ("Cc", "Cf")
 _KEPT = "\t\n\r"
 
 
 def normalised(text: str) -> str:
-    """NFKC, without control characters (but tab and line ends) and without zero-width and direction marks."""
+    """NFKC, without control characters (except tab and line ends) and without zero-width and direction marks."""
     if text.isascii() and text.isprintable():
         return text
     kept = "".join(c for c in text if c in _KEPT or unicodedata.category(c) not in _CLEANED)
@@ -89,14 +97,14 @@ def normalised(text: str) -> str:
 
 
 def canonical(text: str) -> str:
-    """NFC: what Unicode calls the same text is the same."""
+    """NFC, so that texts which Unicode calls the same are equal."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def readings(value: object) -> tuple[Any, ...]:
-    """A value as it was sent and as it is normalised, as plain data; one of them if they are the same.
+    """A value as it was sent and in its normalised form, as plain data; one of them if they are equal.
 
-    A text that is JSON of an object is that object.
+    A text that is a JSON object is read as that object.
     """
     sent = _read(value, canonical, 0, _JSON_DEPTH)
     clean = _read(value, normalised, 0, _JSON_DEPTH)
@@ -127,15 +135,17 @@ def _read(value: Any, spell: Callable[[str], str], depth: int, unwraps: int) -> 
         return {name: _read(part, spell, depth + 1, unwraps) for name, part in named.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_read(part, spell, depth + 1, unwraps) for part in parts]
-    raise UnclearError(f"is a {type(value).__name__}, which no rule can look at")
+    raise UnclearError(f"is a {type(value).__name__}, which no rule can read")
 
 
 def by_name(value: Mapping[Any, Any], spell: Callable[[str], str] = normalised) -> dict[str, Any]:
-    """The entries of a mapping by their names, spelled one way. Two that become the same are unclear."""
+    """The entries of a mapping by their names, in one spelling. Raises `UnclearError` if two names become the
+    same.
+    """
     found: dict[str, Any] = {}
     for key, part in value.items():
         if not isinstance(key, str):
-            raise UnclearError(f"has the key {key!r}, which is no text")
+            raise UnclearError(f"has the key {key!r}, which is not a text")
         name = spell(_encodable(key))
         if name in found:
             raise UnclearError(f"has the key {name!r} twice")
@@ -158,7 +168,7 @@ def _encodable(text: str) -> str:
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
-    """The object that a text is JSON of, also as JSON of that JSON; None for any other text."""
+    """The object in a JSON text, even if it is wrapped in further JSON texts; None for any other text."""
     for _ in range(_JSON_DEPTH):
         stripped = text.strip()
         if stripped[:1] not in ("{", '"'):
@@ -176,7 +186,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # One parser takes the first, another the last: what the tool takes cannot be known.
+    # One parser takes the first, another the last, so the tool's reading is unknown.
     found = dict(pairs)
     if len(found) != len(pairs):
         raise UnclearError("is JSON with a key that comes twice")
@@ -190,10 +200,11 @@ _FLAGS = {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}
 
 
 def coerced(reading: Mapping[str, Any], texts: Collection[str], *, flags: bool) -> Iterator[dict[str, Any]]:
-    """A reading of arguments in every way in which a tool may take texts for numbers; the first is the reading itself.
+    """A reading of arguments in every way in which a tool may convert texts to numbers; the first is the
+    reading itself.
 
-    With `flags` also texts and numbers for true and false. `texts` are the arguments that are texts for sure. All
-    parts of a list are taken in one way.
+    With `flags`, texts and numbers are also converted to true and false. `texts` are the arguments that are
+    certainly texts. All parts of a list are converted alike.
     """
     named = {name: [part] if name in texts else _coercions(part, flags) for name, part in reading.items()}
     return iter(_combined(named))
@@ -241,10 +252,12 @@ _MAX_SPELLINGS = 64
 
 
 def locations(path: Any) -> tuple[set[str], set[str]]:
-    """Where a path can lead, with links followed; and the same before links are followed. Absolute paths."""
+    """The places to which a path can lead with links followed, and the same before links are followed.
+    Absolute paths.
+    """
     path = _path_as_text(path)
     if not isinstance(path, str):
-        raise UnclearError("is no path")
+        raise UnclearError("is not a path")
     spelled = {text for text in _spellings(_encodable(path)) if not _is_file_url(text)}
     try:
         real = {_absolute(os.path.realpath(text)) for text in spelled}
@@ -254,18 +267,18 @@ def locations(path: Any) -> tuple[set[str], set[str]]:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or in it; both are absolute."""
+    """True if `path` is `folder` or inside it; both are absolute."""
     return path == folder or path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
 def _absolute(path: str) -> str:
     found = os.path.normcase(os.path.abspath(path))
-    # POSIX keeps two slashes in front, which Linux reads as one.
+    # POSIX keeps two leading slashes, which Linux reads as one.
     return found[1:] if found.startswith("//") else found
 
 
 def _spellings(path: str) -> set[str]:
-    """Every text that a tool may take the path for: each respelling of each of them."""
+    """Every text as which a tool may read the path, including respellings of respellings."""
     found: set[str] = set()
     waiting = [path]
     while waiting:
@@ -285,10 +298,10 @@ def _refuse_unclear(text: str) -> None:
         raise UnclearError("is an empty path")
     if any(unicodedata.category(c) == "Cc" for c in text):
         raise UnclearError("is a path with a control character")
-    # A scheme, a drive, a stream of a file: each would be read elsewhere as another place than here.
+    # A scheme, a drive, a stream of a file: other systems would read each as another place.
     if ":" in text.replace("\\", "/").partition("/")[0] and not _is_file_url(text):
         raise UnclearError("is a URL or names a drive")
-    # From here `..` leads elsewhere for a tool that takes the URL for a relative path.
+    # For a tool that takes the URL for a relative path, `..` leads to another place.
     if _is_file_url(text) and ".." in text.replace("\\", "/").split("/"):
         raise UnclearError("is a URL with '..'")
 
@@ -317,11 +330,11 @@ def _percent_decoded(text: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise UnclearError("has percent-encoding that is no UTF-8") from None
+        raise UnclearError("has percent-encoding that is not UTF-8") from None
 
 
 def _trimmed(text: str) -> str:
-    """Without blanks around each part, which some systems ignore."""
+    """The path without blanks around each part, which some systems ignore."""
     return "/".join(part.strip() for part in text.split("/"))
 
 
@@ -334,7 +347,7 @@ _RESPELLINGS: tuple[Callable[[str], str], ...] = (
     os.path.expanduser,
     os.path.expandvars,
     _trimmed,
-    # A tool may take away `..` before links are followed, or after.
+    # A tool may resolve `..` before links are followed, or after.
     lambda text: text if _is_file_url(text) else os.path.normpath(text),
 )
 
@@ -381,7 +394,7 @@ def _one_of(wanted: Any) -> tuple[str, Test]:
         by_kind.setdefault(_kind(value), set()).update(spelled)
 
     def test(value: Any, _: bool) -> bool:
-        # A tool may take the text '5' for the number 5: of another kind is not the same as different.
+        # A tool may read the text '5' as the number 5, so a value of another kind may still be equal.
         if (candidates := by_kind.get(_kind(value))) is None:
             raise UnclearError(f"is {_kind(value)}; expected {' or '.join(by_kind)}")
         return value in candidates
@@ -414,7 +427,7 @@ def _matches(pattern: Any) -> tuple[str, Test]:
 
 
 def _regex(pattern: str) -> TypeAdapter[str]:
-    # pydantic's engine is Rust's, which takes linear time for any pattern; Python's own does not.
+    # pydantic uses Rust's engine, which takes linear time for any pattern; Python's own does not.
     return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
 
 
@@ -426,7 +439,7 @@ def _under(folder: Any) -> tuple[str, Test]:
 
     def test(value: Any, every: bool) -> bool:
         real, before = locations(value)
-        # Looked up each time: the folder may be made, or become a link, later.
+        # Resolved each time, because the folder may be created, or become a link, later.
         target = _absolute(os.path.realpath(expanded))
         found = [is_inside(path, target) for path in real]
         if every:

@@ -1,4 +1,6 @@
-"""What a tool gets of the arguments that it is called with: after its own schema, with its aliases and defaults."""
+"""The arguments that a tool's function gets for a call: after the tool's own schema, with its aliases and
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ from arbiter.checkers._arguments import UnclearError, normalised
 
 _SHOWN = 80
 _HANDED = ("run_manager", "callbacks", "config")
-"""What LangChain hands to a tool's function itself."""
+"""Parameters that LangChain itself passes to a tool's function."""
 _VARIADIC = {"args", "kwargs"}
-"""Fields that a schema has for the `*args` and `**kwargs` of a function."""
+"""Fields of a schema for the `*args` and `**kwargs` of a function."""
 
 
 def received(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the tool's function gets of these arguments, by the names of its parameters; None where its schema refuses
-    them, so that the function does not run, and where there is no schema.
+    """The arguments that the tool's function gets, by the names of its parameters.
 
-    What is injected is not part of it. Raises `UnclearError` for an argument that the tool does not have.
+    None if the tool's schema rejects them, so that the function does not run, or if there is no schema.
+    Injected arguments are left out. Raises `UnclearError` for an argument that the tool does not have.
     """
     schema: Any = getattr(tool, "args_schema", None)
     if schema is None:
@@ -35,7 +37,7 @@ def received(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def refuse_alike(given: Iterable[Any], looked_at: Collection[str]) -> None:
-    """Refuse names that a tool may take for an argument that is looked at, where the tool is not known."""
+    """Raise `UnclearError` for names that an unknown tool may take for one of the checked arguments."""
     alike = {_alike(name): name for name in looked_at}
     for name in given:
         if name not in looked_at and (meant := alike.get(_alike(name))) is not None:
@@ -64,7 +66,9 @@ def _by_json_schema(schema: Mapping[str, Any], given: Mapping[str, Any]) -> Mapp
 
 
 def _by_signature(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A tool without a schema calls its function with what it is given, or, one of a single input, with the value."""
+    """The arguments of a tool without a schema, which calls its function with them, or with the value of a
+    single input.
+    """
     if getattr(tool, "func", None) is not None or getattr(tool, "coroutine", None) is not None:
         return None
     try:
@@ -79,7 +83,7 @@ def _by_signature(tool: Any, given: Mapping[str, Any]) -> Mapping[str, Any] | No
 
 
 class _Reader:
-    """How one schema reads arguments."""
+    """Reads arguments by one schema."""
 
     def __init__(self, tool: Any, schema: type[BaseModel]) -> None:
         fields = schema.model_fields
@@ -100,7 +104,7 @@ class _Reader:
             made = self.model.model_validate(own)
         except ValidationError as exc:
             if self.injected and any(not error["loc"] for error in exc.errors(include_input=False)):
-                raise UnclearError("does not fit the tool without what is injected") from None
+                raise UnclearError("does not fit the tool without its injected arguments") from None
             return None
         provided = made.model_fields_set
         names = [*self.model.model_fields, *(made.model_extra or ())]
@@ -131,7 +135,7 @@ def _aliases(field: Any) -> Iterator[str]:
 
 
 def _copied(value: Any) -> Any:
-    """The same data in containers of its own: a validator may change what it is given."""
+    """The same data in new containers, because a validator may change its argument."""
     parts: Any = value
     if type(value) is dict:
         return {key: _copied(part) for key, part in parts.items()}

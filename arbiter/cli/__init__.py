@@ -1,5 +1,5 @@
 """The command `arbiter`: lint, schema, init, run, explain."""
 
-from arbiter.cli.app import main
+from arbiter.cli._app import main
 
 __all__ = ["main"]

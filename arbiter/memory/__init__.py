@@ -7,19 +7,21 @@
 See docs/memory.md, and docs/design/memory.md for the shape.
 """
 
-from arbiter.memory.answers import StructuredOutcome
-from arbiter.memory.characters import Character
-from arbiter.memory.context import BudgetSpentError, EvalContext, NotAvailableError
-from arbiter.memory.cycle import EvaluationCycle
-from arbiter.memory.embeddings import LocalEmbeddings
-from arbiter.memory.entities import Entity
-from arbiter.memory.evaluators import (
+from arbiter.memory._characters import Character
+from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
+from arbiter.memory._cycle import EvaluationCycle
+from arbiter.memory._embeddings import LocalEmbeddings
+from arbiter.memory._entities import Entity
+from arbiter.memory._evaluators import (
     CognitiveEvaluator,
     EvaluationExample,
     ExampleMessage,
     HandlerOutcome,
     evaluator,
 )
+from arbiter.memory._recollection import Memory
+from arbiter.memory._records import Fact, Goal, Objective, Relationship, Thought
+from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Claim, FactEvaluator, FactRules
 from arbiter.memory.goals import GoalEvaluator
 from arbiter.memory.providers import (
@@ -33,12 +35,10 @@ from arbiter.memory.providers import (
     TimeProvider,
     TrustProvider,
 )
-from arbiter.memory.recollection import Memory
-from arbiter.memory.records import Fact, Goal, Objective, Relationship, Thought
 from arbiter.memory.reflection import ReflectionEvaluator
 from arbiter.memory.stores import MemoryStore
-from arbiter.memory.stores.advisory import postgres_locks
-from arbiter.memory.stores.opening import open_store
+from arbiter.memory.stores._advisory import postgres_locks
+from arbiter.memory.stores._opening import open_store
 from arbiter.memory.trust import TrustEvaluator
 
 __all__ = [

@@ -23,7 +23,8 @@ _F = np.float32
 
 
 class MiniLM:
-    """A folder with `config.json`, `tokenizer.json` and `model.safetensors`, loaded. Can be used by several threads."""
+    """The model in a folder with `config.json`, `tokenizer.json` and `model.safetensors`. Safe to share
+    between threads."""
 
     def __init__(self, folder: Path) -> None:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -38,9 +39,9 @@ class MiniLM:
         self._tokenizer = tokenizer
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector of length 1 for each text. Of a text longer than 256 tokens, the beginning counts."""
+        """A vector of length 1 for each text, in order. Texts are cut after 256 tokens."""
         tokens = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
-        # Only texts of the same length are calculated together, so that nothing has to be padded and masked.
+        # A batch has texts of one length only, so that no padding and no mask is needed.
         order = sorted(range(len(tokens)), key=lambda at: len(tokens[at]))
         vectors: dict[int, list[float]] = {}
         while order:
@@ -97,7 +98,7 @@ def _softmax(scores: Array) -> Array:
 
 
 def _gelu(x: Array) -> Array:
-    # numpy has no error function. Abramowitz and Stegun 7.1.26 is right to 1.5e-7, as much as float32 has.
+    # numpy has no error function. Abramowitz and Stegun 7.1.26 is accurate to 1.5e-7, the precision of float32.
     scaled = np.abs(x) * _F(1 / sqrt(2))
     t = _F(1) / (_F(1) + _F(0.3275911) * scaled)
     series = np.full_like(t, 1.061405429)

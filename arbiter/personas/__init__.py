@@ -1,29 +1,29 @@
-"""Personas: how far an agent is from its character, measured while it runs.
+"""Personas: measure how well an agent keeps its character while it runs.
 
     texts ─▶ trajectories ─▶ propositions ─▶ engine (judges) ─▶ scorers ─▶ evaluators
                                                 └─▶ gate, interventions, repetition
 
-A `Proposition` is a claim about behaviour. The `PropositionEngine` has a `Judge` score it from 0 to 9; five scorers
-put the scores of a dimension together; and each dimension is also a `NodeEvaluator` of a governed graph. See
-docs/personas.md.
+A `Proposition` is a claim about behaviour. The `PropositionEngine` lets a `Judge` score it from 0 to 9; five
+scorers combine the scores of a dimension; and each dimension is also a `NodeEvaluator` for a governed graph.
+See docs/personas.md.
 """
 
-from arbiter.personas.answers import round_half_up
-from arbiter.personas.characters import Persona
-from arbiter.personas.config import GateConfig
-from arbiter.personas.conversation import Cast
-from arbiter.personas.engine import Judgements, JudgeResult, PropositionEngine, Target
-from arbiter.personas.evaluators import (
+from arbiter.personas._answers import round_half_up
+from arbiter.personas._characters import Persona
+from arbiter.personas._config import GateConfig
+from arbiter.personas._conversation import Cast
+from arbiter.personas._engine import Judgements, JudgeResult, PropositionEngine
+from arbiter.personas._evaluators import (
     AdherenceEvaluator,
     ConvergenceEvaluator,
     FluencyEvaluator,
     IdeasQuantityEvaluator,
     SelfConsistencyEvaluator,
 )
-from arbiter.personas.gate import PersonaGate
-from arbiter.personas.gated import Attempt, DimensionCheck, DimensionStatistics, GatedAction, GateStatistics
-from arbiter.personas.interventions import Intervened, Intervention, InterventionBatch
-from arbiter.personas.judges import (
+from arbiter.personas._gate import PersonaGate
+from arbiter.personas._gated import Attempt, DimensionCheck, DimensionStatistics, GatedAction, GateStatistics
+from arbiter.personas._interventions import Intervened, Intervention, InterventionBatch
+from arbiter.personas._judges import (
     ChatJudge,
     Judge,
     JudgeReply,
@@ -32,8 +32,8 @@ from arbiter.personas.judges import (
     RecordingError,
     RecordingJudge,
 )
-from arbiter.personas.nudges import anti_convergence, variety
-from arbiter.personas.propositions import (
+from arbiter.personas._nudges import anti_convergence, variety
+from arbiter.personas._propositions import (
     Proposition,
     PropositionSet,
     PropositionWarning,
@@ -41,8 +41,8 @@ from arbiter.personas.propositions import (
     load_propositions,
     requires_action_type,
 )
-from arbiter.personas.repetition import RepetitionSuppressor, repeated_phrases
-from arbiter.personas.scorers import (
+from arbiter.personas._repetition import RepetitionSuppressor, repeated_phrases
+from arbiter.personas._scorers import (
     AdherenceScorer,
     ConsistencyScorer,
     ConvergenceScorer,
@@ -53,7 +53,8 @@ from arbiter.personas.scorers import (
     overall_score,
     weighted_mean,
 )
-from arbiter.personas.texts import (
+from arbiter.personas._targets import Target
+from arbiter.personas._texts import (
     average_sentence_length,
     jaccard,
     ngrams,
@@ -65,7 +66,7 @@ from arbiter.personas.texts import (
     unique_ratio,
     vocabulary_similarity,
 )
-from arbiter.personas.trajectories import Event, Trajectory, window
+from arbiter.personas._trajectories import Event, Trajectory, window
 
 __all__ = [
     "AdherenceEvaluator",

@@ -1,7 +1,7 @@
 """Built-in policy routers."""
 
-from arbiter.routers.errors import ErrorRouter
-from arbiter.routers.escalation import EscalationRouter
-from arbiter.routers.quality import EvaluationRouter, MetricThresholdPolicyRouter
+from arbiter.routers._errors import ErrorRouter
+from arbiter.routers._escalation import EscalationRouter
+from arbiter.routers._quality import EvaluationRouter, MetricThresholdPolicyRouter
 
 __all__ = ["ErrorRouter", "EscalationRouter", "EvaluationRouter", "MetricThresholdPolicyRouter"]

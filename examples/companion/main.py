@@ -1,10 +1,11 @@
-"""A companion that remembers Ada from one conversation to the next, and forgets what she wants forgotten.
+"""A companion that remembers Ada from one conversation to the next, and forgets on her request.
 
     python examples/companion/main.py [--model openai:gpt-5-mini] [--embeddings] [--store memory.db]
 
-Three threads of one user. In the first it learns, in the second it corrects itself, in the third, whose messages it
-has never seen, it answers from memory; and when it is told to forget, it does. In the end it prints what it knows, how
-sure it is, and where it has it from. Without `--model` everything is played from a script.
+Three threads of one user. In the first the companion learns, in the second it corrects itself, and in the
+third, whose messages it has never seen, it answers from memory; on request it forgets. At the end the script
+prints the known facts, their confidence and their sources. Without `--model` everything is played from a
+script.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from arbiter.memory import (
 from arbiter.models import model_of
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/companion/main.py`, from wherever
+sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/companion/main.py`, from any folder
 
 from examples.companion.script import STORY, Listener, Talker  # noqa: E402
 
@@ -50,7 +51,7 @@ STEPS = ("find a flat", "tell the neighbours")
 
 
 class Companion:
-    """A chat agent whose graph knows nothing of memory, and what governs it."""
+    """A chat agent whose graph knows nothing of memory, and its governance."""
 
     def __init__(self, store: BaseStore, model: str | None = None) -> None:
         talker: Any = Talker()
@@ -65,7 +66,7 @@ class Companion:
         self.cycle = EvaluationCycle(
             store=store,
             evaluator_model=listener,
-            conversation_length=4,  # so that two messages are enough to learn from
+            conversation_length=4,  # so that two unread messages are enough for the fact evaluator
             agent_id="juniper",
             character=Character("Juniper", bio=["Juniper likes to hear what is new."]),
         )
@@ -78,13 +79,13 @@ class Companion:
         self.app: Any = self.arbiter_os.govern(graph.compile(checkpointer=InMemorySaver()), {"talk": RESPOND})
 
     def say(self, text: str, thread: str) -> AIMessage:
-        """What the companion answers in that thread."""
+        """The companion's answer in that thread."""
         config: RunnableConfig = {"configurable": {"thread_id": thread, "user_id": USER}}
         answer: AIMessage = self.app.invoke({"messages": [HumanMessage(text)]}, config)["messages"][-1]
         return answer
 
     def learned(self) -> str:
-        """What came of the last turn, in one line; "" if nothing did."""
+        """The evaluators' findings in the last turn, in one line; "" if there are none."""
         item = self.arbiter_os.history.last(node="talk")
         if item is None:
             return ""

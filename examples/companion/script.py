@@ -1,5 +1,8 @@
-"""What Ada says, and models that play along: one that talks, and answers from its notes alone; one that listens, and
-finds in Ada's words what the script says is in them. They need no network; `--model` takes a real one instead."""
+"""Ada's lines, and scripted models that need no network; `--model` replaces them by a real one.
+
+One model talks, and answers only from its notes. One listens, and finds in Ada's words the claims that the
+script lists.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 
 class Conversation(NamedTuple):
-    """One thread: its name, and what Ada says in it."""
+    """One thread: its name, and Ada's lines in it."""
 
     thread: str
     lines: tuple[str, ...]
@@ -58,7 +61,7 @@ HEARD: dict[str, tuple[dict[str, Any], ...]] = {
     "Pixel came along, my cat": ({"claim": "Ada has a cat called Pixel", "type": "fact"},),
     "I am thinking of quitting": ({"claim": "Ada wants to quit her job", "type": "status"},),
 }
-"""What is in Ada's words. The last is never found, because nobody shows those words to the one that listens."""
+"""The claims in Ada's words. The last one is never found, because its message is never shown to the listener."""
 
 COMPARED = {("Ada lives in Seattle", "Ada lives in Portland"): "supersedes"}
 THOUGHTS = ("Ada shares what is new in her life. I can ask how the move went.",)
@@ -89,7 +92,7 @@ class _Player(BaseChatModel):
 
 
 class Talker(_Player):
-    """Answers questions from the notes that it is given with the conversation, and from nothing else."""
+    """Answers questions only from the notes that it receives with the conversation."""
 
     def answer(self, messages: list[BaseMessage]) -> str:
         notes = "\n".join(str(message.text) for message in messages if message.type == "system")
@@ -102,7 +105,7 @@ class Talker(_Player):
 
 
 class Listener(_Player):
-    """Answers what evaluators ask about a conversation."""
+    """Answers the evaluators' questions about a conversation."""
 
     def answer(self, messages: list[BaseMessage]) -> str:
         prompt = "\n".join(str(message.text) for message in messages)

@@ -1,4 +1,4 @@
-"""Who works in the ferry office: three characters, and what is corrected of each."""
+"""The staff of the ferry office: three characters, and their corrections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STRICT = GateConfig(
     variety_intervention_enabled=True,
     variety_message_threshold=3,
 )
-# Pell may come back to a saying; when it becomes a habit, he is told which one.
+# Pell may repeat a saying; once it becomes a habit, the suppressor asks him to avoid it.
 PATIENT = GateConfig(
     gate_adherence_enabled=True,
     anti_convergence_enabled=True,

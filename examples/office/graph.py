@@ -1,4 +1,5 @@
-"""A conversation as a graph: a topic, then round after round of three characters. It knows nothing of Arbiter."""
+"""A conversation as a graph: a topic, then round after round of three characters. It knows nothing of
+Arbiter."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def speaking(persona: Persona, model: Any, *, last: bool) -> Any:
     def speak(state: State) -> State:
         given = state.get("messages", [])
         for message in given:
-            if isinstance(message, SystemMessage):  # what it is told for this call alone
+            if isinstance(message, SystemMessage):  # advice for this call only
                 get_stream_writer()({"agent": persona.name, "told": str(message.text)})
         answer = model.invoke([SystemMessage(f"You are {persona.name}. {persona.text}"), *given])
         said: State = {"messages": [AIMessage(str(answer.text), name=persona.name)]}

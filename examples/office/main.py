@@ -2,9 +2,9 @@
 
     python examples/office/main.py [--model openai:gpt-5-mini] [--rounds 4]
 
-Shows, as it happens, what each says, how each draft was scored and corrected, what each was told for one call, and how
-distinct the voices are after a round. Without `--model` it plays a script in which Marta drifts, Bright repeats
-himself, Pell gets a habit, and all three end up agreeing.
+Shows each message as it happens, the scores and corrections of its drafts, the advice for single calls, and
+how distinct the voices are after a round. Without `--model` it plays a script in which Marta drifts, Bright
+repeats himself, Pell gets a habit, and all three end up agreeing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from arbiter.personas import (
 )
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/office/main.py`, from wherever
+sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/office/main.py`, from any folder
 
 from examples.office.cast import BRIGHT, CAST, SETTINGS, STRICT  # noqa: E402
 from examples.office.graph import build  # noqa: E402
@@ -42,7 +42,7 @@ SPEAKERS = [persona.id for persona in CAST]
 
 
 class Office:
-    """The governed conversation, and what governs it."""
+    """The governed conversation, and its governance."""
 
     def __init__(self, model: str | None = None, rounds: int = 4) -> None:
         players: Any = Players()
@@ -76,7 +76,7 @@ class Office:
 
 
 def told(agent: str, text: str) -> Table:
-    """What an agent is told for one call."""
+    """The advice that an agent receives for one call."""
     table = Table(f"to {agent} alone", style="magenta", header_style="magenta")
     table.add_row(Text(text))
     return table
@@ -100,7 +100,7 @@ def drafts_of(action: GatedAction) -> Table:
 
 
 def voices_of(result: EvaluationResult, redirected_to: str | None) -> Table:
-    """How distinct the voices of a round were, with the words that two of them share."""
+    """The distinctness of the voices in a round, with the words that two of them share."""
     pairs: dict[str, float] = result.metadata["evidence"]
     table = Table("voices", *pairs, "on to", title="The round", style="cyan")
     shares = (f"{share:.0%}" for share in pairs.values())
@@ -109,7 +109,7 @@ def voices_of(result: EvaluationResult, redirected_to: str | None) -> Table:
 
 
 def summary(office: Office) -> Table:
-    """What the gate did, by character."""
+    """The gate's statistics by character."""
     table = Table("", "actions", "passed at once", "after a retry", "forced", "similar", title="The gate")
     for persona in CAST:
         found = office.gate.statistics(persona.name)

@@ -1,5 +1,7 @@
-"""Models that play the office by a script: one that speaks for the characters and drifts, repeats and converges on cue,
-and one that judges. They need no network; `--model` takes real ones instead."""
+"""Scripted models of the office, which need no network; `--model` replaces them by real ones.
+
+One speaks for the characters and drifts, repeats and converges on cue; one judges.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ TOKENS = UsageMetadata(input_tokens=400, output_tokens=30, total_tokens=430)
 
 
 class Line(NamedTuple):
-    """What a character says; after feedback on a draft; and with a thought in its mind."""
+    """A character's message; its text after feedback on a draft; and its text with a thought in mind."""
 
     draft: str
     again: str = ""
@@ -67,7 +69,8 @@ LINES: dict[str, tuple[Line, ...]] = {
 
 
 class Players(BaseChatModel):
-    """Speaks for whoever its first system message says it is, by how often that one has spoken."""
+    """Speaks for the character named in the first system message, by the number of that character's
+    earlier messages."""
 
     @property
     def _llm_type(self) -> str:
@@ -88,7 +91,7 @@ class Players(BaseChatModel):
 
 
 class Critic:
-    """Finds what the script has put there to be found."""
+    """Finds the flaws that the script contains."""
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         prompt = "\n".join(str(message.text) for message in request.messages)
@@ -96,7 +99,7 @@ class Critic:
         lines = [text for name, text in lines if name != "Host" and not text.startswith("[THINK]")]
         alike = len(lines) >= 3 and all("lovely" in text for text in lines[-3:])
         if request.purpose == "check":
-            if request.propositions == ("textual",):  # of one agent: whether it has run dry
+            if request.propositions == ("textual",):  # about one agent: has it run out of ideas
                 alike = bool(lines) and "lovely" in lines[-1]
             reasoning = "all of it is lovely" if alike else "they differ"
             value: dict[str, Any] = {"result": alike, "reasoning": reasoning}

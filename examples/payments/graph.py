@@ -1,4 +1,4 @@
-"""A graph that pays invoices. It knows nothing of Arbiter: what it may do is in the three folders beside it."""
+"""A graph that pays invoices. It knows nothing of Arbiter: its rules are in the three folders next to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def match(state: Any) -> State:
 
 
 def memo(state: Any) -> State:
-    """Writes the text of the payment. Stands for a model that gets better, and then worse, when it is asked again."""
+    """Writes the text of the payment. It stands for a model that gets better, and then worse, when it is
+    asked again."""
     attempt = state.get("attempt", 0)
     vendor, invoice = str(state["vendor"]), str(state["invoice"])
     texts = [f"Payment to {vendor}", f"Payment to {vendor} for invoice {invoice}", "Payment as discussed"]
@@ -71,7 +72,7 @@ def size(state: Any) -> str:
 
 
 def build(*, express: bool = False) -> Any:
-    """The graph. `express` is the shortcut somebody once proposed: small invoices are not matched."""
+    """The graph. `express` is a shortcut that was once proposed: it skips the match of small invoices."""
     builder = StateGraph(State)
     for node in (load, match, memo, reflect, pay, receipt):
         builder.add_node(node.__name__, node)

@@ -1,10 +1,10 @@
-"""Paying invoices by a constitution of three files.
+"""Payment of invoices under a constitution of three files.
 
     python examples/payments/main.py
 
-Shows a payment with a memo that is sent back twice and ends with its best attempt, a denial by a condition, one for an
-invoice that matches no order, an approval that is edited and checked again, a budget that runs out, and what the
-linter says of a shortcut.
+Shows a payment with a memo that is sent back twice and ends with its best attempt, a denial by a condition, a
+denial of an invoice that matches no order, an approval that is edited and checked again, a budget that runs
+out, and the linter's report on a shortcut.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.text import Text
 
 from arbiter import ArbiterOS, PolicyViolationError
-from arbiter.linting.table import table
+from arbiter.linting._table import table
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/payments/main.py`, from wherever
+sys.path.insert(0, str(HERE.parent.parent))  # for `python examples/payments/main.py`, from any folder
 
 from examples.payments.graph import BANK, build, graph  # noqa: E402
 
@@ -35,7 +35,7 @@ def tell(text: str, style: str = "") -> None:
 
 
 def settle(app: Any, invoice: str, answers: tuple[Any, ...] = (), clerk: str = "kim") -> None:
-    """Pay one invoice, with a human's answers to what is asked; say how it went."""
+    """Pay one invoice with a human's answers to the questions, and report the result."""
     config = {"configurable": {"thread_id": f"{invoice}-{next(VISITS)}", "user_id": clerk}}
     given: Any = {"invoice": invoice}
     try:

@@ -1,13 +1,14 @@
-"""Facts: extraction, privacy, deduplication, adjudication, and one `ingest` for whoever found a claim."""
+"""Facts: extraction, privacy, deduplication, adjudication, and one `ingest` for every evaluator that finds
+claims."""
 
-from arbiter.memory.facts.boundaries import off_the_record, on_record
-from arbiter.memory.facts.claims import Claim, Ingested
-from arbiter.memory.facts.evaluator import FactEvaluator
-from arbiter.memory.facts.extraction import ExtractedClaim
-from arbiter.memory.facts.fact_store import FactStore
-from arbiter.memory.facts.privacy import redacted
-from arbiter.memory.facts.retention import weight
-from arbiter.memory.facts.rules import FactRules
+from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory.facts._boundaries import off_the_record, on_record
+from arbiter.memory.facts._evaluator import FactEvaluator
+from arbiter.memory.facts._extraction import ExtractedClaim
+from arbiter.memory.facts._fact_store import FactStore
+from arbiter.memory.facts._privacy import redacted
+from arbiter.memory.facts._retention import weight
+from arbiter.memory.facts._rules import FactRules
 
 __all__ = [
     "Claim",

@@ -1,4 +1,4 @@
-"""Secrets, by their form and by what is said of them: keys, passwords, numbers of cards, accounts and
+"""Recognises secrets by their form and by their context: keys, passwords, numbers of cards, accounts and
 identity papers."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMED = one_of(r"""
     (?:api|access|secret|private|auth|encryption|license|recovery|seed)[ _-]?(?:keys?|tokens?|codes?|phrase)
     client[ _]secret|secret(?=\w*["']?\s*[:=])|tokens?|credentials?|mother'?s maiden name
 """)
-# What is said about a password without giving it away.
+# Words that describe a password without revealing it.
 _HARMLESS = one_of(r"""
     not|no|now|very|too|so|still|always|never|only|also|a|an|the|one|in|on|for|at|by|with|being|something|based|used
     weak|strong|secure|insecure|safe|unsafe|short|long|old|new|wrong|correct|valid|invalid|hard|easy|difficult|important
@@ -41,7 +41,7 @@ _HARMLESS = one_of(r"""
 _HARMLESS_WORD = rf"""\(?{_HARMLESS}[.,;:!?)"'`]*(?:\s|$)"""
 _ADVERB = "(?:now|still|always|again|actually|currently|really|only|also|just|today|already|probably|simply)"
 _PASSWORD = r"(?:pass\s?-?(?:word|code|phrase)|passwd|pwd?|pin(?: code)?)"
-# An underscore joins the words of a variable's name, and so does a capital letter.
+# A word may also begin after an underscore or at a capital letter, as in the names of variables.
 _START = r"(?:(?<![^\W_])|(?-i:(?<=[a-z])(?=[A-Z])))"
 _MIXED = r"(?=\S*\d)(?=\S*[^\W\d_])"
 _BE = r"(?:is|was|are|were|ha(?:s|ve|d) been|will be|being|got|gets|remains?|stays?|became|becomes|equals|reads)"
@@ -74,7 +74,7 @@ SECRET_SLOT = re.compile(
     r"|(?:credit[._ -]?|debit[._ -]?)?card[._ -]number|iban)(?:$|[._\s-])",
     re.IGNORECASE,
 )
-"""The key of a slot whose value is a secret, whatever it looks like."""
+"""The key of a slot whose value is always a secret."""
 
 # Numbers that check themselves --------------------------------------------------------------------
 
@@ -84,13 +84,14 @@ _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{2,4}){3,8}\b")
 
 
 def luhn(digits: str) -> bool:
-    """Whether the last digit is the check digit of the others."""
+    """True if the last digit is the check digit of the others."""
     doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
     return sum(value - 9 if value > 9 else value for value in doubled) % 10 == 0
 
 
 def _cards(text: str) -> Iterator[tuple[int, int]]:
-    """Where card numbers are: 13 to 19 digits in whole groups, of a card network, with the right check digit."""
+    """The ranges of card numbers: 13 to 19 digits in whole groups, of a card network, with the right check
+    digit."""
     for run in _RUN.finditer(text):
         groups = [
             (found.start() + run.start(), found.end() + run.start()) for found in _GROUP.finditer(run[0])
@@ -135,7 +136,7 @@ _NATIONAL_TOLD = re.compile(
 
 
 def secrets(text: str) -> list[tuple[int, int]]:
-    """Where the secrets are in a text that `bare` has been through, as half-open ranges in no order."""
+    """The ranges of the secrets in a text that `bare` has normalised: half-open, in no order."""
     found = [match.span() for pattern in (_KEYS, _NATIONAL) for match in pattern.finditer(text)]
     for match in _TOLD.finditer(text):
         found.append(next(match.span(name) for name in _TOLD_AS if match[name]))

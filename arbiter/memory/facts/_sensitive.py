@@ -1,11 +1,11 @@
-"""Sensitive categories, in English: what is said of somebody's health, religion, politics, and so on."""
+"""Sensitive categories, in English: a person's health, religion, politics, and so on."""
 
 from __future__ import annotations
 
 import re
 
+from arbiter.memory.facts._normal import bare
 from arbiter.memory.facts._patterns import one_of
-from arbiter.memory.facts.normal import bare
 
 _CHILD = r"(?:son|daughter|child|children|kid|baby|toddler|grandson|granddaughter|nephew|niece|boy|girl)s?"
 _YOUNG = r"(?:\d|1[0-7]|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven)teen)"
@@ -69,7 +69,7 @@ _TESTS = {
 
 
 def category(*texts: str | None) -> str | None:
-    """The sensitive category that the first such text is of, or None."""
+    """The sensitive category of the first text that has one; None if none has."""
     for text in texts:
         looked_at = " ".join(bare(text).split()) if text else ""
         for name, test in _TESTS.items():

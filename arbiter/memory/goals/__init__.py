@@ -1,5 +1,5 @@
-"""Goals: what is to be reached in a room, moved by what is said and by nothing else."""
+"""Goals of a room. Only the conversation moves them."""
 
-from arbiter.memory.goals.evaluator import GoalEvaluator, Goals
+from arbiter.memory.goals._evaluator import GoalEvaluator, Goals
 
 __all__ = ["GoalEvaluator", "Goals"]

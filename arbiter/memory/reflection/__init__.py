@@ -1,5 +1,5 @@
-"""Reflection: thoughts about a room, facts in it, and who has to do with whom."""
+"""Reflection: thoughts about a room, facts in it, and relationships between its participants."""
 
-from arbiter.memory.reflection.evaluator import ReflectionEvaluator
+from arbiter.memory.reflection._evaluator import ReflectionEvaluator
 
 __all__ = ["ReflectionEvaluator"]

@@ -1,5 +1,5 @@
-"""Selection: which of the evaluators that may run are to run."""
+"""Selection: chooses the evaluators that run among those that passed the gate."""
 
-from arbiter.memory.selection.selecting import Selection, Strategy, check_selectable, resolve, select
+from arbiter.memory.selection._selecting import Selection, Strategy, check_selectable, normal, resolve, select
 
-__all__ = ["Selection", "Strategy", "check_selectable", "resolve", "select"]
+__all__ = ["Selection", "Strategy", "check_selectable", "normal", "resolve", "select"]

@@ -1,13 +1,14 @@
-"""Stores: one behaviour over every LangGraph `BaseStore`, whatever it can do itself.
+"""Stores: one behaviour over every LangGraph `BaseStore`, whatever its own abilities.
 
     MemoryStore ─▶ access (threads and event loops) ─▶ BaseStore
-        ├─▶ names (labels), values (what may be written), locks, words (likeness without embeddings)
-        └─▶ embedders (an embedder that fails loses nothing)
+        ├─▶ names (labels), values (what may be written), locks, words (similarity without embeddings)
+        └─▶ embedders (a failing embedder loses no record)
 
-`open_store` opens one; `vectors` compares vectors where a store cannot; `advisory` locks between processes.
+`open_store` opens one; `LocalIndex` compares vectors if a store cannot; `postgres_locks` locks between
+processes.
 """
 
-from arbiter.memory.stores.memory_store import (
+from arbiter.memory.stores._memory_store import (
     Entry,
     Found,
     LockProvider,

@@ -1,4 +1,5 @@
-"""LangGraph's store in SQLite, from whose files what is deleted is gone at once. Imported where it is installed."""
+"""LangGraph's SQLite store, with deleted records erased from the files at once. Imported only if it is
+installed."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ _BUSY = 1.0
 
 
 class ForgettingStore(SqliteStore):
-    """The file keeps a write-ahead log, in which a deleted record stands until the log begins anew. It is emptied after
-    each deletion, unless another process is reading: then with the next one, or when the store is closed."""
+    """A SQLite store that empties the write-ahead log after each deletion, because the log still holds the
+    deleted record.
+
+    If another process is reading, the log is emptied with the next deletion, or when the store is closed.
+    """
 
     def __init__(self, connection: sqlite3.Connection, path: str, *, index: Any = None) -> None:
         super().__init__(connection, index=index)
@@ -31,6 +35,6 @@ class ForgettingStore(SqliteStore):
     def _empty_log(self) -> None:
         if self.path == ":memory:":
             return
-        # The store's own connection may be in the middle of another thread's transaction, and waits for longer.
+        # The store's own connection may be inside another thread's transaction, and has a longer timeout.
         with suppress(sqlite3.Error), closing(sqlite3.connect(self.path, timeout=_BUSY)) as beside:
             beside.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,5 +1,5 @@
-"""Trust: counted from evidence, without a model."""
+"""Trust: computed from evidence, without a model."""
 
-from arbiter.memory.trust.evaluator import Trust, TrustEvaluator
+from arbiter.memory.trust._evaluator import Trust, TrustEvaluator
 
 __all__ = ["Trust", "TrustEvaluator"]

@@ -1,0 +1,1 @@
+"""Files of rules: reading, validation, and conversion into objects."""

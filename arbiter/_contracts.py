@@ -1,0 +1,192 @@
+"""The common base of all contracts: a name, targets, a deadline, and a method that may be `def` or `async
+def`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, get_args
+from weakref import WeakKeyDictionary
+
+from arbiter._threads.forks import new_lock, new_rlock
+from arbiter._values.parameters import Param
+from arbiter._values.states import is_number
+from arbiter.errors import RegistrationError
+from arbiter.instructions import Instruction, find_instruction
+
+Mode = Literal["enforce", "audit", "off"]
+TargetInstructions = Annotated[
+    Iterable[Instruction | str] | Instruction | str | None,
+    Param(
+        "the instructions of the nodes that the rule applies to; all by default",
+        expected="an instruction or a list of them",
+        tighter="wider",
+    ),
+]
+TargetNodes = Annotated[
+    Iterable[str] | str | None,
+    Param(
+        "the names of the nodes that the rule applies to; all by default",
+        expected="the name of a node or a list of them",
+        tighter="wider",
+    ),
+]
+
+
+class Targets(TypedDict, total=False):
+    """Which nodes a rule applies to."""
+
+    target_instructions: TargetInstructions
+    target_nodes: TargetNodes
+
+
+class Contract:
+    """Base of checkers, routers, evaluators, advisors and correction gates.
+
+    `target_instructions` and `target_nodes` select the nodes to which it applies. If neither is given, it
+    applies to all nodes; if both are, to nodes that match one of the instructions *and* one of the names.
+
+    `blocking` says where an async run calls a sync method: `True` on a worker thread, `False` on the event
+    loop, `None` (default) on a worker thread until the method has proved to be quick.
+
+    With `mode="enforce"` its decisions take effect. With `"audit"` they are recorded, and the graph behaves
+    as if the contract were not there. With `"off"` it is not called.
+    """
+
+    kind: ClassVar[str]
+    method: ClassVar[str]
+
+    name: str = ""
+    target_instructions: tuple[Instruction, ...] | None = None
+    target_nodes: tuple[str, ...] | None = None
+    deadline: float | None = None
+    blocking: bool | None = None
+    mode: Mode = "enforce"
+    description: str = ""
+    source: str = ""
+    """The place of its declaration, such as "policies/payments.yaml:14"; empty if code registered it."""
+
+    def __init__(
+        self,
+        name: str,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
+        deadline: float | None = None,
+    ) -> None:
+        self.name = name
+        self.target_instructions = _instructions(target_instructions)
+        self.target_nodes = _nodes(target_nodes)
+        if deadline is not None:
+            self.deadline = deadline
+
+    def applies_to(self, node: str, instruction: Instruction | None) -> bool:
+        nodes, instructions = self.target_nodes, self.target_instructions
+        return (nodes is None or node in nodes) and (instructions is None or instruction in instructions)
+
+    def governs(self, nodes: Collection[str]) -> None:
+        """Called for each governed graph with the names of the nodes to which the contract applies."""
+
+    @property
+    def enforced(self) -> bool:
+        """False in audit mode: decisions are recorded but have no effect."""
+        return self.mode == "enforce"
+
+    @property
+    def redirect_targets(self) -> tuple[str, ...]:
+        """The nodes to which this contract may send a run, as far as they are known beforehand."""
+        return ()
+
+    def ensure_valid(self) -> None:
+        """Raise a `ConfigurationError` if this contract cannot be registered."""
+        found: Any = self.name
+        if not isinstance(found, str) or not found:
+            raise RegistrationError(
+                f"a {type(self).__name__} has the name {found!r}; expected a non-empty text. "
+                "Call super().__init__(name=...) in its __init__."
+            )
+        base = next(
+            cls
+            for cls in type(self).__mro__
+            if cls.__module__.startswith("arbiter.") and "method" in vars(cls)
+        )
+        if getattr(type(self), self.method, None) is getattr(base, self.method):
+            raise RegistrationError(
+                f"{self.kind} {found!r} ({type(self).__name__}) has no method {self.method!r}. "
+                f"Define def {self.method}{_signature(getattr(base, self.method))}."
+            )
+        if not callable(getattr(self, self.method)):
+            raise RegistrationError(f"{self.kind} {found!r}: {self.method!r} is not callable.")
+        # A subclass may set these as attributes after `__init__`, so they are read again here.
+        self.target_instructions = _instructions(self.target_instructions)
+        self.target_nodes = _nodes(self.target_nodes)
+        mode: Any = self.mode
+        if mode not in get_args(Mode):
+            raise RegistrationError(
+                f"{self.kind} {found!r}: mode is {mode!r}; expected 'enforce', 'audit' or 'off'."
+            )
+        seconds: Any = self.deadline
+        if seconds is not None and not (is_number(seconds) and seconds > 0):
+            raise RegistrationError(
+                f"{self.kind} {found!r}: deadline is {seconds!r}; expected seconds above 0, or None."
+            )
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(getattr(self, self.method))
+
+    def __copy__(self) -> Self:
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self))
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for pickles and deep copies, which make locks of their own."""
+        return {
+            name: _Fresh(type(part)) if type(part) in _FRESH else part for name, part in vars(self).items()
+        }
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, part in state.items():
+            setattr(self, name, part.made() if type(part) is _Fresh else part)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+_FRESH: Mapping[Any, Callable[[], Any]] = {
+    type(threading.Lock()): new_lock,
+    type(threading.RLock()): new_rlock,
+    WeakKeyDictionary: WeakKeyDictionary,
+}
+
+
+class _Fresh:
+    """Replaces, in a copy, an object that every process and copy makes anew."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = list(_FRESH).index(kind)
+
+    def made(self) -> Any:
+        return list(_FRESH.values())[self.kind]()
+
+
+def _instructions(
+    targets: Iterable[Instruction | str] | Instruction | str | None,
+) -> tuple[Instruction, ...] | None:
+    if targets is None:
+        return None
+    if isinstance(targets, str | Instruction):
+        targets = (targets,)
+    return tuple(find_instruction(target) for target in targets)
+
+
+def _nodes(targets: Iterable[str] | None) -> tuple[str, ...] | None:
+    if targets is None:
+        return None
+    return (targets,) if isinstance(targets, str) else tuple(targets)
+
+
+def _signature(method: Any) -> str:
+    return "(" + ", ".join(inspect.signature(method).parameters) + ")"

@@ -1,0 +1,191 @@
+"""Advise: transient context for one call, which never reaches the state."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langgraph.types import Command
+from pydantic import BaseModel
+
+from arbiter._lifecycle.requests import Call, Raised, Steps
+from arbiter._lifecycle.runs import DelegatedAdvice, NodeRun
+from arbiter._values.states import LEFT_OUT, ROOT, as_state, freeze, is_atom, replaced, thaw, with_fields
+from arbiter.advice import Advisor
+from arbiter.errors import ConfigurationError, describe
+
+
+def advise(run: NodeRun) -> Steps:
+    """Ask all advisors. Returns `Raised` to stop the node if the run was cancelled or set up wrongly, else
+    None.
+    """
+    if not run.is_graph:
+        _take_inherited(run)
+    blocks: dict[str, list[tuple[str, Advisor, Any]]] = {}
+    for number, registration in enumerate(run.plan.advisors):
+        state = freeze(as_state(run.input))
+        advice = yield Call(registration, (run.view, state))
+        if type(advice) is Raised:
+            misused = registration.contract.enforced and isinstance(advice.error, ConfigurationError)
+            if misused or not isinstance(advice.error, Exception):
+                return advice
+            run.record.failed(f"advisor {registration.name}", describe(advice.error))
+            continue
+        if not registration.contract.enforced:
+            if advice is not None and advice != "":
+                run.record.note(f"advisor {registration.name}", "audit: it would have added advice")
+            continue
+        id = f"arbiter-{run.record.id}-{number}"
+        if registration.contract.block:
+            if advice is not None:
+                blocks.setdefault(registration.contract.block, []).append((id, registration.contract, advice))
+            continue
+        try:
+            _give(run, registration.contract, advice, id)
+        except Exception as exc:
+            run.record.failed(f"advisor {registration.name}", describe(exc))
+    for members in blocks.values():
+        _lend_block(run, members)
+    return None
+
+
+def _lend_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
+    id, lead, _ = members[0]
+    try:
+        _give(run, lead, lead.compose([advice for _, _, advice in members]), id)
+    except Exception as exc:
+        run.record.failed(f"advisor {lead.name}", describe(exc))
+
+
+def _give(run: NodeRun, advisor: Advisor, advice: Any, id: str) -> None:
+    """Add advice to the node's input, or keep it for the nodes inside."""
+    if not run.is_graph:
+        lend(run, advice, id, key=advisor.messages_key)
+    elif advice is not None and advice != "":
+        run.handed = (*run.handed, DelegatedAdvice(advisor.name, advice, id, advisor.messages_key))
+
+
+def _take_inherited(run: NodeRun) -> None:
+    """Add the advice for the graph around this node, as far as the node's input has a place for it."""
+    for handed in run.inherited:
+        try:
+            lend(run, handed.advice, handed.id, key=handed.messages_key)
+        except TypeError:
+            continue
+        handed.taken = True
+
+
+def note_untaken(run: NodeRun) -> None:
+    """Record the advice for which no node of the inner graph had a place."""
+    for handed in run.handed:
+        if not handed.taken:
+            run.record.failed(
+                f"advisor {handed.advisor}", "no node of the graph inside could take its advice"
+            )
+
+
+def lend(
+    run: NodeRun, advice: Any, id: str, *, key: str = "messages", feedback: bool = False, output: Any = None
+) -> None:
+    """Add advice to the input of this call: to the messages at `key`, else to those at `messages`.
+
+    `output` of an earlier call shows whether an empty list at `key` is a list of messages. Raises `TypeError`
+    if the input has no place for the advice, or if the advice has a wrong type.
+    """
+    if advice is None or advice == "":
+        return
+    state = as_state(run.input)
+    key = key if _of_messages(state.get(key), as_state(output).get(key)) else "messages"
+    messages: Any = state.get(key)
+    has_messages = isinstance(state.get(key), list)
+    if isinstance(advice, str):
+        if has_messages:
+            advice = HumanMessage(advice) if feedback else SystemMessage(advice)
+        else:
+            advice = {"feedback" if feedback else "advice": advice}
+    given: Any = thaw(advice)
+    if isinstance(advice, Mapping):
+        if run.given is None:
+            run.given = state
+        run.input = with_fields(run.input, given)
+        known = {ROOT, *as_state(run.input)}
+        run.transient = {**run.transient, **{name: part for name, part in given.items() if name in known}}
+        if missing := [name for name in given if name not in known]:
+            kind = type(run.input).__name__
+            raise TypeError(
+                f"the node's input, a {kind}, has no field {missing[0]!r} for the advice; add one"
+            )
+        return
+    added: Any = [given] if isinstance(advice, BaseMessage) else given
+    if not isinstance(advice, BaseMessage | Sequence) or not all(isinstance(m, BaseMessage) for m in added):
+        raise TypeError(f"advice was a {type(given).__name__}; expected a text, messages or a mapping")
+    if not has_messages:
+        raise TypeError("advice was messages, but the node's input has no list 'messages'")
+    named = [m.model_copy(update={"id": f"{id}-{i}"}) for i, m in enumerate(added)]
+    lead = next((i for i, m in enumerate(messages) if getattr(m, "type", "") != "system"), len(messages))
+    # System messages go with the leading ones, because some providers refuse them anywhere else.
+    system = [m for m in named if m.type == "system"]
+    others = [m for m in named if m.type != "system"]
+    run.input = with_fields(run.input, {key: [*messages[:lead], *system, *messages[lead:], *others]})
+    run.transient = {**run.transient, **{m.id: m for m in named if m.id}}
+
+
+def _of_messages(given: object, said: object) -> bool:
+    """True if a list in the state holds messages. If it is empty, the messages written there before decide."""
+    if _all_messages(given):
+        return True
+    empty = isinstance(given, list) and not given
+    return empty and _all_messages([said] if isinstance(said, BaseMessage) else said)
+
+
+def _all_messages(value: object) -> bool:
+    parts: Any = value
+    return isinstance(value, list) and bool(parts) and all(isinstance(one, BaseMessage) for one in parts)
+
+
+def without_lent(run: NodeRun, output: Any) -> Any:
+    """The output without the transient advice, in case the node returned it."""
+    transient = run.transient
+
+    def part_for(part: Any) -> Any:
+        return LEFT_OUT if isinstance(part, BaseMessage) and part.id in transient else part
+
+    output = replaced(output, part_for)
+    given: Any = output
+    if isinstance(output, Command):
+        update: Any = given.update
+        kept = _own_fields(run, update) if isinstance(given.update, dict) else update
+        return given if kept is update else dataclasses.replace(given, update=kept)
+    if isinstance(output, dict):
+        return _own_fields(run, given)
+    if isinstance(output, BaseModel):
+        return given.model_copy(update=changes) if (changes := _lent_back(run, given)) else given
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return dataclasses.replace(given, **changes) if (changes := _lent_back(run, given)) else given
+    return given
+
+
+def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an output that the node wrote itself."""
+    # A number that equals a transient one is the node's own, unless the node returns its whole input.
+    given = run.given or {}
+    whole = given.keys() <= output.keys() and any(
+        output[k] is v for k, v in given.items() if k not in run.transient
+    )
+    back = [
+        k
+        for k, v in output.items()
+        if k in run.transient and v is run.transient[k] and (whole or not is_atom(v))
+    ]
+    return {k: v for k, v in output.items() if k not in back} if back else output
+
+
+def _lent_back(run: NodeRun, output: Any) -> dict[str, Any]:
+    """The original values of a model's fields that were returned with their transient values."""
+    given = run.given or {}
+    state = as_state(output)
+    return {
+        k: given[k] for k, v in state.items() if k in run.transient and v is run.transient[k] and k in given
+    }

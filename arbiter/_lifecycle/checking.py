@@ -1,0 +1,248 @@
+"""Check: the strongest verdict wins, before the body and, for checkers of outputs, after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langgraph.errors import GraphBubbleUp
+
+from arbiter._lifecycle.asking import approve, refused_by
+from arbiter._lifecycle.handlers import Harmless
+from arbiter._lifecycle.outcomes import denied, input_refused
+from arbiter._lifecycle.registry import Registration
+from arbiter._lifecycle.requests import CallAll, Raised, ReadCheckpoint, Spent, Steps
+from arbiter._lifecycle.runs import NOTHING, NodeRun, call_apart
+from arbiter._lifecycle.stops import Stopping
+from arbiter._values.states import as_state, digest, freeze
+from arbiter.errors import SyncDriverError, describe
+from arbiter.history._facts import RunFact
+from arbiter.policy import PolicyChecker
+from arbiter.verdicts import ALLOW, FAILED, Verdict, as_verdict
+
+_log = logging.getLogger("arbiter")
+
+
+def check(run: NodeRun) -> Steps:
+    """Ask all checkers; the strongest verdict wins. Returns `Raised` to stop the node, else None."""
+    record, plan = run.record, run.plan
+    approved: set[tuple[str, str]] = set()
+    if plan.reads_unfinished:
+        stopped = yield from _recover(run)
+        if stopped is not None or run.redirect is not None:
+            return stopped
+    while True:
+        if run.schemas is not None and (refused := input_refused(run)) is not None:
+            record.checks = {"input_schema": Verdict.deny(refused)}
+            return denied(run, "input_schema", "raise", refused, None)
+        verdicts: dict[str, Verdict] = {}
+        causes: dict[str, BaseException] = {}
+        answers: Any = yield CallAll(plan.checkers, (run.view,))
+        if type(answers) is Raised:  # not the error of a checker: the run was cancelled
+            record.status, record.error = "cancelled", describe(answers.error)
+            return answers
+        stopped = _read_verdicts(run, plan.checkers, answers, verdicts, causes)
+        answers.clear()  # the traceback of an error among them refers to this list
+        if stopped is not None:
+            return stopped
+        if not verdicts:
+            record.checks = plan.all_allowed
+            return _watch(run) if plan.watchers or plan.shadow is not None else None
+        for registration in plan.checkers:
+            if registration.name in verdicts and registration.contract.enforced:
+                registration.contract.reads_history = (
+                    True  # from now on a cached output does not replace this checker
+                )
+        verdicts = {
+            registration.name: verdicts.get(registration.name, ALLOW) for registration in plan.checkers
+        }
+        record.checks = verdicts
+        enforced: list[PolicyChecker] = [s.contract for s in plan.checkers if s.contract.enforced]
+        for checker in enforced:
+            if verdicts[checker.name].kind == "deny":
+                cause = causes.get(checker.name)
+                reason = verdicts[checker.name].reason if cause is None else ""
+                return denied(run, checker.name, checker.on_deny, reason, cause)
+        asking: list[PolicyChecker] = [c for c in enforced if verdicts[c.name].kind == "ask"]
+        key = ""
+        if asking:
+            try:
+                key = digest(as_state(run.input))
+            except Exception as exc:
+                return refused_by(
+                    run, asking[0], f"an approval could not be tied to its input: {describe(exc)}"
+                )
+            asking = [c for c in asking if (c.name, key) not in approved]
+        if not asking:
+            return _watch(run)
+        asked_about = run.input
+        while asking and run.input is asked_about:
+            stopped = yield from approve(run, asking, verdicts, approved)
+            if stopped is not None or run.redirect is not None:
+                return stopped
+            asking = [checker for checker in asking if (checker.name, key) not in approved]
+        if run.input is asked_about:
+            return _watch(run)
+
+
+def _read_verdicts(
+    run: NodeRun,
+    registrations: Sequence[Registration[PolicyChecker]],
+    answers: Sequence[Any],
+    verdicts: dict[str, Verdict],
+    causes: dict[str, BaseException],
+) -> Raised | None:
+    """Record the verdicts that do not allow, and the exceptions of failed checkers. Returns `Raised` to stop
+    the node.
+    """
+    record = run.record
+    for registration, answer in zip(registrations, answers, strict=False):
+        if answer is True or answer is ALLOW:
+            continue
+        if type(answer) is Raised:
+            error = answer.error
+            if not isinstance(error, GraphBubbleUp):
+                _log.warning(
+                    "checker %s failed on node %r: %s", registration.name, record.node, describe(error)
+                )
+            if registration.contract.enforced and isinstance(error, GraphBubbleUp):
+                record.status = "interrupted"  # a checker may call LangGraph's interrupt() itself
+                return answer
+            if registration.contract.enforced and (
+                isinstance(error, SyncDriverError) or not isinstance(error, Exception)
+            ):
+                record.status, record.error = "failed", describe(error)
+                return answer
+            causes[registration.name] = error
+            verdicts[registration.name] = Verdict.deny(f"{FAILED}{describe(error)}")
+        elif (verdict := as_verdict(answer)).kind != "allow":
+            verdicts[registration.name] = verdict
+    return None
+
+
+def check_output(run: NodeRun, output: Any) -> Steps:
+    """Ask the checkers of outputs. To hold back the output, returns `Raised` or sets the redirect."""
+    record, registrations = run.record, run.plan.output_checkers
+    verdicts: dict[str, Verdict] = {}
+    causes: dict[str, BaseException] = {}
+    answers: Any = yield CallAll(registrations, (freeze(as_state(run.written(output))), run.view))
+    if type(answers) is Raised:
+        record.status, record.error = "cancelled", describe(answers.error)
+        return answers
+    if (stopped := _read_verdicts(run, registrations, answers, verdicts, causes)) is not None:
+        return stopped
+    for name, verdict in verdicts.items():
+        if verdict.kind == "ask":
+            reason = (
+                f"it asks about an output, which only a router with escalates=True can do: {verdict.reason}"
+            )
+            verdicts[name] = Verdict.deny(reason)
+    if verdicts:
+        record.checks = {**record.checks, **verdicts}
+    for registration in registrations:
+        checker = registration.contract
+        if registration.name in verdicts and checker.enforced:
+            checker.reads_history = True  # from now on no cache answers for this checker
+            reason = f"its output was not committed: {verdicts[registration.name].reason}"
+            return denied(run, registration.name, checker.on_deny, reason, causes.get(registration.name))
+    return None
+
+
+def _recover(run: NodeRun) -> Steps:
+    """Find the counts of siblings from before this execution of the graph, and of the graphs around it,
+    began.
+    """
+    levels: list[Mapping[str, Mapping[str, float]]] = []
+    level: NodeRun | None = run
+    while level is not None:
+        if (recovered := level.recovered) is None:
+            saved = yield ReadCheckpoint(level)
+            if type(saved) is Raised:
+                return _not_recovered(run, saved)
+            # Several siblings may do this at once; they all find the same.
+            recovered = (level.record.step, tallies_of(saved.facts, saved.spent), saved.spent)
+            level.recover(recovered)
+        step, tallies, spent = recovered
+        levels.append(tallies if step == level.record.step else NOTHING)
+        if level is run and (own := spent.get(run.record.id)):
+            run.record.spent = {**run.record.spent, **own}
+        level = level.parent
+    run.view.give_recovered(levels)
+    return None
+
+
+def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
+    """Deny for the checkers that need the unreadable checkpoint."""
+    record, error = run.record, raised.error
+    if not isinstance(error, Exception):
+        record.status, record.error = "cancelled", describe(error)
+        return raised
+    unsure = [
+        registration.contract for registration in run.plan.checkers if registration.contract.reads_unfinished
+    ]
+    reason = f"{FAILED}{describe(error)}"
+    record.checks = {checker.name: Verdict.deny(reason) for checker in unsure}
+    for checker in unsure:
+        if checker.enforced:
+            # It is the checkpointer's exception, so it quotes no state.
+            told = f"the checkpoint could not be read: it raised {type(error).__name__} ({error})"
+            return denied(run, checker.name, checker.on_deny, told, error)
+    return None
+
+
+def _watch(run: NodeRun) -> Raised | None:
+    """Install the handlers of the checkers that look into the body, now that the node may run."""
+    shadow = run.plan.shadow
+    if not run.plan.watchers and shadow is None:
+        return None
+    handlers: list[BaseCallbackHandler] = []
+    for checker in () if shadow is None else shadow.watchers:
+        try:
+            found = call_apart(run, checker, checker.handlers, run.shadow_view)
+            handlers.extend(Harmless(handler, run.isolated_config) for handler in found)
+        except Exception as exc:
+            run.record.failed(f"shadow {checker.name}", describe(exc))
+    for checker in run.plan.watchers:
+        try:
+            found = call_apart(run, checker, checker.handlers, run.view)
+            handlers.extend(
+                Stopping(handler, checker, run)
+                if checker.enforced and handler.raise_error
+                else (handler if checker.enforced else Harmless(handler, run.isolated_config))
+                for handler in found
+            )
+        except Exception as exc:
+            _log.warning("checker %s failed on node %r: %s", checker.name, run.record.node, describe(exc))
+            reason = f"{FAILED}{describe(exc)}"
+            run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
+            if checker.enforced:
+                return denied(run, checker.name, checker.on_deny, "", exc)
+    run.handlers = handlers
+    return None
+
+
+def tallies_of(facts: Sequence[RunFact], spent: Spent = NOTHING) -> dict[str, dict[str, float]]:
+    """The sums that several node runs and the graphs inside them counted, plus amounts that were used up
+    without a fact.
+    """
+    sums: dict[str, dict[str, float]] = {}
+
+    def add(policy: str, key: str, amount: float) -> None:
+        of_policy = sums.setdefault(policy, {})
+        of_policy[key] = of_policy.get(key, 0) + amount
+
+    for fact in facts:
+        for policy, amounts in fact.get("tallies", NOTHING).items():
+            for key, amount in amounts.items():
+                add(policy, key, amount or 0)
+        for policy, tallies in fact.get("inner", NOTHING).get("tallies", NOTHING).items():
+            for key, (amount, *_) in tallies.items():
+                add(policy, key, amount)
+    for notes in spent.values():
+        for note in notes.values():
+            for policy, amounts in note.items():
+                for key, amount in amounts.items():
+                    add(policy, key, amount or 0)
+    return sums

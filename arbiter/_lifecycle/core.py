@@ -1,0 +1,28 @@
+"""The parts of one `ArbiterOS`, for the modules that work for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from arbiter._lifecycle import Settings
+from arbiter._lifecycle.registry import Registry
+from arbiter.history._recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Core:
+    """Registry, records and settings.
+
+    `planned` is called when a running node has looked up its rules, and when a governed function is called.
+    """
+
+    registry: Registry
+    recorder: Recorder
+    settings: Settings
+    planned: Callable[[], None]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Core:
+        """Returns the same object, so that a copied graph stays governed by the same `ArbiterOS`."""
+        return self

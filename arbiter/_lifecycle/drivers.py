@@ -1,0 +1,309 @@
+"""The two drivers of the lifecycle. They do what the generator asks for, one with `await` and one without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextvars import Context
+from functools import partial
+from inspect import isawaitable, iscoroutine
+from typing import Any, cast
+
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.errors import GraphBubbleUp
+
+from arbiter._lifecycle import (
+    Body,
+    Call,
+    CallAll,
+    NodeRun,
+    Op,
+    Raised,
+    ReadCheckpoint,
+    Resolve,
+    Saving,
+    Steps,
+    aaccess,
+    access,
+    lifecycle,
+)
+from arbiter._lifecycle.registry import Registration
+from arbiter._threads.deadlines import as_failure, awaited, is_from_outside, start, within
+from arbiter.errors import SyncDriverError, describe
+from arbiter.verdicts import Correction, Verdict
+
+_set_ambient, _reset_ambient = var_child_runnable_config.set, var_child_runnable_config.reset
+
+
+def drive(run: NodeRun) -> Any:
+    """Run a node to its end and return its output. Raises the node's error, or that of a rule."""
+    steps = lifecycle(run)
+    answer: Any = None
+    try:
+        while True:
+            op = steps.send(answer)
+            try:
+                if type(op) is Body:
+                    answer = run.body(op.input, op.held)
+                elif type(op) is CallAll:
+                    answer = _call_all(op, run)
+                elif type(op) is Call:
+                    answer = _call(op.registration, op.args, run)
+                elif type(op) is Resolve:
+                    answer = op.evaluations.resolve(op.queue)
+                else:
+                    of = op.run if type(op) is ReadCheckpoint else run
+                    answer = access(of.access(cast(Saving, op)), of.saver)
+            except BaseException as exc:
+                answer = _raised(run, steps, op, exc)
+    except StopIteration as stop:
+        answer = stop.value
+    if type(answer) is Raised:
+        try:
+            raise answer.error
+        finally:
+            del answer  # this frame is in the error's traceback: a cycle would keep the whole run alive
+    return answer
+
+
+def _raised(run: NodeRun, steps: Steps, op: Op, error: BaseException) -> Raised:
+    """The answer for an exception.
+
+    An exception from outside during a contract's call ends the run at once, whatever the contract would
+    answer. The lifecycle itself handles an exception of a body.
+    """
+    raised = Raised(error)
+    if type(op) is Body or not is_from_outside(error):
+        return raised
+    try:
+        while True:
+            steps.send(raised)
+    except StopIteration:
+        run.record.status, run.record.error = "cancelled", describe(error)
+    raise StopIteration(raised)
+
+
+async def adrive(run: NodeRun) -> Any:
+    """As `drive`, in an event loop."""
+    steps = lifecycle(run)
+    answer: Any = None
+    try:
+        while True:
+            op = steps.send(answer)
+            try:
+                if type(op) is Body:
+                    answer = await run.abody(op.input, op.held)
+                elif type(op) is CallAll:
+                    answer = await _acall_all(op, run)
+                else:
+                    answer = await _aperform(op, run)
+            except BaseException as exc:
+                answer = _raised(run, steps, op, exc)
+    except StopIteration as stop:
+        answer = stop.value
+    if type(answer) is Raised:
+        try:
+            raise answer.error
+        finally:
+            del answer  # this frame is in the error's traceback: a cycle would keep the whole run alive
+    return answer
+
+
+async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
+    """As `adrive`, and yields the chunks that the body streams. The last value is `Final`."""
+    steps = lifecycle(run)
+    answer: Any = None
+    try:
+        while True:
+            op = steps.send(answer)
+            try:
+                if type(op) is Body and not op.held:
+                    total = Sum()
+                    async for chunk in run.astream_body(op.input, op.held):
+                        total.add(chunk)
+                        yield chunk
+                    answer = total.value
+                elif type(op) is Body:
+                    answer = await run.abody(op.input, op.held)
+                else:
+                    answer = await _aperform(op, run)
+            except BaseException as exc:
+                answer = _raised(run, steps, op, exc)
+    except StopIteration as stop:
+        answer = stop.value
+    if type(answer) is Raised:
+        try:
+            raise answer.error
+        finally:
+            del answer  # this frame is in the error's traceback: a cycle would keep the whole run alive
+    yield Final(answer)
+
+
+class Final:
+    """The end of a stream: the node's output."""
+
+    __slots__ = ("output",)
+
+    def __init__(self, output: Any) -> None:
+        self.output = output
+
+
+class Sum:
+    """Chunks added up in the way of `Runnable.transform`."""
+
+    __slots__ = ("_empty", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self._empty = True
+
+    def add(self, chunk: Any) -> None:
+        if self._empty:
+            self.value, self._empty = chunk, False
+            return
+        try:
+            self.value = self.value + chunk
+        except TypeError:
+            self.value = chunk
+
+
+# Calls of contracts -------------------------------------------------------------------------------
+
+
+def _no_coroutine(answer: Any, registration: Registration[Any], run: NodeRun) -> Any:
+    if isawaitable(answer):
+        if iscoroutine(answer):
+            answer.close()
+        raise SyncDriverError(
+            node=run.record.node, source=f"{registration.contract.kind} {registration.name!r}"
+        )
+    return answer
+
+
+def _call_all(op: CallAll, run: NodeRun) -> list[Any]:
+    answers: list[Any] = []
+    args = op.args
+    token = _set_ambient(run.contract_config)
+    try:
+        for registration in op.registrations:
+            try:
+                if not registration.in_place:
+                    answers.append(_call(registration, args, run))
+                    continue
+                answer = registration.method(*args)
+                answers.append(
+                    answer if type(answer) in _ANSWERS else _no_coroutine(answer, registration, run)
+                )
+            except Exception as exc:
+                answers.append(Raised(exc))
+                if _pauses(exc, registration):
+                    break
+    finally:
+        _reset_ambient(token)
+    return answers
+
+
+def _pauses(error: Exception, registration: Registration[Any]) -> bool:
+    return isinstance(error, GraphBubbleUp) and registration.contract.enforced
+
+
+def _call(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:
+    token = _set_ambient(run.contract_config if registration.contract.enforced else run.isolated_config)
+    try:
+        if registration.deadline is None:
+            answer = registration.method(*args)
+        else:
+            answer = within(registration.deadline, start(partial(registration.method, *args)))
+    except BaseException as exc:
+        if registration.contract.enforced or isinstance(exc, Exception) or is_from_outside(exc):
+            raise
+        # A contract whose decisions have no effect can fail, and no more than that.
+        raise as_failure(exc) from exc
+    finally:
+        _reset_ambient(token)
+    return answer if type(answer) in _ANSWERS else _no_coroutine(answer, registration, run)
+
+
+# The types of the usual answers, none of which can be awaited.
+_ANSWERS = frozenset({type(None), bool, str, tuple, list, dict, Verdict, Correction})
+
+
+async def _aperform(op: Op, run: NodeRun) -> Any:
+    if type(op) is Resolve:
+        evaluations, queue = op.evaluations, op.queue
+        if evaluations.done(queue) or (queue.timing.inline and not queue.is_async):
+            return evaluations.resolve(queue)
+        return await asyncio.wrap_future(start(partial(evaluations.resolve, queue), context=Context()))
+    if type(op) is CallAll:
+        return await _acall_all(op, run)
+    if type(op) is Call:
+        return await _acall(op.registration, op.args, run)
+    of = op.run if type(op) is ReadCheckpoint else run
+    return await aaccess(of.access(cast(Saving, op)), of.saver)
+
+
+async def _acall_all(op: CallAll, run: NodeRun) -> list[Any]:
+    answers: list[Any] = []
+    args = op.args
+    token = _set_ambient(run.contract_config)
+    try:
+        for registration in op.registrations:
+            try:
+                if not registration.in_place or not registration.timing.inline:
+                    answers.append(await _acall(registration, args, run))
+                    continue
+                answer = registration.timing.timed(registration.method, *args)
+                is_usual = type(answer) in _ANSWERS or not isawaitable(answer)
+                answers.append(answer if is_usual else await _waited(registration, answer))
+            except Exception as exc:
+                answers.append(Raised(exc))
+                if _pauses(exc, registration):
+                    break
+    finally:
+        _reset_ambient(token)
+    return answers
+
+
+async def _acall(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:
+    token = _set_ambient(run.contract_config if registration.contract.enforced else run.isolated_config)
+    try:
+        if registration.amethod is not None:
+            return await _waited(registration, registration.amethod(*args))
+        if registration.is_async:
+            return await _waited(registration, registration.method(*args))
+        if registration.timing.inline:
+            answer = registration.timing.timed(registration.method, *args)
+        else:
+            # A thread of its own, so that a hanging contract holds up neither the loop nor its shutdown.
+            future = start(partial(registration.timing.timed, registration.method, *args))
+            answer = await awaited(registration.deadline, asyncio.wrap_future(future))
+        if type(answer) in _ANSWERS or not isawaitable(answer):
+            return answer
+        return await _waited(registration, answer)
+    except BaseException as exc:
+        if registration.contract.enforced or isinstance(exc, Exception) or is_from_outside(exc):
+            raise
+        # A contract whose decisions have no effect can fail, and no more than that.
+        raise as_failure(exc) from exc
+    finally:
+        _reset_ambient(token)
+
+
+async def _waited(registration: Registration[Any], awaitable: Any) -> Any:
+    """The result of an awaitable, within the deadline.
+
+    A deadline runs it in a task of its own, in which a SystemExit would end the event loop, so it is caught
+    there.
+    """
+    if registration.deadline is None or registration.contract.enforced:
+        return await awaited(registration.deadline, awaitable)
+    return await awaited(registration.deadline, _failing(awaitable))
+
+
+async def _failing(awaitable: Any) -> Any:
+    try:
+        return await awaitable
+    except BaseException as exc:
+        if is_from_outside(exc):
+            raise
+        raise as_failure(exc) from exc

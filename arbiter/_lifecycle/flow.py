@@ -1,0 +1,257 @@
+"""One governed node run, as a generator without I/O: check, advise, run, evaluate, route, record.
+
+The generator yields requests (`Call`, `Body`, `Ask`, `Resolve`, ...) and is sent the answers, or `Raised` if
+there was an exception; it never raises itself. It returns the node's output, or `Raised`. Only the two
+drivers in `drivers.py` know about threads, event loops and LangGraph's interrupt. See
+docs/design/lifecycle.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from langgraph.errors import GraphBubbleUp, ParentCommand
+
+from arbiter._lifecycle.advising import advise, note_untaken, without_lent
+from arbiter._lifecycle.asking import begin_approved, keep_approved
+from arbiter._lifecycle.checking import check, check_output
+from arbiter._lifecycle.correcting import audit_draft, correct
+from arbiter._lifecycle.escalating import escalate, held_question, kept_output
+from arbiter._lifecycle.evaluations import CycleRun, Evaluations, ReadEvaluations
+from arbiter._lifecycle.observing import note_spent, observe
+from arbiter._lifecycle.outcomes import denied, end, note_output, output_refused
+from arbiter._lifecycle.requests import Body, Ended, Raised, ReadCheckpoint, Resolve, Steps, Stopped
+from arbiter._lifecycle.routing import best_attempt, route
+from arbiter._lifecycle.runs import SHADOW, NodeRun
+from arbiter._lifecycle.shadowing import (
+    compare_checks,
+    compare_routes,
+    shadow_check,
+    shadow_output,
+    shadow_route,
+)
+from arbiter._lifecycle.stops import held_back, note_stops
+from arbiter._values.states import as_state, freeze
+from arbiter.errors import describe
+from arbiter.evaluation import Turn
+from arbiter.verdicts import EvaluationResult
+
+
+def lifecycle(run: NodeRun) -> Steps:
+    """All stages of one node run. Returns the body's output, or `Raised`."""
+    run.begun = run.settings.timer()
+    plan = run.plan
+    return _govern(run) if plan.shadow is None and not plan.observers else _observed(run)
+
+
+def _observed(run: NodeRun) -> Steps:
+    """As `_govern`, with a shadow constitution and with checkers that observe the end."""
+    plan = run.plan
+    if plan.shadow is not None:
+        yield from shadow_check(run, plan.shadow)
+    answer = yield from _govern(run)
+    if plan.shadow is not None:
+        yield from shadow_output(run, plan.shadow)
+        routed = yield from shadow_route(run, plan.shadow, answer)
+        yield from observe(run, plan.shadow.observers, run.shadow_view, SHADOW)
+        yield from observe(run, plan.observers, run.view)
+        compare_checks(run, plan.shadow)
+        compare_routes(run, routed)
+    else:
+        yield from observe(run, plan.observers, run.view)
+    yield from note_spent(run)
+    return answer
+
+
+def _govern(run: NodeRun) -> Steps:
+    plan = run.plan
+    if plan.escalates or run.may_be_held:
+        saved = yield ReadCheckpoint(run)
+        if type(saved) is not Raised:
+            run.saved = saved
+            run.held = held_question(run, saved)
+        elif plan.escalates:
+            return saved  # it is unknown whether the body has run
+    if (
+        plan.checkers
+        or plan.shadow is not None
+        or (run.schemas is not None and run.schemas.input is not None)
+    ):
+        stopped = yield from check(run)
+        if stopped is not None or run.redirect is not None:
+            return end(run, stopped)
+    if run.held is not None:
+        output = _held_output(run)
+    elif not plan.guards or (output := run.own_input()) is None:
+        if plan.gate is None and run.approved_by is None and not plan.advisors and not run.inherited:
+            output = yield Body(run.input)
+        else:
+            output = yield from _called(run)
+    answer = output
+    if type(output) is Raised:
+        if (output := _handed_up(run, answer)) is None:
+            return (yield from _failed(run, answer))
+    elif type(output) is Ended:
+        return output.answer
+    else:
+        if run.handed:
+            note_untaken(run)
+        if run.transient:
+            answer = output = without_lent(run, output)
+        if run.schemas is not None and (wrong := output_refused(run, output)) is not None:
+            return (yield from _failed(run, Raised(wrong)))
+    note_output(run, output)
+    if run.stops or plan.output_checkers:
+        stopped = yield from _kept_back(run, output)
+        if stopped is not None or run.redirect is not None:
+            return stopped
+    if plan.keeps_output:
+        run.record.raw = output
+    if plan.queues:
+        reads = run.reads = _begin_evaluations(run, output)
+        for queue in plan.awaited:
+            yield Resolve(reads.evaluations, queue)
+            reads.commit(queue)
+    if plan.routers or run.held is not None:
+        # The results that routers read are committed. Afterwards evaluators in the background use the view,
+        # and what they read of one another decides nothing.
+        yield from route(run, output, plan.routers)
+        run.view.give_results(None)
+    if run.reads is not None:
+        run.settings.background.enqueue(run.reads.evaluations)
+    if (run.capped is None and run.escalation is None) or run.redirect is not None:
+        return answer
+    return (yield from _replaced(run, output, answer))
+
+
+def _held_output(run: NodeRun) -> Any:
+    """The output that a human was asked about. The body is done; only the answer is left."""
+    assert run.held is not None
+    entry = None if run.saved is None else run.saved.entry
+    used = entry["upto"] if entry is not None and entry["output"] else 0
+    run.questions = max(run.held["question"], used)
+    return kept_output(run.held)
+
+
+def _called(run: NodeRun) -> Steps:
+    """Call the body on approvals, with advice or under a gate. Returns its output, `Raised` or `Ended`."""
+    plan = run.plan
+    if run.approved_by is not None and (stopped := keep_approved(run)) is not None:
+        return Ended(stopped)
+    if plan.advisors or run.inherited:
+        stopped = yield from advise(run)
+        if stopped is not None:
+            return stopped
+    if run.approved_by is not None:
+        stopped = yield from begin_approved(run)
+        if stopped is not None:
+            return Ended(stopped)
+    if plan.gate is None:
+        return (yield Body(run.input))
+    if not plan.gate.contract.enforced:
+        return (yield from audit_draft(run, plan.gate))
+    return (yield from correct(run, plan.gate))
+
+
+def _handed_up(run: NodeRun, raised: Raised) -> Any:
+    """The command with which a subgraph hands over to this node's graph: for that graph it is the node's result."""
+    if isinstance(raised.error, ParentCommand):
+        command = cast(Any, raised.error).args[0]
+        if run.is_own(command):
+            return command
+    return None
+
+
+def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
+    plan = run.plan
+    together = _turn(run, output) if plan.members else None
+    evaluations = run.record.evaluations = Evaluations(plan.queues, run.view, together)
+    reads = ReadEvaluations(evaluations, plan.audited)
+    if run.held is not None:
+        # The human saw these results with the question, so the output is not judged again.
+        known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
+        evaluations.know(known, settled=True)
+        reads.read.update(known)
+    return reads
+
+
+def _replaced(run: NodeRun, output: Any, answer: Any) -> Steps:
+    """The answer that takes the place of the node's own: the best attempt, or the answer of a human."""
+    if type(answer) is Raised:
+        return _not_replaced(run, answer)
+    if run.capped is not None:
+        answer = output = yield from best_attempt(run, output, run.capped)
+    if run.escalation is not None:
+        return (yield from escalate(run, output, *run.escalation))
+    return answer
+
+
+def _kept_back(run: NodeRun, output: Any) -> Steps:
+    """Check whether the output may be committed. If not, returns `Raised` or sets the redirect."""
+    if run.stops:
+        stopped = held_back(run, output)
+        if stopped is not None or run.redirect is not None:
+            return stopped
+    if run.plan.output_checkers:
+        return (yield from check_output(run, output))
+    return None
+
+
+def _turn(run: NodeRun, output: Any) -> CycleRun:
+    """The cycle's turn for this node run."""
+    plan = run.plan
+    assert plan.cycle is not None
+    turn = Turn(
+        evaluators=tuple(queue.evaluator for queue in plan.members),
+        history=run.view,
+        input=freeze(as_state(run.input if run.given is None else run.given)),
+        returned=output,
+        config=run.contract_config,
+        saved=run.is_saved,
+    )
+    together = CycleRun(plan.cycle, turn, plan.members)
+    if run.held is None:
+        together.begin()
+    return together
+
+
+def _not_replaced(run: NodeRun, answer: Raised) -> Raised | None:
+    """Handle an output that is a command from a subgraph: LangGraph has it already, so it cannot be replaced."""
+    problem = "a command from a subgraph can neither be replaced nor kept until a human has answered"
+    if run.escalation is None:
+        capped = run.capped
+        assert capped is not None
+        run.record.failed(f"router {capped.name}", f"{problem}; the normal edges were taken")
+        return answer
+    router = run.escalation[0]
+    return denied(run, router.name, router.on_reject, problem, None)
+
+
+def _failed(run: NodeRun, raised: Raised) -> Steps:
+    """Handle an exception of the body. Only a router with `on_error` can keep it from being raised."""
+    record, error = run.record, raised.error
+    if isinstance(error, ParentCommand):  # for a graph further out
+        record.status = "completed"
+        stopped = yield from _kept_back(run, raised.error.args[0])
+        return end(run, raised if stopped is None and run.redirect is None else stopped)
+    record.duration = run.settings.timer() - run.begun
+    if run.stops:
+        note_stops(run)
+    if run.entry is not None and isinstance(error, Exception):
+        noted = yield Stopped(run.entry, isinstance(error, GraphBubbleUp))
+        if type(noted) is Raised:
+            record.failed("approval", f"how its body ended could not be saved: {describe(noted.error)}")
+    if isinstance(error, GraphBubbleUp):
+        record.status = "interrupted"
+        return raised
+    record.status = "failed" if isinstance(error, Exception) else "cancelled"
+    record.error = describe(error)
+    record.error_types = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__[:-1])
+    if run.plan.error_routers and isinstance(error, Exception) and run.is_final(error):
+        yield from route(run, None, run.plan.error_routers)
+        if run.redirect is not None:
+            run.take_back()
+            return None
+        if run.capped is not None:
+            return (yield from best_attempt(run, raised, run.capped))
+    return raised

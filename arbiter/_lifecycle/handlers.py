@@ -1,0 +1,70 @@
+"""Callback handlers of checkers without effect: their exceptions never reach the graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+
+from arbiter._threads.deadlines import is_from_outside
+
+_log = logging.getLogger("arbiter")
+
+
+class Harmless(BaseCallbackHandler):
+    """A handler that gets every event, but can neither write through the config nor end the run."""
+
+    raise_error = False
+
+    def __init__(self, handler: BaseCallbackHandler, isolated_config: RunnableConfig | None) -> None:
+        self.run_inline = handler.run_inline
+        for name in dir(handler):
+            if name.startswith("ignore_"):
+                continue
+            if name.startswith("on_") and callable(method := getattr(handler, name)):
+                setattr(self, name, _kept(method, isolated_config))
+        self._handler = handler
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("ignore_"):
+            return getattr(self._handler, name)
+        return super().__getattribute__(name)
+
+
+def _kept(method: Callable[..., Any], isolated_config: RunnableConfig | None) -> Callable[..., Any]:
+    if iscoroutinefunction(method):
+
+        @wraps(method)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            with _kept_apart(isolated_config):
+                return await method(*args, **kwargs)
+
+        return acall
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _kept_apart(isolated_config):
+            return method(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def _kept_apart(isolated_config: RunnableConfig | None) -> Generator[None]:
+    token = var_child_runnable_config.set(isolated_config)
+    try:
+        yield
+    except BaseException as exc:
+        # LangChain reads a NotImplementedError as "call on_llm_start instead".
+        if isinstance(exc, NotImplementedError) or is_from_outside(exc):
+            raise
+        _log.warning("a callback handler of a checker under audit failed: %s", type(exc).__name__)
+    finally:
+        var_child_runnable_config.reset(token)

@@ -1,0 +1,104 @@
+"""The ends of a node run: a denial, an output that its schema rejects, and their records."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from langgraph.constants import END
+from langgraph.types import Command
+from pydantic import TypeAdapter, ValidationError
+
+from arbiter._lifecycle.requests import Raised
+from arbiter._lifecycle.runs import NodeRun
+from arbiter._values.shapes import problem_of
+from arbiter._values.states import as_state, snapshot, with_own
+from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
+
+_log = logging.getLogger("arbiter")
+
+
+def end(run: NodeRun, output: Any) -> Any:
+    run.record.duration = run.settings.timer() - run.begun
+    return output
+
+
+def note_output(run: NodeRun, output: Any) -> None:
+    record = run.record
+    settings = run.settings
+    record.duration = settings.timer() - run.begun
+    record.output = snapshot(run.written(output), settings.snapshot)
+    record.status = "completed"
+    if record.drafts:
+        record.drafts = ()
+    if run.plan.not_targeted:
+        record.not_targeted = run.plan.not_targeted
+
+
+def input_refused(run: NodeRun) -> str | None:
+    schemas = run.schemas
+    if schemas is None or schemas.input is None:
+        return None
+    # Checkers and the body get the same copy that is validated. No sibling has it.
+    run.input = with_own(run.input, schemas.input_fields)
+    run.record.input = snapshot(run.input, run.settings.snapshot)
+    return _refused(schemas.input, schemas.input_name, run.input)
+
+
+def output_refused(run: NodeRun, output: Any) -> OutputSchemaError | None:
+    schemas = run.schemas
+    if schemas is None or schemas.output is None:
+        return None
+    refused = _refused(schemas.output, schemas.output_name, output)
+    if refused is None:
+        return None
+    return OutputSchemaError(node=run.record.node, schema=schemas.output_name, message=refused)
+
+
+def _refused(schema: TypeAdapter[Any], name: str, value: Any) -> str | None:
+    """The mistakes that the schema finds, in one line, or None."""
+    if isinstance(value, Command | list):
+        value = as_state(value)  # pyright: ignore[reportUnknownArgumentType]
+    try:
+        schema.validate_python(value, from_attributes=True)
+    except ValidationError as exc:
+        parts = [f"{'.'.join(map(str, e['loc'])) or name}: {problem_of(e)}" for e in exc.errors()[:5]]
+        return f"{name}: " + "; ".join(parts)
+    except Exception as exc:  # a validator that raises has not accepted the value
+        return f"{name}: its validator raised {type(exc).__name__}"
+    return None
+
+
+def log(run: NodeRun, event: str, *args: object) -> None:
+    """Log an event at a node to the logger `arbiter`. Costs nothing if no handler wants INFO records."""
+    if _log.isEnabledFor(logging.INFO):
+        record, thread = run.record, run.run.log.thread_id
+        of = f" ({record.instruction.name})" if record.instruction else ""
+        where = f"node {record.node!r}{of}, step {record.step}" + (f", thread {thread!r}" if thread else "")
+        _log.info(f"%s: {event}", where, *args)
+
+
+def denied(
+    run: NodeRun, policy: str, on_deny: str, reason: str, cause: BaseException | None
+) -> Raised | None:
+    record = run.record
+    record.status = "denied"
+    record.duration = run.settings.timer() - run.begun
+    _, found, target = on_deny.partition("redirect:")
+    if on_deny == "end":
+        target = END
+    elif not found:
+        target = ""
+    # If states are not kept, reasons are not either, because they may quote them.
+    shown = "" if run.settings.snapshot == "digest" else f": {reason or (cause and describe(cause))}"
+    log(run, "%s denied it%s", policy, shown)
+    if target and target in run.targets:
+        log(run, "%s redirected to %r", policy, target)
+        run.take_back()
+        run.redirect = record.redirected_to = target
+        return None
+    error = PolicyViolationError(
+        policy=policy, node=record.node, instruction=record.instruction, reason=reason, cause=cause
+    )
+    record.error = str(error)
+    return Raised(error)

@@ -1,0 +1,429 @@
+"""One attempt of one governed node: its data, its decisions, and the abilities of its driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.types import Command
+from pydantic import TypeAdapter
+
+from arbiter._contracts import Contract
+from arbiter._lifecycle.background import Background
+from arbiter._lifecycle.evaluations import ReadEvaluations
+from arbiter._lifecycle.registry import Plan
+from arbiter._lifecycle.requests import Entry, Raised, Saved, Saving
+from arbiter._lifecycle.saving import Access
+from arbiter._lifecycle.shadow import ShadowDecision, ShadowLog
+from arbiter._threads.deadlines import as_failure, is_from_outside
+from arbiter._threads.forks import new_lock
+from arbiter._values.states import SeenDict, Snapshot, as_state, digest, with_seen
+from arbiter.history._causal import CausalHistory
+from arbiter.history._facts import KEEP, RunFact, Value, fold
+from arbiter.history._items import ToolsOf
+from arbiter.history._past import Past
+from arbiter.history._record import Record, fact_from, facts_of, with_spent
+from arbiter.history._recorder import Recovered, Run
+from arbiter.policy import PolicyChecker, PolicyRouter
+from arbiter.verdicts import EvaluationResult, Verdict
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Schemas:
+    """Declared types of a node's input and output: anything that a pydantic `TypeAdapter` accepts."""
+
+    input: TypeAdapter[Any] | None = None
+    output: TypeAdapter[Any] | None = None
+    input_name: str = ""
+    output_name: str = ""
+    input_fields: frozenset[str] | None = None
+    """The fields of the input that its type reads; None for all."""
+
+
+@dataclass(slots=True, eq=False)
+class Settings:
+    """Settings that all node runs of one `ArbiterOS` share. `facts` bounds the facts in a checkpoint."""
+
+    snapshot: Snapshot
+    background: Background
+    facts: int = KEEP
+    clock: Callable[[], float] = time.time
+    timer: Callable[[], float] = time.perf_counter
+    shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
+
+
+@dataclass(slots=True, eq=False)
+class DelegatedAdvice:
+    """Advice for a node that is a graph. The nodes inside get it, because a graph's own input is saved and
+    streamed.
+    """
+
+    advisor: str
+    advice: Any
+    id: str
+    messages_key: str
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A call that a handler has stopped. `call` is the id of the tool call for which it was made, if known."""
+
+    checker: PolicyChecker
+    reason: str
+    cause: BaseException | None
+    call: str | None
+
+
+_lock = new_lock()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+NO_RESULTS: Mapping[str, EvaluationResult] = MappingProxyType({})
+SHADOW = "shadow:"
+"""The prefix of the tallies of a shadow constitution's checkers."""
+_FUNCTIONS = "()"
+_NOT_RESUMED: Recovered = (-1, NOTHING, NOTHING)
+current_run: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=None)
+"""The governed node whose body is running. Graphs and functions that it calls belong to it."""
+
+
+def call_apart(
+    run: NodeRun, contract: Contract, method: Callable[[CausalHistory], T], view: CausalHistory
+) -> T:
+    """Call a method of a contract in place. If the contract has no effect, its errors are never more than
+    failures.
+    """
+    if contract.enforced:
+        return method(view)
+    token = var_child_runnable_config.set(run.isolated_config)
+    try:
+        return method(view)
+    except BaseException as exc:
+        if is_from_outside(exc) or isinstance(exc, Exception):
+            raise
+        raise as_failure(exc) from exc
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+class NodeRun:
+    """One attempt of one governed node: its data, its decisions, and the abilities of its driver.
+
+    There is one for every step of every graph, so most parts are made on first use. Subclasses run the body
+    and ask humans: `weaving.NodeAttempt` in LangGraph, `functions.FunctionCall` without a graph.
+    """
+
+    redirect: str | None = None
+    """The node, or END, to which the run goes instead of along the edges."""
+    given: Mapping[str, Any] | None = None
+    """The input's fields from before transient advice was added."""
+    transient: Mapping[str, Any] = NOTHING
+    """State keys and messages that the body gets for this call only."""
+    handed: Sequence[DelegatedAdvice] = ()
+    """Advice for the nodes of the graph that is this node's body."""
+    questions: int = 0
+    handlers: Sequence[BaseCallbackHandler] = ()
+    """Callback handlers that look into the body."""
+    stops: Sequence[Stop] = ()
+    """The calls that these handlers have stopped."""
+    streamed: Sequence[Callable[[], None]] = ()
+    """The held-back chunks of the body; each call sends one of them."""
+    pushed: Sequence[Mapping[str, Any]] = ()
+    """The held-back writes of the body to the state apart from its output, such as those of `push_message`.
+    """
+    escalation: tuple[PolicyRouter, Verdict] | None = None
+    """The router that wants a human to see the output, and its verdict."""
+    held: Mapping[str, Any] | None = None
+    """The open question of an earlier attempt about the output of this task. The body is done."""
+    saved: Saved | None = None
+    """The saved data of this node run, once they have been read."""
+    since: int | None = None
+    """The number of the first question whose answer this node run uses; None if there was no question."""
+    approved_by: str | None = None
+    """The policy whose question a human has answered with an approval or an edit."""
+    approved_key: str = ""
+    """The digest of the input that was approved."""
+    retries: int = 0
+    """The number of further times that the body may begin on the approvals."""
+    entry: Entry | None = None
+    """The note that the body has begun on approvals."""
+    capped: PolicyRouter | None = None
+    """The router that wants the best attempt, because it may not redirect again."""
+    may_be_held: bool = False
+    """True if an earlier attempt may have asked about its output, even if no rule would ask now."""
+    replaced: bool = False
+    """True if the node's output differs from the one that its body returned or streamed."""
+    shadow: ShadowDecision | None = None
+    """The decision of a shadow constitution before the node."""
+    _shadow_view: CausalHistory | None = None
+    _apart: RunnableConfig | None = None
+    _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None = None
+
+    def __init__(
+        self,
+        record: Record,
+        plan: Plan,
+        input: Any,
+        settings: Settings,
+        run: Run,
+        past: Past,
+        parent: NodeRun | None,
+        config: RunnableConfig | None,
+        targets: frozenset[str],
+        schemas: Schemas | None,
+    ) -> None:
+        self.record = record
+        self.plan = plan
+        self.input = input
+        self.settings = settings
+        self.run = run
+        self.past = past
+        self.parent = parent
+        self.config = config
+        self.targets = targets
+        self.schemas = schemas
+        self.begun = 0.0
+        self.reads: ReadEvaluations | None = None
+        self._view: CausalHistory | None = None
+        self._aside: RunnableConfig | None = None
+
+    is_graph: bool = False
+    """True if the body is a graph, whose nodes are governed too."""
+
+    fields: Collection[str] = ()
+    """The fields of the graph's state; empty if it does not declare any."""
+
+    @property
+    def is_saved(self) -> bool:
+        """True if a checkpointer, or the caller, keeps the node's writes."""
+        return True
+
+    @property
+    def inherited(self) -> Sequence[DelegatedAdvice]:
+        """Advice that the graphs around this node got for their nodes."""
+        parent = self.parent
+        if parent is None or not parent.is_graph:
+            return ()
+        outer = parent.inherited
+        return (*outer, *parent.handed) if outer else parent.handed
+
+    @property
+    def view(self) -> CausalHistory:
+        """The history that policies see."""
+        if self._view is None:
+            self._view = CausalHistory(self.past, self.record, self.run, self.plan.cycle)
+            if self.settings.clock is not time.time:
+                self._view.clock = self.settings.clock
+            if self.plan.watchers:
+                self._view.give_tools(self.tools)
+            if self.plan.guards:
+                self._view.item.watch()
+        return self._view
+
+    def own_input(self) -> Raised | None:
+        """Make what the checkers looked at the node's own. Returns `Raised` if it cannot be copied.
+
+        Neither a sibling nor a caller with the same object can then change it between the check and the body, or
+        while the body runs.
+        """
+        if self._view is None or (seen := self._view.item.seen()) is None:
+            return None
+        try:
+            self.input = self.input_with(seen)
+        except Exception as exc:
+            return Raised(exc)
+        return None
+
+    def input_with(self, seen: SeenDict) -> Any:
+        """The input with the values that the checkers have seen."""
+        path: Any = self.record.path
+        return with_seen(self.input, seen, is_shared=bool(path) and path[0] == "__pregel_push")
+
+    @property
+    def shadow_view(self) -> CausalHistory:
+        """The history that policies of a shadow constitution see: the same items, with tallies and
+        evaluations of their own.
+        """
+        if self._shadow_view is None:
+            self._shadow_view = CausalHistory(
+                self.past, self.record, self.run, tallies=SHADOW, evaluations=NO_RESULTS
+            )
+            self._shadow_view.clock = self.settings.clock
+            self._shadow_view.give_tools(self.tools)
+        return self._shadow_view
+
+    @property
+    def contract_config(self) -> RunnableConfig | None:
+        """The ambient config during a contract's call.
+
+        The contract's own model calls belong to no stream and no trace of the node. `get_config()` still
+        returns thread, user and so on.
+        """
+        if self._aside is None and (config := self.config) is not None:
+            tags = [*(config.get("tags") or ()), "nostream"]
+            self._aside = {**config, "callbacks": None, "tags": tags}
+        return self._aside
+
+    @property
+    def isolated_config(self) -> RunnableConfig | None:
+        """As `contract_config`, for a contract without effect: it can neither pause the run nor stream."""
+        if self._apart is None and (config := self.contract_config) is not None:
+            self._apart = self.without_effects(config)
+        return self._apart
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        """A config through which no write is possible."""
+        raise NotImplementedError
+
+    def fact(self) -> RunFact:
+        """The fact to commit together with the node's own writes."""
+        plan, record = self.plan, self.record
+        fact = fact_from(record, plan.kinds if record.checks is plan.all_allowed else None)
+        if self.reads is not None and self.reads.read:
+            fact["evals"] = facts_of(self.reads.read)
+        if self.plan.keeps_output:
+            if self.redirect is not None:
+                fact["task"] = self.record.id
+            if (sent := self.sent) is not None:
+                fact["sent"] = sent
+        if self.record.spent:
+            fact["tallies"] = with_spent(fact.get("tallies", NOTHING), self.record.spent)
+        if self._inner and (inner := self.inner()) is not None:
+            if self.record.status == "completed":
+                fact["inner"] = inner
+            elif used := self._used_up(inner):
+                fact["inner"] = used
+        return fact
+
+    def _used_up(self, inner: Value) -> Value | None:
+        """The consumption of the graphs inside a body of which nothing else is committed."""
+        shadow = self.plan.shadow
+        names = {
+            *self.plan.counts_consumption,
+            *(SHADOW + name for name in (shadow.counts_consumption if shadow else ())),
+        }
+        tallies = {
+            policy: {key: [tally[0], 1, tally[0], 0, 1] for key, tally in of_policy.items()}
+            for policy, of_policy in inner.get("tallies", NOTHING).items()
+            if policy in names
+        }
+        return {"seq": 0, "facts": [], "tallies": tallies} if tallies else None
+
+    @property
+    def sent(self) -> str | None:
+        """The digest of an input that came with a `Send`, else None. It tells siblings apart."""
+        path: Any = self.record.path
+        if not path or path[0] != "__pregel_push":
+            return None
+        return digest(as_state(self.input if self.given is None else self.given))
+
+    # Inside the body
+
+    def report(self, namespace: str, step: int, value: Value, order: str, fact: RunFact) -> None:
+        """Report that a node of a graph inside the body has finished: its graph's value before, and its fact."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            known = inner.get(namespace)
+            if known is None or known[0] != step:
+                known = inner[namespace] = (step, value, {})
+            known[2][order] = fact
+
+    def adopt(self, namespace: str, value: Value) -> None:
+        """Add the final value of a graph inside the body whose nodes could not report here."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            inner[namespace] = (-1, value, {})
+
+    def called(self, facts: Sequence[RunFact]) -> Past:
+        """Add the facts of governed functions in the body. Returns the past of the next one."""
+        with _lock:
+            inner = self._inner = self._inner or {}
+            _, value, _ = inner.get(_FUNCTIONS, (-1, {}, {}))
+            if facts:
+                value = fold(value, facts, self.settings.facts)
+                inner[_FUNCTIONS] = (-1, value, {})
+        return Past(value, self.past)
+
+    def inner(self) -> Value | None:
+        """The joined values of all graphs and functions inside the body; None if there are none."""
+        if not self._inner:
+            return None
+        with _lock:
+            parts = [self._inner[name] for name in sorted(self._inner, key=lambda n: (len(n), n))]
+        keep = self.settings.facts
+        values = [fold(value, [facts[o] for o in sorted(facts)], keep) for _, value, facts in parts]
+        return values[0] if len(values) == 1 else fold({}, [{"inner": v} for v in values], keep)
+
+    # Writes of the body apart from its output, such as those of `push_message`
+
+    def written(self, output: Any) -> Any:
+        """All writes of the node, to be committed together: those that its body made itself, each as an
+        update, then its output.
+        """
+        return output
+
+    def take_back(self) -> None:
+        """Drop these writes."""
+
+    # For the driver
+
+    @property
+    def tools(self) -> ToolsOf | None:
+        """The function that finds the LangChain tools of the body."""
+        return None
+
+    def body(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        raise NotImplementedError
+
+    def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    @property
+    def is_running(self) -> bool:
+        """True if another execution in this process has begun on approvals of this task and has not ended."""
+        return False
+
+    @property
+    def saver(self) -> Any:
+        """The checkpointer, or None."""
+        return None
+
+    def access(self, op: Saving) -> Access[Any]:
+        """Perform a request that needs the checkpointer."""
+        raise NotImplementedError
+
+    @property
+    def recovered(self) -> Recovered | None:
+        """The superstep that this execution resumes, once it has been read."""
+        return _NOT_RESUMED
+
+    def recover(self, recovered: Recovered) -> None:
+        """Keep the recovered counts for later node runs of this execution."""
+
+    def skip_questions(self, count: int) -> None:
+        """Count the questions that the body asked in an earlier draft, so that they are not asked again."""
+
+    def is_final(self, error: BaseException) -> bool:
+        """True if LangGraph will not retry after that error of the body."""
+        return True
+
+    def is_own(self, command: Command[Any]) -> bool:
+        """True if a command from a subgraph is meant for this node's graph."""
+        return False
+
+    @property
+    def answered(self) -> int:
+        """The number of the body's questions that have an answer."""
+        return 0

@@ -1,0 +1,117 @@
+"""Stops: calls in a body that a checker's handler has stopped, and the fate of a body that continued
+nevertheless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import ToolMessage
+
+from arbiter._lifecycle.outcomes import denied
+from arbiter._lifecycle.requests import Raised
+from arbiter._lifecycle.runs import NodeRun, Stop, current_run
+from arbiter._values.states import as_state
+from arbiter.errors import PolicyViolationError
+from arbiter.policy import PolicyChecker
+from arbiter.verdicts import FAILED, Verdict
+
+
+class Stopping(BaseCallbackHandler):
+    """A handler that may stop calls in a body. The node run records each call that it stops."""
+
+    def __init__(self, handler: BaseCallbackHandler, checker: PolicyChecker, run: NodeRun) -> None:
+        self._told = handler, checker, run
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            handler, checker, run = self._told
+            return _watched(getattr(handler, name), checker, run)
+        if name.startswith("ignore_") or name in ("raise_error", "run_inline"):
+            return getattr(self._told[0], name)
+        return super().__getattribute__(name)
+
+
+def _watched(method: Any, checker: PolicyChecker, run: NodeRun) -> Callable[..., Any]:
+    if iscoroutinefunction(method):
+
+        @wraps(method)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await method(*args, **kwargs)
+            except Exception as exc:
+                _note(run, checker, exc, kwargs)
+                raise
+
+        return acall
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception as exc:
+            _note(run, checker, exc, kwargs)
+            raise
+
+    return call
+
+
+def _note(run: NodeRun, checker: PolicyChecker, error: Exception, told: Mapping[str, Any]) -> None:
+    # LangChain reads a NotImplementedError as "call on_llm_start instead".
+    if isinstance(error, NotImplementedError):
+        return
+    inner = current_run.get()  # a node's handlers also see the calls of nodes of an inner graph
+    if inner is not None and checker in inner.plan.watchers:
+        run = inner
+    if isinstance(error, PolicyViolationError) and error.cause is None:
+        reason, cause = error.reason, None
+    else:
+        reason, cause = f"{FAILED}{type(error).__name__}", error
+    call: Any = told.get("tool_call_id")
+    run.stops = (*run.stops, Stop(checker=checker, reason=reason, cause=cause, call=call))
+
+
+def note_stops(run: NodeRun) -> None:
+    """Record the stopped calls, and the checkers that stopped them."""
+    record = run.record
+    checks = dict(record.checks)
+    for stop in run.stops:
+        name = stop.checker.name
+        if checks.get(name) is None or checks[name].kind != "deny":
+            checks[name] = Verdict.deny(stop.reason)
+        record.note(f"checker {name}", f"stopped a call in the body: {stop.reason}")
+    record.checks = checks
+
+
+def held_back(run: NodeRun, output: Any) -> Raised | None:
+    """Handle a body that has caught a denial and returned an output.
+
+    To hold back the output, returns `Raised` or sets the redirect; otherwise returns None.
+    """
+    note_stops(run)
+    answered: set[str] | None = None
+    for stop in run.stops:
+        checker = stop.checker
+        caught = checker.on_caught or ("continue" if checker.on_deny == "raise" else "answered")
+        if caught == "continue":
+            continue
+        if caught == "answered" and stop.call is not None:
+            if answered is None:
+                answered = set(_answered(as_state(run.written(output))))
+            if stop.call in answered:
+                continue
+        reason = f"its output was not committed, since a call in its body was stopped: {stop.reason}"
+        return denied(run, checker.name, checker.on_deny, reason, stop.cause)
+    return None
+
+
+def _answered(state: Mapping[str, Any]) -> Iterator[str]:
+    """The ids of the tool calls that an output answers."""
+    for value in state.values():
+        for part in value if isinstance(value, list | tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(part, ToolMessage):
+                yield part.tool_call_id

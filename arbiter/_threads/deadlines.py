@@ -1,0 +1,304 @@
+"""Calls of contract methods: with deadlines, on the right thread, and one at a time if that was promised."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextvars import Context, copy_context
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, TypeVar
+
+from arbiter._threads.forks import new_lock, renew_in_child
+from arbiter.errors import describe
+
+T = TypeVar("T")
+_QUICK = 0.001
+_SLOW = 0.005
+_PROBES = 3
+_STRIKES = 2
+_FORGIVEN = 100
+
+
+class InlineTiming:
+    """Decides where a contract's sync method runs in an async run, by the time that it took so far.
+
+    An unknown or slow sync method belongs on a worker thread, but a thread costs more than most methods. So a
+    method runs on a thread until it was quick three times in a row. It goes back to the thread when it is
+    slow once, and for good when it is slow again soon after. Slow calls that are far apart do not count: on a
+    busy machine even the fastest method is now and then delayed by other threads, for the 5 ms that Python
+    lets a thread run.
+    """
+
+    __slots__ = ("_fixed", "_quick", "_settled", "_strikes", "inline")
+
+    def __init__(self, blocking: bool | None) -> None:
+        self.inline = blocking is False
+        """True if the method is called in place."""
+        self._settled = self._fixed = blocking is not None
+        """True if a quick call changes nothing."""
+        self._quick = 0
+        self._strikes = 0
+
+    def timed(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call `method` and record its time."""
+        begun = perf_counter()
+        try:
+            return method(*args)
+        finally:
+            seconds = perf_counter() - begun
+            if seconds > _SLOW or not self._settled:
+                self._took(seconds)
+
+    def _took(self, seconds: float) -> None:
+        if self._fixed:
+            return
+        if self._quick < _PROBES:
+            self._quick = self._quick + 1 if seconds < _QUICK else 0
+        elif seconds <= _SLOW:
+            self._quick += 1
+        else:
+            self._strikes = self._strikes + 1 if self._quick < _FORGIVEN else 1
+            self._quick = 0
+        self._settled = self._quick >= _FORGIVEN
+        self.inline = self._quick >= _PROBES and self._strikes < _STRIKES
+
+
+def start(call: Callable[[], Any], *, context: Context | None = None, name: str = "arbiter") -> Future[Any]:
+    """Run `call` on a daemon thread of its own.
+
+    Not a pool: a call that hangs must keep neither the next call nor the interpreter's exit waiting.
+    """
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # from here on, a waiter that stops waiting cannot cancel it
+    inside = copy_context() if context is None else context
+
+    def run() -> None:
+        nonlocal call, inside
+        try:
+            result = inside.run(call)
+        except BaseException as exc:  # every error is reported to the waiter
+            del call, inside  # free the called objects even if the waiter ends before this thread
+            future.set_exception(_told(exc))
+        else:
+            del call, inside
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def _told(error: BaseException) -> BaseException:
+    """The error in a form that asyncio accepts: it refuses to pass on a `StopIteration`."""
+    if not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError("it raised StopIteration")
+    told.__cause__ = error
+    return told
+
+
+class Runner:
+    """A daemon thread that is reused, because starting one costs more than most calls.
+
+    It runs one call at a time. A call that hangs keeps its thread, and the next call gets another one.
+    """
+
+    __slots__ = ("_jobs",)
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | None = None
+
+    def run(self, call: Callable[[], Any], seconds: float | None) -> Any:
+        """The result of `call`. Raises `TimeoutError` if it takes longer than `seconds`."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        if self._jobs is None:
+            self._jobs = SimpleQueue()
+            threading.Thread(target=_serve, args=(self._jobs,), name="arbiter-call", daemon=True).start()
+        self._jobs.put((future, call))
+        try:
+            return within(seconds, future)
+        finally:
+            if not future.done():
+                self._dismiss()
+
+    def _dismiss(self) -> None:
+        if self._jobs is not None:
+            self._jobs.put(None)
+            self._jobs = None
+
+    def __del__(self) -> None:
+        self._dismiss()
+
+
+def _serve(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        future, call = job
+        del job
+        try:
+            result = call()
+        except BaseException as exc:  # every error is reported to the waiter
+            del call
+            future.set_exception(exc)
+        else:
+            del call
+            future.set_result(result)
+            del result
+        del future
+
+
+def within(seconds: float | None, future: Future[Any]) -> Any:
+    """The result of `future`. Raises `TimeoutError` if it takes longer than `seconds`."""
+    try:
+        return future.result(seconds)
+    except FutureTimeout:
+        if future.done():
+            raise
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+
+
+async def awaited(deadline: float | None, awaitable: Awaitable[T]) -> T:
+    """The result of `awaitable`. Raises `TimeoutError` if it takes longer than `deadline` seconds."""
+    if deadline is None:
+        return await awaitable
+    # Not `wait_for`: it waits until the awaitable accepts its cancellation, and accepts a late answer.
+    task = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=deadline)
+    except BaseException:
+        task.cancel()
+        raise
+    if done:
+        return task.result()
+    task.cancel()
+    raise TimeoutError(f"no answer within {deadline:g} s")
+
+
+class EventLoop:
+    """An event loop on a daemon thread. Async evaluators run on it, in sync and async runs alike."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        renew_in_child(self)
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop, in an empty context.
+
+        So it neither sees nor keeps alive the caller's context, such as a graph's run.
+        """
+        with self._lock:
+            if self._loop is None:
+                self._loop = Context().run(
+                    asyncio.new_event_loop
+                )  # a loop keeps the context in which it is made
+                self._thread = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name="arbiter-loop", daemon=True
+                )
+                self._thread.start()
+            return Context().run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
+
+    @property
+    def is_here(self) -> bool:
+        """True if the caller runs on this loop. It must not wait for other coroutines of the loop then."""
+        return threading.current_thread() is self._thread
+
+    def leave_if_stuck(self) -> None:
+        """Replace the loop for later calls if a late coroutine blocks it."""
+        loop = self._loop
+        if loop is None or self.is_here:
+            return
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        if turned.wait(_STUCK):
+            return
+        if self._loop is loop:
+            self.end()
+
+    def end(self) -> None:
+        """Let the thread end when it has nothing left to do. A later `submit` starts another one."""
+        with self._lock:
+            loop, self._loop, self._thread = self._loop, None, None
+        if loop is not None:
+            loop.call_soon_threadsafe(_stop_when_idle, loop)
+
+    def renew(self) -> None:
+        """Forget the thread, which exists only in the parent process."""
+        self._loop = self._thread = None
+
+
+_STUCK = 0.2
+"""The number of seconds after which a loop that has not responded counts as blocked."""
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop_when_idle(loop: asyncio.AbstractEventLoop) -> None:
+    if asyncio.all_tasks(loop):
+        loop.call_later(1, _stop_when_idle, loop)
+    else:
+        loop.stop()
+
+
+LOOP = EventLoop()
+"""The event loop of memory: connections that its stores and cycles keep open belong to one loop."""
+
+
+async def as_coroutine(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """True if the call was ended from outside: by cancelling the task, closing the coroutine or Ctrl-C.
+
+    False if the called code itself raised the error.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # without an event loop there is no task to cancel
+            return False
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread() and not _is_raised(error)
+    return isinstance(error, GeneratorExit) and not _is_raised(error)
+
+
+def _is_raised(error: BaseException) -> bool:
+    """True if a `raise` in the called code raised the error."""
+    handler: Any = signal.getsignal(signal.SIGINT)
+    handler = getattr(handler, "func", handler)
+    of_handler = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    traceback = error.__traceback__
+    raised = False
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code is of_handler:
+            return False
+        raised = code.co_code[traceback.tb_lasti] == _RAISE
+        traceback = traceback.tb_next
+    return raised
+
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def as_failure(error: BaseException) -> Exception:
+    """The error of a contract as an `Exception`, for a contract that must not end the run."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeError(f"it raised {describe(error)}".removesuffix(": "))
+    failure.__cause__ = error
+    return failure

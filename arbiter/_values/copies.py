@@ -1,0 +1,211 @@
+"""Copies of the contents of a history: plain data for exports, and parts for pickles and deep copies."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
+
+from pydantic_core import CoreSchema, SchemaSerializer, core_schema
+
+from arbiter._values.states import FrozenDict, FrozenList
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_DICTS = (dict, FrozenDict)
+_LISTS = (list, FrozenList)
+
+
+class Copier:
+    """Copies dicts, lists and tuples, and calls `part` to copy their contents. Each object is copied once, so
+    messages that the states of many node runs share stay shared.
+    """
+
+    def __init__(self, part: Callable[[Any], Any]) -> None:
+        self._part = part
+        self._known: dict[int, tuple[Any, Any]] = {}
+        """By id, each object and its copy. The object is kept, so that its id stays its own."""
+
+    def __call__(self, value: Any) -> Any:
+        kind = cast(Any, type(value))
+        if kind in _ATOMS:
+            return value
+        if (known := self._known.get(id(value))) is not None:
+            return known[1]
+        made: Any
+        if kind in _DICTS or kind is MappingProxyType:
+            made = self._know(value, {})
+            whole: Any = dict if kind in _DICTS else MappingProxyType  # past what freezes each part
+            made.update({self._key(key): self(part) for key, part in whole.items(value)})
+        elif kind in _LISTS:
+            made = self._know(value, [])
+            made.extend(map(self, list[Any].__iter__(value)))
+        elif kind is tuple:
+            made = self._know(value, tuple(map(self, value)))
+        else:
+            made = self._know(value, self._part(value))
+        return made
+
+    def _know(self, value: Any, made: Any) -> Any:
+        self._known[id(value)] = value, made
+        return made
+
+    def _key(self, key: Any) -> Any:
+        made = self(key)
+        return made if made == key else str(key)
+
+
+def for_pickle() -> Copier:
+    """A copier that keeps values that survive a pickle; other values become plain data, as in exports."""
+    return Copier(_pickled)
+
+
+def for_deep_copy(memo: dict[int, Any]) -> Copier:
+    """A copier that deep-copies; values that cannot be deep-copied are shared with the original."""
+
+    def part(value: Any) -> Any:
+        try:
+            return copy.deepcopy(value, memo)
+        except Exception:
+            return value
+
+    return Copier(part)
+
+
+def _pickled(value: Any) -> Any:
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return jsonable(value)
+    return value
+
+
+class Exported:
+    """Base of classes that pydantic, and so FastAPI, serialises by one of their methods, even in a field of
+    type `Any`. Such an instance cannot be validated from data.
+    """
+
+    __slots__ = ()
+
+    __pydantic_serializer__: ClassVar[SchemaSerializer]
+    _serialization: ClassVar[Any]
+
+    def __init_subclass__(cls, method: str = "", returns: CoreSchema | None = None) -> None:
+        super().__init_subclass__()
+        if method:
+            cls._serialization = core_schema.plain_serializer_function_ser_schema(
+                lambda exported: getattr(exported, method)(), return_schema=returns
+            )
+            cls.__pydantic_serializer__ = SchemaSerializer(
+                core_schema.any_schema(serialization=cls._serialization)
+            )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.is_instance_schema(cls, serialization=cls._serialization)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        return {"title": cls.__name__, **handler(cls._serialization["return_schema"])}
+
+
+DICT = core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema())
+DICTS = core_schema.list_schema(DICT)
+
+
+MAX_VALUES = 100_000
+"""The number of values, at any depth, that one exported value may contain. A count replaces the rest."""
+_DEPTH = 20
+_BITS = 10_000
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON-able data of at most `MAX_VALUES` values; values without a JSON form become text. Never
+    raises.
+    """
+    return _Export().of(value, 0)
+
+
+class _Export:
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+        self._around: set[int] = set()
+
+    def of(self, value: Any, depth: int) -> Any:
+        self._left -= 1
+        try:
+            return self._plain(value, depth)
+        except Exception:  # a value whose own methods fail has at least a type
+            return f"<{_name(value)}>"
+
+    def _plain(self, value: Any, depth: int) -> Any:
+        parts: Any = value
+        kind = cast(Any, type(value))
+        if value is None or kind is bool:
+            return value
+        if issubclass(kind, str):
+            return _clean(str.__str__(value))
+        if kind is int:
+            # Python refuses to write numbers of very many digits.
+            bits = value.bit_length()
+            return value if bits <= _BITS else f"<int of {bits} bits>"
+        if issubclass(kind, float):
+            return float(value) if math.isfinite(value) else str(float(value))
+        if depth < _DEPTH and (export := self._export_of(value)) is not None:
+            if id(value) in self._around:
+                return f"<{_name(value)} that holds itself>"
+            self._around.add(id(value))
+            try:
+                return export(parts, depth)
+            finally:
+                self._around.remove(id(value))
+        return _clean(str(value))
+
+    def _export_of(self, value: Any) -> Callable[[Any, int], Any] | None:
+        if isinstance(value, Mapping):
+            return self._fields
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._elements
+        if hasattr(value, "model_dump"):
+            return lambda model, depth: self.of(model.model_dump(), depth + 1)
+        return None
+
+    def _elements(self, parts: Collection[Any], depth: int) -> list[Any]:
+        found: list[Any] = []
+        for part in parts:
+            if self._left <= 0:
+                found.append(_more(parts, found))
+                break
+            found.append(self.of(part, depth + 1))
+        return found
+
+    def _fields(self, parts: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key in parts:
+            if self._left <= 0:
+                found["..."] = _more(parts, found)
+                break
+            found[_clean(_text(key))] = self.of(parts[key], depth + 1)
+        return found
+
+
+def _more(parts: Collection[Any], found: Collection[Any]) -> str:
+    return f"... {len(parts) - len(found):,} more, which are left out"
+
+
+def _text(key: Any) -> str:
+    try:
+        return str(key)
+    except Exception:
+        return f"<{_name(key)}>"
+
+
+def _name(value: Any) -> str:
+    return str(cast(Any, type(value)).__name__)
+
+
+def _clean(text: str) -> str:
+    """Lone surrogates have no UTF-8 form; a JSON line must be writable to a file."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

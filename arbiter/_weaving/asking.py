@@ -1,0 +1,604 @@
+"""Questions to humans by LangGraph's interrupt: each answer counts for its own question, and only once.
+
+Notes about questions, answers and begun bodies are stored next to the checkpoint, as pending writes under
+task ids made here. Resume values, interrupts of a body, state updates and node outputs cannot be written
+under these ids, so a note is recognised by its place. See "Approval" in docs/design/lifecycle.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count, takewhile
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_RESUME_MAP,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    INTERRUPT,
+    NS_SEP,
+    NULL_TASK_ID,
+    RESUME,
+)
+from langgraph.errors import GraphInterrupt
+from langgraph.types import interrupt
+
+from arbiter._lifecycle import (
+    NO_ANSWER,
+    TAKEN,
+    Access,
+    Answered,
+    Ask,
+    Entry,
+    Get,
+    Put,
+    Question,
+    Saved,
+    Spend,
+    Wait,
+)
+from arbiter._weaving.channel import conf_of
+
+_NOTE = "__arbiter_note"
+_OURS = "__arbiter_answer__"
+"""Marks the place of an answer to one of Arbiter's questions among a task's resume values. It does not
+contain the answer.
+"""
+
+
+_NO_CHECKPOINT = (
+    "this graph has no checkpointer, which keeps the question until it is answered. "
+    "Compile the graph with one, and a subgraph without checkpointer=False"
+)
+
+
+def saver_of(config: RunnableConfig | None) -> Any:
+    saver = (config or {}).get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
+    return saver if hasattr(saver, "get_tuple") else None
+
+
+def places_of(conf: Mapping[str, Any]) -> list[RunnableConfig]:
+    """The possible places of this task's checkpoint: the graph's namespace, or for a @task one further out."""
+    info = conf[CONFIG_KEY_RUNTIME].execution_info
+    places: list[RunnableConfig] = []
+    namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
+    while namespace:
+        namespace = namespace.rpartition(NS_SEP)[0]
+        place = {
+            CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
+            CONFIG_KEY_CHECKPOINT_NS: namespace,
+            "checkpoint_id": info.checkpoint_id,
+        }
+        places.append({"configurable": place})
+    return places
+
+
+PAUSES = (0.001, 0.01, 0.1, 0.4, 1.0, 2.0)
+"""Seconds between attempts to read data that LangGraph saves in the background."""
+
+
+# Notes --------------------------------------------------------------------------------------------
+
+
+def _id(task: str, name: object) -> str:
+    """The task id under which a note is kept. With the task's own id, LangGraph would take the task for done."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task} {name}"))
+
+
+def _notes_at(saved: Any, task: str) -> dict[str, Mapping[str, Any]]:
+    return {} if saved is None else notes_of(saved.pending_writes or (), task)
+
+
+def notes_of(writes: Sequence[Any], task: str) -> dict[str, Mapping[str, Any]]:
+    """The notes about a task, by name."""
+    return {name: about for of_task, name, about in _notes_in(writes) if of_task == task}
+
+
+def _notes_in(writes: Sequence[Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Task, name and content of each note.
+
+    A write in another place is not a note: a command's update may have any value under this name.
+    """
+    for where, channel, note in writes:
+        if channel != _NOTE:
+            continue
+        match note:
+            case {"name": str(name), "about": {"task": str(task)} as about} if where == _id(task, name):
+                yield task, name, about
+            case _:
+                pass
+
+
+def _noted(place: RunnableConfig, task: str, name: str, about: Mapping[str, Any]) -> Put:
+    return Put(place, [(_NOTE, {"name": name, "about": {**about, "task": task}})], _id(task, name))
+
+
+_being_noted: dict[str, str] = {}
+"""The writer, in this process, of each note that only one execution may write."""
+
+
+def _note_first(
+    place: RunnableConfig, task: str, name: str, about: Mapping[str, Any]
+) -> Access[Mapping[str, Any] | None]:
+    """Write a note unless there is one. Returns None if this execution wrote it, else the existing note.
+
+    Most savers keep the first of two writes to one place. So two processes that both find none read once more
+    to see whose note was kept. A saver that keeps the last write is safe only within one process, where
+    writers wait for one another.
+    """
+    by = uuid.uuid4().hex
+    where = _id(task, name)
+    if _being_noted.setdefault(where, by) != by:
+        return {"by": "another execution"}
+    try:
+        stands = _notes_at((yield Get(place)), task).get(name)
+        if stands is None:
+            yield _noted(place, task, name, {**about, "by": by})
+            stands = _notes_at((yield Get(place)), task).get(name)
+        if stands is None:
+            raise RuntimeError("the checkpointer of this graph did not keep the note next to its checkpoint")
+        return None if stands["by"] == by else stands
+    finally:
+        del _being_noted[where]
+
+
+def keep_draft(conf: Mapping[str, Any], task: str, note: Mapping[str, Any]) -> Access[None]:
+    """Save a note about a draft."""
+    place = places_of(conf)[0]
+    # A note would be lost if LangGraph saves its checkpoint in the background and a crash prevents that.
+    # With "exit" the checkpoint is not saved before the end.
+    for pause in () if conf.get(CONFIG_KEY_DURABILITY) == "exit" else PAUSES:
+        if (yield Get(place)) is not None:
+            break
+        yield Wait(pause)
+    yield _noted(place, task, f"attempt {note['seq']}", note)
+
+
+def note_spent(conf: Mapping[str, Any], task: str, op: Spend) -> Access[None]:
+    """Save a note about the amounts that a task has used up."""
+    about = {"spent": {policy: dict(amounts) for policy, amounts in op.spent.items()}}
+    yield _noted(places_of(conf)[0], task, f"spent {op.id}", about)
+
+
+def _spent_in(writes: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """The amounts that tasks have used up, by task and note."""
+    spent: dict[str, dict[str, Any]] = {}
+    for task, name, about in _notes_in(writes):
+        if name.startswith("spent "):
+            spent.setdefault(task, {})[name.removeprefix("spent ")] = about["spent"]
+    return spent
+
+
+def read_notes(writes: Sequence[Any], task: str) -> Saved:
+    """The notes about a node run, from the pending writes of its checkpoint."""
+    notes = notes_of(writes, task)
+    asked = [cast(Question, note) for name, note in notes.items() if name == f"ask {note.get('number')}"]
+    entries = [cast(Entry, note) for name, note in notes.items() if name.startswith("entry ")]
+    entry = max(entries, key=lambda entry: entry["entry"], default=None)
+    return Saved(
+        asked=sorted(asked, key=lambda question: question["number"]),
+        shown=[
+            shown.value
+            for shown in _interrupts([write for write in writes if write[0] == task])
+            if any(_shows(shown, question) for question in asked)
+        ],
+        entry=entry,
+        paused=entry is not None and f"paused {entry['entry']}" in notes,
+        spent=_spent_in(writes),
+        notes=[note for name, note in notes.items() if name.startswith("attempt ")],
+    )
+
+
+def _is_of(shown: Mapping[str, Any], question: Question) -> bool:
+    """True if an interrupt shows that question."""
+    found = (shown.get("question"), shown.get("type"), shown.get("digest"), shown.get("asked_at"))
+    return found == (question["number"], question["type"], question["digest"], question["asked_at"])
+
+
+# Questions ----------------------------------------------------------------------------------------
+
+
+def ask_human(op: Ask, config: RunnableConfig | None, *, inside: bool = False) -> Access[Any]:
+    """Interrupt the graph, or return the answer to this very question.
+
+    Returns `NO_ANSWER` if the answer belongs to another question, `TAKEN` if another execution of the graph
+    uses it. With `inside`, the question is one of those that a body itself asks.
+
+    LangGraph passes a resume value to the next question, whichever it is. Between question and answer the
+    state may have been changed (`update_state`, `Command(resume=..., update=...)`), so that no human has seen
+    this input. And LangGraph would pass the same value again to a later question. So values that were given
+    before this question are marked as spent when it pauses.
+    """
+    if CONFIG_KEY_SCRATCHPAD not in (config or {}).get(CONF, {}):
+        return _interrupt(
+            op, config, _question(op, "", 0)
+        )  # no human can be asked; LangGraph's error says so
+    if saver_of(config) is None:
+        raise RuntimeError(_NO_CHECKPOINT)
+    return (yield from _ask(op, cast(Any, config), inside))
+
+
+def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
+    conf = conf_of(config)
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    task = conf[CONFIG_KEY_TASK_ID]
+    at = pad.interrupt_counter() if inside else None
+    places, writes = yield from _checkpoint_of(conf)
+    notes = notes_of(writes, task)
+    ask, spot = str(op.number), at
+    if at is not None:
+        ask, again = _unused(notes, f"at {at - _ours_in(pad.resume)}")
+        op.use = f"{ask}: {len(_begun(notes, ask))}"
+        if again:  # the mark of the earlier answer keeps the place, and the new answer comes last
+            op.payload = {**op.payload, "note": _USED}
+            if f"ask {ask}" not in notes:
+                _keep_for_later(pad, task, notes)
+            after = len(pad.resume) - _ours_in(pad.resume)
+            spot = notes.get(f"ask {ask}", {"after": after})["after"] + _ours_in(pad.resume)
+    question = cast(Question | None, notes.get(f"ask {ask}"))
+    if question is None:
+        for number in range(op.number if at is None else 0):
+            _take(cast(Question, notes[f"ask {number}"]), conf, at, spot, writes)
+        after = len(pad.resume) if spot is None else spot - _ours_in(pad.resume)
+        question = _question(op, ask, after)
+        for place in places:
+            yield _noted(place, task, f"ask {ask}", question)
+            # Two executions may ask at once. Both show the question whose note stands: an interrupt without a note
+            # is not known as a question, and an output that travels with it would be lost.
+            question = cast(Question, _notes_at((yield Get(place)), task).get(f"ask {ask}", question))
+        if not op.is_like(question):
+            return NO_ANSWER
+    elif not op.is_like(question):
+        if at is not None or f"ask {op.number + 1}" not in notes:
+            _take(question, conf, at, spot, writes)  # it was the answer to that question
+        return NO_ANSWER
+    elif (known := notes.get(f"answer {ask}")) is not None:
+        _take(question, conf, at, spot, writes)  # a crash may have left it
+        return Answered(known["answer"], question["asked_at"], known["at"])
+    elif any(_is_mark(value, ask) for value in pad.resume):
+        return NO_ANSWER  # the answer was set aside
+    elif (given := _given_to(question, conf, spot, writes)) is not None:
+        answer = {"answer": given, "at": op.at}
+        try:
+            stands = yield from _note_first(places[0], task, f"answer {ask}", answer)
+        except Exception as exc:
+            problem = f"the answer could not be saved: {type(exc).__name__}: {exc}"
+            return Answered({"type": "reject", "message": problem}, question["asked_at"], op.at)
+        if stands is not None:
+            return TAKEN
+        _take(question, conf, at, spot, writes)
+        return Answered(given, question["asked_at"], op.at)
+    if conf.get(CONFIG_KEY_DURABILITY) == "exit":
+        pad.get_null_resume(
+            True
+        )  # otherwise it is saved at the end of this run, when it can no longer be marked as spent
+    try:
+        return _interrupt(op, config, question)
+    except GraphInterrupt:
+        yield from spend(conf)
+        raise
+
+
+_USED = "the earlier approval is used: the function has begun on it"
+
+
+def _unused(notes: Mapping[str, Any], place: str) -> tuple[str, bool]:
+    """The name of the question to ask at a place in a body, and True if an earlier approval there is used."""
+    asks = chain((place,), (f"{place} again {number}" for number in count(1)))
+    ask = next(ask for ask in asks if not _is_used(notes, ask))
+    return ask, ask != place
+
+
+def _keep_for_later(pad: Any, task: str, notes: Mapping[str, Any]) -> None:
+    """Save the resume value as the answer to the question that was shown, which comes later in the body."""
+    for shown in _interrupts([write for write in _loaded(pad) if write[0] == task]):
+        ours = [
+            cast(Question, note)
+            for name, note in notes.items()
+            if name.startswith("ask ") and _shows(shown, cast(Question, note))
+        ]
+        had = len(pad.resume) - _ours_in(pad.resume)
+        is_next = all(had == q["after"] and f"answer {q['ask']}" not in notes for q in ours)
+        if is_next and (value := pad.get_null_resume(True)) is not None:
+            pad.resume.append(value)
+
+
+def _is_used(notes: Mapping[str, Any], ask: str) -> bool:
+    begun = _begun(notes, ask)
+    ended = [use for use in begun if f"paused {use}" not in notes]
+    return bool(ended) and len(ended) > notes[f"begun {ended[-1]}"]["retries"]
+
+
+def _begun(notes: Mapping[str, Any], ask: str) -> list[str]:
+    """The names of the runs that a function has begun on the approval of a question."""
+    uses = (f"{ask}: {number}" for number in count())
+    return list(takewhile(lambda use: f"begun {use}" in notes, uses))
+
+
+def _checkpoint_of(conf: Mapping[str, Any]) -> Access[tuple[list[RunnableConfig], Sequence[Any]]]:
+    """The places where this task's checkpoint is or will be, and its pending writes."""
+    places = places_of(conf)
+    given = (
+        bool(conf.get(CONFIG_KEY_RESUME_MAP))
+        or conf[CONFIG_KEY_SCRATCHPAD].get_null_resume(False) is not None
+    )
+    # With "exit" it is not saved before the end; otherwise perhaps in the background.
+    in_time = conf.get(CONFIG_KEY_DURABILITY) == "exit" or not given
+    for pause in (0.0,) if in_time else (0.0, *PAUSES):
+        yield Wait(pause)
+        for place in places:
+            if (saved := (yield Get(place))) is not None:
+                return [place], saved.pending_writes or ()
+    if not in_time:
+        raise RuntimeError(_NO_CHECKPOINT)
+    return places, ()
+
+
+def _question(op: Ask, ask: str, after: int) -> Question:
+    return {
+        "task": "",
+        "ask": ask,
+        "number": op.number,
+        "type": op.payload["type"],
+        "digest": op.key,
+        "policies": op.policies,
+        "asked_at": op.payload["asked_at"],
+        "after": after,
+    }
+
+
+def _interrupt(op: Ask, config: RunnableConfig | None, question: Question) -> Any:
+    """Pause the graph with the question. Resume values stay with their own questions."""
+    payload = {
+        **op.payload,
+        "question": op.number,
+        "after": question["after"],
+        "asked_at": question["asked_at"],
+    }
+    if "expires_at" in payload:  # its time counts from the first time that it was asked
+        payload["expires_at"] += question["asked_at"] - op.payload["asked_at"]
+    if config is not None and (pad := config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)) is not None:
+        if pad.resume:
+            conf_of(config)[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
+        silent = replace(pad, get_null_resume=_no_answer, interrupt_counter=count(len(pad.resume)).__next__)
+        config = {**config, CONF: {**conf_of(config), CONFIG_KEY_SCRATCHPAD: silent}}
+    token = var_child_runnable_config.set(config)
+    try:
+        return interrupt(payload)
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def _no_answer(consume: bool = False) -> None:
+    return None
+
+
+def _given_to(question: Question, conf: Mapping[str, Any], spot: int | None, writes: Sequence[Any]) -> Any:
+    """The resume value for a question, or None if there is none.
+
+    A value that was under way before the question was shown belongs to another question.
+    """
+    pad, after = conf[CONFIG_KEY_SCRATCHPAD], question["after"] if spot is None else spot
+    if len(pad.resume) > after:
+        by_id: Mapping[str, Any] = conf.get(CONFIG_KEY_RESUME_MAP) or {}
+        ids = [shown.id for shown in _interrupts(writes) if _shows(shown, question)]
+        # LangGraph also applies the id of a task's first question to a later one.
+        return pad.resume[after] if not ids or any(id in by_id for id in ids) else None
+    if any(_shows(shown, question) for shown in _interrupts(_loaded(pad))):
+        return pad.get_null_resume(False)
+    return None
+
+
+def _take(
+    question: Question, conf: dict[str, Any], at: int | None, spot: int | None, writes: Sequence[Any]
+) -> None:
+    """Put a mark in the place of a question's answer, whether there was one or not, so that no other question
+    gets this place.
+
+    Marks come before the answers to the body's own questions, or stand where the body asked.
+    """
+    pad, after = conf[CONFIG_KEY_SCRATCHPAD], question["after"] if spot is None else spot
+    if not any(_is_mark(value, question["ask"]) for value in pad.resume):
+        if len(pad.resume) > after:
+            pad.resume.pop(after)
+        elif _given_to(question, conf, spot, writes) is not None:
+            pad.get_null_resume(True)
+        if at is not None and _OURS in next(iter(pad.resume[at : at + 1]), ()):
+            pad.resume.pop(at)  # the mark of a question there whose approval is used
+        pad.resume.insert(_ours_in(pad.resume) if at is None else at, {_OURS: question["ask"]})
+    conf[CONFIG_KEY_SEND]([(RESUME, list(pad.resume))])
+    if at is None:
+        skip_ours(conf)
+
+
+def _interrupts(writes: Sequence[Any]) -> list[Any]:
+    """The questions among pending writes."""
+    return [
+        each for _, channel, found in writes if channel == INTERRUPT for each in cast(Sequence[Any], found)
+    ]
+
+
+def _shows(shown: Any, question: Question) -> bool:
+    return isinstance(shown.value, Mapping) and _is_of(cast(Any, shown.value), question)
+
+
+def _loaded(pad: Any) -> Sequence[Any]:
+    """The pending writes from which LangGraph would take a resume value, as they were when this execution
+    began.
+
+    The value answers the questions that were shown then. Only the closure of LangGraph's function holds these
+    writes.
+    """
+    while pad is not None:
+        hands_out: Any = pad.get_null_resume
+        names: Sequence[str] = hands_out.__code__.co_freevars if hands_out.__closure__ else ()
+        known = {
+            name: cell.cell_contents for name, cell in zip(names, hands_out.__closure__ or (), strict=True)
+        }
+        if known.get("null_resume_write") is not None:
+            return cast(Sequence[Any], known["pending_writes"])
+        pad = known.get("parent_scratchpad")
+    return ()
+
+
+def _is_mark(value: Any, ask: str | None = None) -> bool:
+    """True if a resume value is the mark of a question that came before the body.
+
+    A forged mark does not count as an answer for the body, so the body asks again.
+    """
+    if not isinstance(value, dict) or _OURS not in value:
+        return False
+    mark: Any = cast(Any, value)[_OURS]
+    return isinstance(mark, str) and (mark == ask if ask is not None else not mark.startswith("at "))
+
+
+def _ours_in(resume: Sequence[Any]) -> int:
+    """The number of leading resume values that are not answers to the body's own questions."""
+    return sum(1 for _ in takewhile(_is_mark, resume))
+
+
+def skip_ours(conf: dict[str, Any], more: int = 0) -> None:
+    """Make the body's first question read the body's first answer, after `more` further ones."""
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    if first := _ours_in(pad.resume) + more:
+        conf[CONFIG_KEY_SCRATCHPAD] = replace(pad, interrupt_counter=count(first).__next__)
+
+
+def body_answers(config: RunnableConfig | None) -> int:
+    """The number of answers that the body of this task has had."""
+    pad = (config or {}).get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
+    return 0 if pad is None else len(pad.resume) - _ours_in(pad.resume)
+
+
+# Bodies that humans have approved -----------------------------------------------------------------
+
+
+bodies: set[str] = set()
+"""The tasks of this process whose bodies run on approvals."""
+
+
+def begin_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[bool]:
+    """Note that a body begins to run on approvals. Returns False if another execution has already begun."""
+    task = conf[CONFIG_KEY_TASK_ID]
+    stands = yield from _note_first(places_of(conf)[0], task, f"entry {entry['entry']}", entry)
+    if stands is not None:
+        return False
+    bodies.add(task)
+    return True
+
+
+def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None]:
+    """Note that the body has paused, and continues with its approvals when it is resumed."""
+    task = conf[CONFIG_KEY_TASK_ID]
+    yield _noted(places_of(conf)[0], task, f"paused {entry['entry']}", {})
+
+
+def begin_function(config: RunnableConfig, uses: Sequence[str], retries: int) -> Access[bool]:
+    """Note that a function in a body begins to run on approvals. Returns False if another execution has begun."""
+    conf = conf_of(config)
+    places, _ = yield from _checkpoint_of(conf)
+    for use in uses:
+        note = {"retries": retries}
+        if (yield from _note_first(places[0], conf[CONFIG_KEY_TASK_ID], f"begun {use}", note)) is not None:
+            return False
+    return True
+
+
+def pause_function(config: RunnableConfig, uses: Sequence[str]) -> Access[None]:
+    """Note that the function has paused, and continues with its approvals when it is resumed."""
+    conf = conf_of(config)
+    places, _ = yield from _checkpoint_of(conf)
+    for use in uses:
+        yield _noted(places[0], conf[CONFIG_KEY_TASK_ID], f"paused {use}", {})
+
+
+# Answers that must not be used again --------------------------------------------------------------
+
+
+def spend(conf: Mapping[str, Any]) -> Access[None]:
+    """Remove the resume value of this run from the checkpoint, after a question has used it.
+
+    LangGraph keeps it while the superstep is unfinished, and would pass it to the next question.
+    """
+    for pause in PAUSES:
+        found: list[Any] = []
+        for level in _levels(conf):
+            found.append((yield Get(level)))
+        for place, task, resume in _spent(conf, found):
+            yield Put(place, [(RESUME, resume)], task)
+        if _is_spent(conf, found):
+            return
+        yield Wait(pause)
+    raise RuntimeError(_NOT_SPENT)
+
+
+_NOT_SPENT = (
+    "the answer to an earlier question is not in the checkpointer of this graph, so that it might be taken for the "
+    "answer to this one too. Give a subgraph no checkpointer of its own"
+)
+
+
+def _levels(conf: Mapping[str, Any]) -> list[RunnableConfig]:
+    """The checkpoints of this task's graph and of the graphs around it, from the inside out."""
+    thread = str(conf.get(CONFIG_KEY_THREAD_ID))
+    known: Mapping[str, str] = conf[CONFIG_KEY_CHECKPOINT_MAP]
+    return [
+        {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: thread,
+                CONFIG_KEY_CHECKPOINT_NS: namespace,
+                "checkpoint_id": known[namespace],
+            }
+        }
+        for namespace in sorted(known, key=len, reverse=True)
+    ]
+
+
+def _spent(conf: Mapping[str, Any], found: Sequence[Any]) -> list[tuple[RunnableConfig, str, Any]]:
+    """The writes that mark the resume value as spent, in the order in which they must be saved.
+
+    First come the answers of this task, as its own; then an empty value instead of the resume value. A crash
+    between the two loses no answer.
+    """
+    given = [saved for saved in found if saved is not None and _given(saved)]
+    if not given:
+        return []
+    spent: list[tuple[RunnableConfig, str, Any]] = []
+    if found[0] is not None and (had := conf[CONFIG_KEY_SCRATCHPAD].resume):
+        spent.append((found[0].config, conf[CONFIG_KEY_TASK_ID], list(had)))
+    return [*spent, *((saved.config, NULL_TASK_ID, None) for saved in given)]
+
+
+def _is_spent(conf: Mapping[str, Any], found: Sequence[Any]) -> bool:
+    """True if no resume value of this run can still reach the checkpoint."""
+    pad = conf[CONFIG_KEY_SCRATCHPAD]
+    # A value given by the id of its question is not kept, and with "exit" it is dropped before anything is saved.
+    if conf.get(CONFIG_KEY_RESUME_MAP) or conf.get(CONFIG_KEY_DURABILITY) == "exit":
+        return True
+    if any(saved is not None and _given(saved) for saved in found):
+        return True
+    before = 0
+    if found[0] is not None:
+        before = max((len(had) for had in _resumes(found[0], conf[CONFIG_KEY_TASK_ID])), default=0)
+    return len(pad.resume) <= before
+
+
+def _given(saved: Any) -> bool:
+    return any(value is not None for value in _resumes(saved, NULL_TASK_ID))
+
+
+def _resumes(saved: Any, task: str) -> list[Any]:
+    writes = saved.pending_writes or ()
+    return [value for of_task, channel, value in writes if (of_task, channel) == (task, RESUME)]

@@ -1,0 +1,168 @@
+"""The hidden channel, which carries the facts through supersteps and checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_READ,
+)
+from langgraph._internal._typing import MISSING
+from langgraph.channels.base import BaseChannel
+from langgraph.errors import EmptyChannelError
+from langgraph.pregel import Pregel
+from langgraph.types import Send
+
+from arbiter._lifecycle.core import Core
+from arbiter.history._facts import RunFact, Value
+from arbiter.history._items import task_order
+from arbiter.history._past import Past
+from arbiter.history._recorder import Execution
+
+FACTS = "__arbiter_ledger"
+_log = logging.getLogger("arbiter")
+
+
+def fact_write(fact: RunFact) -> tuple[str, Any]:
+    """The write that puts a fact into the hidden channel.
+
+    `Command(update=...)` can write to any channel by name, so a caller could name this one. But a `Send` has
+    no JSON form, so a client's JSON cannot forge a fact. Every checkpointer stores a `Send`, as it stores
+    those of a graph, so another process finds it among the pending writes.
+    """
+    return FACTS, Send(FACTS, fact)
+
+
+def facts_in(values: Iterable[Any]) -> list[RunFact]:
+    """The facts among the values that were written to the hidden channel. Other values are ignored."""
+    return [value.arg for value in values if isinstance(value, Send) and value.node == FACTS]
+
+
+class Origin:
+    """The original of a governed graph, and the rules that govern its nodes."""
+
+    __slots__ = ("__weakref__", "core", "graph", "rules", "source")
+
+    def __init__(
+        self, core: Core, graph: Pregel[Any, Any, Any, Any], rules: Any, source: Origin | None = None
+    ) -> None:
+        self.core = core
+        self.graph = graph
+        self.rules = rules
+        self.source = source
+        """For a copy, the origin of the governed graph that was copied. Contracts are checked against it, so
+        it is kept alive.
+        """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+        return Origin(self.core, copy.deepcopy(self.graph, memo), self.rules, self)
+
+
+class FactsChannel(BaseChannel[Any, Any, Value]):
+    """The channel that carries a graph's facts. It is saved with every checkpoint.
+
+    It looks empty to code that reads channels: tools, middleware and edges get the state channel by channel.
+    Use `facts_channel_in` to reach it. LangGraph makes one instance for each execution of the graph, so the
+    instance also stands for that execution (`execution`).
+    """
+
+    __slots__ = ("core", "done", "execution", "origin", "past")
+
+    def __init__(self, origin: Origin, key: str = FACTS) -> None:
+        super().__init__(dict, key)
+        self.core = core = origin.core
+        self.origin = origin
+        self.past = Past({}, keep=core.settings.facts)
+        self.execution: Execution | None = None
+        self.done: dict[str, tuple[RunFact, Any]] = {}
+        """The fact and path of this superstep's finished tasks, by id, if no checkpointer saves writes.
+
+        They avoid a write, which costs LangGraph as much time as a whole governed node run.
+        """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FactsChannel) and other.core is self.core
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def ValueType(self) -> Any:  # noqa: N802 - BaseChannel's name
+        return dict
+
+    @property
+    def UpdateType(self) -> Any:  # noqa: N802 - BaseChannel's name
+        return dict
+
+    def _with(self, past: Past, execution: Execution | None) -> FactsChannel:
+        new = FactsChannel(self.origin, self.key)
+        new.past, new.execution = past, execution
+        return new
+
+    def copy(self) -> FactsChannel:
+        return self._with(self.past, self.execution)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FactsChannel:
+        if self.execution is None:  # the instance of a graph, which is being copied
+            return FactsChannel(copy.deepcopy(self.origin, memo), self.key)
+        new = self.copy()
+        new.done = dict(self.done)
+        return new
+
+    def from_checkpoint(self, checkpoint: Value | Any) -> FactsChannel:
+        value: Value = {} if checkpoint is MISSING else checkpoint
+        return self._with(Past.restored(value, self.core.settings.facts), Execution(self.core.recorder))
+
+    def checkpoint(self) -> Value | Any:
+        return self.past.stored() or MISSING
+
+    def get(self) -> Any:
+        raise EmptyChannelError
+
+    def is_available(self) -> bool:
+        # At the end of a superstep LangGraph calls `update` on channels without writes only if they are available.
+        return bool(self.done)
+
+    def update(self, values: Sequence[Any]) -> bool:
+        # Also called, without values, at the end of a superstep whose facts were not written.
+        facts = facts_in(values)
+        if len(facts) < len(values):  # ignored, as LangGraph ignores a write to an unknown channel
+            _log.warning("ignored a write to channel %r, to which Arbiter alone writes", FACTS)
+        if done := self.done:
+            self.done = {}
+            facts += _in_order(done)
+        if not facts:
+            return False
+        self.past = self.past.after(facts)
+        return True
+
+
+def _in_order(done: Mapping[str, tuple[RunFact, Any]]) -> list[RunFact]:
+    """The facts in the order in which LangGraph would apply them as writes."""
+    if len(done) == 1:
+        return [next(iter(done.values()))[0]]
+    return [fact for fact, _ in sorted(done.values(), key=lambda each: task_order(each[1]))]
+
+
+def facts_channel_in(conf: dict[str, Any]) -> FactsChannel:
+    """The hidden channel of the execution to which a task belongs.
+
+    LangGraph's reader is a partial that holds the channels; `ToolNode` reads them from there too.
+    """
+    found: FactsChannel = conf[CONFIG_KEY_READ].args[1][FACTS]
+    return found
+
+
+def writes_in(conf: dict[str, Any]) -> deque[tuple[str, Any]]:
+    """The writes of a task so far. The reader holds them too, so that a task reads its own writes."""
+    found: deque[tuple[str, Any]] = conf[CONFIG_KEY_READ].args[3].writes
+    return found
+
+
+def conf_of(config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = config[CONF]
+    return found

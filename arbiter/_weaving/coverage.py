@@ -1,0 +1,338 @@
+"""The rules that apply to each node of a governed graph, and reports of rules that apply to none.
+
+If a target is a misspelt node, governing the graph is an error. Functions are governed one by one, so there
+the first call of one raises the error. Any other unknown target may be a node of a graph that is governed
+later. So it is reported at the first run of a governed graph, in one warning for each source of rules. If no
+node has an instruction, that is reported when the graph is governed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from arbiter._contracts import Contract
+from arbiter._lifecycle.registry import Registry
+from arbiter._threads.forks import new_lock
+from arbiter.errors import ArbiterWarning, UnknownNodeError, nearest
+from arbiter.instructions import Instruction
+
+if TYPE_CHECKING:
+    from arbiter._constitution.bindings import BindingPack
+
+Node = tuple[str, Instruction | None]
+"""Name and instruction. A node of a subgraph is named `parent:child`."""
+SHIPPED = "arbiter:"
+_LIBRARIES = frozenset(
+    {"arbiter", "asyncio", "concurrent", "contextvars", "langchain_core", "langgraph", "threading"}
+)
+_MOST = 10
+_NO_INSTRUCTION = "no node has an instruction"
+_INIT = "Run `arbiter init app.py:graph`, or name the instructions in govern(graph, instructions={...})."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Idle:
+    """A rule that applies to no node, or a binding that matches none. `source` is its file and line, or ""."""
+
+    what: str
+    why: str
+    remedy: str
+    source: str
+    is_rule: bool = True
+
+    @property
+    def line(self) -> int:
+        line = self.source.rpartition(":")[2]
+        return int(line) if line.isdigit() else 0
+
+
+class Coverage:
+    """Compares the nodes that one `ArbiterOS` governs with the rules registered for them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.bindings: Sequence[BindingPack] = ()
+        self._registry = registry
+        self._lock = new_lock()
+        self._nodes: set[Node] = set()
+        self._reported: dict[object, object] = {}
+        """The rules and binding packs that were reported, by `_key`."""
+        self._checked = 0
+        self._spelt = (0, 0)
+        """The number of rules and nodes at the last check of names in a call of a governed function."""
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Add the nodes of a governed graph, or a function that is governed or labelled."""
+        with self._lock:
+            self._nodes.update(nodes)
+
+    def check_names(
+        self,
+        contracts: Iterable[Contract],
+        bindings: Iterable[BindingPack] = (),
+        *,
+        among: Iterable[str] | None = None,
+    ) -> None:
+        """Raise `UnknownNodeError` for a target that is nearly the name of a node `among` these, by default
+        of all nodes.
+
+        A target that is exactly the name of any governed node is never an error.
+        """
+        with self._lock:
+            governed = [name for name, _ in self._nodes]
+        nodes = governed if among is None else list(among)
+        for claim, wanted, whole in (*map(_targets, contracts), *_bound(bindings)):
+            names, known = (set(each if whole else map(_own_name, each)) for each in (nodes, governed))
+            for name in wanted:
+                meant = None if name in known or name in names else misspelt(name, names)
+                if meant is not None and meant not in wanted:  # a rule that names both nodes intends both
+                    raise UnknownNodeError(
+                        claim,
+                        node=name,
+                        names=names,
+                        nearest=meant,
+                        remedy="If it is a node of another graph, govern that graph first.",
+                    )
+
+    def report_missing_instructions(self) -> None:
+        """Report, once, the rules that apply to no node because no node has an instruction."""
+        if all(instruction is None for _, instruction in self._nodes):
+            self._report(only=_NO_INSTRUCTION)
+
+    def check_functions(self) -> None:
+        """As `report`, for a call of a governed function. Raises `UnknownNodeError` while a target is
+        misspelt.
+        """
+        current = (self._registry.version, len(self._nodes))
+        if self._spelt != current:
+            self.check_names(self._registry.contracts(), self.bindings)
+            self._spelt = current
+        self.report()
+
+    def report(self) -> None:
+        """Report, once, the rules that apply to no node. Called by a running node after it has looked up its
+        rules.
+        """
+        if self._checked != self._registry.version:
+            self._checked = self._registry.version
+            self._report()
+
+    def _report(self, only: str | None = None) -> None:
+        rules = [rule for rule in self._registry.contracts() if rule.mode != "off"]
+        with self._lock:
+            found: list[tuple[object, _Idle | None]] = [
+                (rule, _idle_rule(rule, self._nodes)) for rule in rules
+            ]
+            found += [(idle.source, idle) for idle in _idle_bindings(self.bindings, self._nodes)]
+            idle = [
+                (owner, each)
+                for owner, each in found
+                if each is not None and only in (None, each.why) and self._reported.get(_key(owner)) is None
+            ]
+            still = {_key(owner) for owner, each in found if each is not None}
+            self._reported = {key: owner for key, owner in self._reported.items() if key in still}
+            self._reported.update((_key(owner), owner) for owner, _ in idle)
+        declared = Counter((True, _origin(rule.source)) for rule in rules)
+        declared.update((False, pack.file) for pack in self.bindings for _ in pack.bindings)
+        for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
+            warnings.warn(_sentence(list(each), declared[group]), ArbiterWarning, stacklevel=_callers())
+
+
+def _key(owner: object) -> object:
+    """A key for a rule or binding. Identity, because a user's rule may define its own equality."""
+    return owner if isinstance(owner, str) else id(owner)
+
+
+def _group(idle: _Idle) -> tuple[bool, str]:
+    return idle.is_rule, _origin(idle.source)
+
+
+def _order(idle: _Idle) -> tuple[bool, str, int]:
+    return (*_group(idle), idle.line)
+
+
+def _origin(source: str) -> str:
+    """The source of a rule in the user's words: a file, a pack that ships with Arbiter, or "" for code."""
+    file = source.rpartition(":")[0]
+    return SHIPPED + PurePath(file).stem if file.startswith(SHIPPED) else file
+
+
+def _own_name(node: str) -> str:
+    """The node's name without its parents' names."""
+    return node.rpartition(":")[2]
+
+
+def _targets(contract: Contract) -> tuple[str, Sequence[str], bool]:
+    """The start of an error message about a rule's nodes, the nodes, and False, since their names have no
+    parents in front.
+    """
+    skipped = contract.mode == "off" or _finds_itself(contract)
+    where = f"{contract.source}: " if contract.source else ""
+    claim = f"{where}{contract.kind} {contract.name!r} is for"
+    return claim, () if skipped else contract.target_nodes or (), False
+
+
+def _bound(packs: Iterable[BindingPack]) -> Iterator[tuple[str, Sequence[str], bool]]:
+    """As `_targets`, for bindings of the project's own graphs that name a node."""
+    for pack in packs:
+        for line, (name, _) in zip(pack.lines, pack.bindings, strict=False):
+            if not pack.match and not {"*", "?"}.intersection(name):
+                yield f"{pack.file}:{line}: an instruction is bound to", (name,), ":" in name
+
+
+def _finds_itself(contract: Contract) -> bool:
+    """True if a user's class overrides `applies_to`."""
+    owner = next(cls for cls in type(contract).__mro__ if "applies_to" in vars(cls))
+    return not owner.__module__.startswith("arbiter.")
+
+
+# Rules and bindings that apply to no node ---------------------------------------------------------
+
+
+def _idle_rule(rule: Contract, nodes: set[Node]) -> _Idle | None:
+    """The reason why the rule applies to none of the nodes, or None if it applies to one."""
+    if _finds_itself(rule):
+        applies = any(rule.applies_to(_own_name(name), instruction) for name, instruction in nodes)
+    else:  # an Arbiter rule may also follow nodes that are not targets, or be switched off
+        applies = any(Contract.applies_to(rule, _own_name(name), instruction) for name, instruction in nodes)
+    if applies:
+        return None
+    names = {_own_name(name) for name, _ in nodes}
+    held = {instruction for _, instruction in nodes if instruction is not None}
+    if held and rule.source.startswith(SHIPPED):
+        return None  # a general rule that this graph has no use for
+    wanted, targets = rule.target_instructions or (), rule.target_nodes or ()
+    missing = [name for name in targets if name not in names]
+    if missing and len(missing) == len(targets):
+        why = f"there is no node {_one_of(map(repr, missing))}"
+        remedy = f"Nodes: {_some(sorted(names))}.{nearest(missing[0], names)} Correct target_nodes, or remove the rule."
+    elif wanted and not held:
+        why, remedy = _NO_INSTRUCTION, _INIT
+    elif wanted:
+        among = f" {_one_of(map(repr, targets))}" if targets else ""
+        why = f"no node{among} has the instruction {_one_of(map(str, wanted))}"
+        remedy = (
+            f"Instructions of the nodes: {_some(sorted(map(str, held)))}. "
+            "Name it in govern(graph, instructions={...}), or remove the rule."
+        )
+    elif rule.target_nodes is not None or rule.target_instructions is not None:
+        why, remedy = "its list of targets is empty", "Leave out the list to apply it to every node."
+    else:
+        why, remedy = "its applies_to accepts none", f"Nodes: {_some(sorted(names))}."
+    return _Idle(what=f"{rule.kind} {rule.name!r}", why=why, remedy=remedy, source=rule.source)
+
+
+def _idle_bindings(packs: Iterable[BindingPack], nodes: set[Node]) -> Iterator[_Idle]:
+    names = {name for name, _ in nodes}
+    for pack in packs:
+        for name, line in () if pack.match else pack.idle(names):
+            yield _Idle(
+                what=repr(name),
+                why="there is no such node",
+                remedy=f"Nodes: {_some(sorted(names))}. Correct the name, or remove the binding.",
+                source=f"{pack.file}:{line}",
+                is_rule=False,
+            )
+
+
+def _sentence(idle: Sequence[_Idle], total: int) -> str:
+    """One warning for all idle rules of one source."""
+    first = idle[0]
+    origin = _origin(first.source) or "the program"
+    shipped = first.source.startswith(SHIPPED)
+    where = "" if shipped or not first.source else f"{first.source}: "
+    single, plural, misses = _RULES if first.is_rule else _BINDINGS
+    reasons = dict.fromkeys(each.why for each in idle)
+    why = f", because {first.why}" if first.why == _NO_INSTRUCTION else f": {first.why}"
+    if len(idle) == 1 and not shipped:
+        return f"{where}{single}{first.what} {misses[0]}{why}. {first.remedy}"
+    head = f"{where}{len(idle)} of the {total} {plural} of {origin} {misses[1]}"
+    if len(reasons) == 1 and first.is_rule:
+        return f"{head}{why}. {first.remedy}"
+    listed = [
+        each.what + (f" (line {each.line})" if each.line else "") + (f": {each.why}" if each.is_rule else "")
+        for each in idle
+    ]
+    remedies = dict.fromkeys(each.remedy for each in idle)
+    return f"{head}: {_some(listed, '; ')}. {' '.join(remedies)}"
+
+
+_RULES = ("", "rules", ("applies to no node", "apply to no node"))
+_BINDINGS = ("the binding of ", "bindings", ("fits no node", "fit no node"))
+
+
+def _some(texts: Sequence[str], between: str = ", ") -> str:
+    more = f"{between}and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
+    return between.join(texts[:_MOST]) + more
+
+
+def _one_of(texts: Iterable[str]) -> str:
+    return " or ".join(texts)
+
+
+def _callers() -> int:
+    """The `stacklevel` of the caller's own code, so that a warning points at a line that the user can change."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    return level - 1 if frame is not None else 1
+
+
+# Spelling -----------------------------------------------------------------------------------------
+
+
+def misspelt(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` of which `name` is a misspelling; None if it may well be a name of its own.
+
+    A misspelling differs in case or separators, has the parent's name in front, or has one letter too many,
+    too few, changed or swapped (two in long names). Names that differ in a number or in a single letter that
+    stands alone ("step_1", "step_2") are different on purpose.
+    """
+    found = [(distance, each) for each in names if (distance := _distance(name, each)) is not None]
+    return min(found)[1] if found else None
+
+
+def _distance(name: str, other: str) -> int | None:
+    """The number of wrong letters, or None for another name."""
+    own, theirs = (_PLAIN.sub("", text.rpartition(":")[2].casefold()) for text in (name, other))
+    if own == theirs:
+        return 0
+    if _LABELS.findall(name.casefold()) != _LABELS.findall(other.casefold()):
+        return None
+    short, long = sorted((len(own), len(theirs)))
+    # A first letter is seldom mistyped, and a different one makes another word: send, end.
+    if short < 3 or (own[0] != theirs[0] and own[:2] != theirs[1::-1]):
+        return None
+    allowed = 2 if short >= 8 else 1
+    edits = _edits(own, theirs)
+    if short < 5 and edits == 1 and short == long and sorted(own) != sorted(theirs):
+        return None  # in a short word, one changed letter makes another word: pay, pry
+    return edits if edits <= allowed else None
+
+
+_PLAIN = re.compile(r"[\s_.-]+")
+_LABELS = re.compile(r"\d+|(?<![^\W_])[^\W\d_](?![^\W_])")
+"""Numbers, and letters that stand alone."""
+
+
+def _edits(one: str, other: str) -> int:
+    """The number of letters to insert, delete, change or swap with the next one, to turn one name into the
+    other.
+    """
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, target in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != target))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == target:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

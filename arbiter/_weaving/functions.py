@@ -1,0 +1,306 @@
+"""Governing without a graph: plain functions, Runnables, and the functions of LangGraph's functional API.
+
+The lifecycle is the same, but the past differs. Without a checkpoint to keep facts in, the past of a governed
+function consists of the governed functions that ran before it in the same run and process.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import uuid
+from collections.abc import Callable
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langgraph.constants import END
+
+from arbiter._lifecycle import (
+    Access,
+    Answered,
+    Ask,
+    Begin,
+    NodeRun,
+    ReadCheckpoint,
+    Saved,
+    Saving,
+    Schemas,
+    Stopped,
+    current_run,
+)
+from arbiter._lifecycle.core import Core
+from arbiter._lifecycle.drivers import adrive, drive
+from arbiter._threads.forks import new_lock
+from arbiter._values.states import SeenDict, has_parts_of, snapshot, with_seen
+from arbiter._weaving import (
+    HeldTools,
+    ask_human,
+    begin_function,
+    pause_function,
+    saver_of,
+    with_handlers,
+    without_effects,
+)
+from arbiter.errors import NotAGraphError, SyncDriverError
+from arbiter.history._facts import RunFact, fold
+from arbiter.history._items import ToolsOf
+from arbiter.history._past import Past
+from arbiter.history._recorder import Run, begin
+from arbiter.instructions import Instruction
+
+_steps = itertools.count(1)
+_lock = new_lock()
+_NO_GRAPH = frozenset({END})
+
+
+class FunctionCall(NodeRun):
+    """One call of a governed function."""
+
+    def __init__(
+        self,
+        core: Core,
+        name: str,
+        instruction: Instruction | None,
+        schemas: Schemas | None,
+        input: Any,
+        call: Callable[[Any], Any],
+        tools: HeldTools,
+        config: RunnableConfig | None = None,
+    ) -> None:
+        core.planned()
+        settings = core.settings
+        config = var_child_runnable_config.get() if config is None else ensure_config(config)
+        parent = current_run.get()
+        if parent is not None and parent.settings is settings:
+            run, past = parent.run, parent.called(())
+        else:
+            parent = None
+            run = _run_of(core, config)
+            past = Past(run.called)
+        record = begin(
+            run.log,
+            run,
+            str(uuid.uuid4()),
+            name,
+            instruction,
+            next(_steps),
+            "" if parent is None else "()",
+            settings.clock(),
+            (),
+        )
+        record.input = snapshot(input, settings.snapshot)
+        super().__init__(
+            record=record,
+            plan=core.registry.plan(name, instruction, _NO_GRAPH),
+            input=input,
+            settings=settings,
+            run=run,
+            past=past,
+            parent=parent,
+            config=config,
+            targets=_NO_GRAPH,
+            schemas=schemas,
+        )
+        self.call = call
+        self._tools = tools
+        self._uses: tuple[str, ...] = ()
+        """The names of the runs on the approvals that this run uses."""
+
+    def invoke(self) -> Any:
+        if (contract := self.plan.only_async) is not None:
+            raise SyncDriverError(node=self.record.node, source=f"{contract.kind} {contract.name!r}")
+        try:
+            return drive(self)
+        finally:
+            self._remember()
+
+    async def ainvoke(self) -> Any:
+        try:
+            return await adrive(self)
+        finally:
+            self._remember()
+
+    def _remember(self) -> None:
+        if self.record.status != "completed" and self.redirect is None:
+            return
+        fact: RunFact = self.fact()
+        if self.parent is not None:
+            self.parent.called((fact,))
+            return
+        with _lock:
+            self.run.called = fold(self.run.called, (fact,), self.settings.facts)
+
+    # The driver asks
+
+    def input_with(self, seen: SeenDict) -> Any:
+        """As for a node. Returns the caller's own object if its fields are still the checked ones, since a
+        function may change its argument on purpose.
+        """
+        checked = with_seen(self.input, seen, is_shared=True)
+        return self.input if has_parts_of(checked, self.input) else checked
+
+    @property
+    def tools(self) -> ToolsOf:
+        return self._tools
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        return without_effects(config)
+
+    def body(self, input: Any, held: bool) -> Any:
+        token = current_run.set(self)
+        ambient = self._watched()
+        try:
+            return self.call(input)
+        finally:
+            current_run.reset(token)
+            if ambient is not None:
+                var_child_runnable_config.reset(ambient)
+
+    def _watched(self) -> Any:
+        """Let the handlers see the body's calls while it runs."""
+        if not self.handlers:
+            return None
+        return var_child_runnable_config.set(with_handlers(self.config, self.handlers))
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        token = current_run.set(self)
+        ambient = self._watched()
+        try:
+            answer = self.call(input)
+            return await answer if inspect.isawaitable(answer) else answer
+        finally:
+            current_run.reset(token)
+            if ambient is not None:
+                var_child_runnable_config.reset(ambient)
+
+    @property
+    def saver(self) -> Any:
+        return saver_of(self.config)
+
+    def access(self, op: Saving) -> Access[Any]:
+        match op:
+            case Ask():
+                # Inside a LangGraph task this pauses; elsewhere no human can answer.
+                answer = yield from ask_human(op, self.config, inside=True)
+                if type(answer) is Answered:
+                    self._uses = (*self._uses, op.use)
+                return answer
+            case ReadCheckpoint():
+                return Saved()
+            case Begin():
+                config = cast(RunnableConfig, self.config)
+                return (yield from begin_function(config, self._uses, op.entry["retries"]))
+            case Stopped() if op.paused:
+                return (yield from pause_function(cast(RunnableConfig, self.config), self._uses))
+            case _:
+                return None  # a function has no checkpoint
+
+
+def _run_of(core: Core, config: RunnableConfig | None) -> Run:
+    """The run of a function that was not called by a governed node."""
+    conf = (config or {}).get("configurable") or {}
+    namespace = conf.get("checkpoint_ns")
+    if namespace:  # inside a LangGraph task that is not governed: the functional API
+        thread_id = conf.get("thread_id")
+        return core.recorder.functional_run(
+            None if thread_id is None else str(thread_id), str(namespace).split("|", 1)[0]
+        )
+    return core.recorder.plain_run()
+
+
+def govern_function(
+    core: Core,
+    function: Callable[..., Any],
+    name: str,
+    instruction: Instruction | None,
+    schemas: Schemas | None,
+) -> Callable[..., Any]:
+    """A governed function of the same kind and signature.
+
+    The node's input is the argument if there is only one, else a dict of all arguments by name; an approved
+    edit of the input replaces them. Raises `NotAGraphError` for a generator function.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise NotAGraphError(
+            f"{name!r} is a generator function, which cannot be governed on its own. "
+            "Make it a node of a graph, or return a value."
+        )
+    signature = inspect.signature(function)
+    tools = HeldTools(function)
+
+    def call_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionCall:
+        if len(args) == 1 and not kwargs:
+            return FunctionCall(core, name, instruction, schemas, args[0], function, tools)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+
+        def again(input: dict[str, Any]) -> Any:
+            again = inspect.BoundArguments(
+                signature, cast("Any", {**bound.arguments, **_known(input, bound.arguments)})
+            )
+            return function(*again.args, **again.kwargs)
+
+        return FunctionCall(core, name, instruction, schemas, dict(bound.arguments), again, tools)
+
+    if is_async(function):
+
+        @functools.wraps(function)
+        async def governed_async(*args: Any, **kwargs: Any) -> Any:
+            return await call_of(args, kwargs).ainvoke()
+
+        return governed_async
+
+    @functools.wraps(function)
+    def governed(*args: Any, **kwargs: Any) -> Any:
+        return call_of(args, kwargs).invoke()
+
+    return governed
+
+
+def _known(input: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in input.items() if key in arguments}
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method itself is wanted
+    )
+
+
+class GovernedRunnable(Runnable[Any, Any]):
+    """A governed Runnable outside a graph."""
+
+    def __init__(
+        self,
+        core: Core,
+        runnable: Runnable[Any, Any],
+        name: str,
+        instruction: Instruction | None,
+        schemas: Schemas | None,
+    ) -> None:
+        self.name = name
+        self.core = core
+        self.runnable = runnable
+        self.instruction = instruction
+        self.schemas = schemas
+        self.tools = HeldTools(runnable)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        def call(state: Any) -> Any:
+            return self.runnable.invoke(state, config, **kwargs)
+
+        return self._visit(input, call, config).invoke()
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        def call(state: Any) -> Any:
+            return self.runnable.ainvoke(state, config, **kwargs)
+
+        return await self._visit(input, call, config).ainvoke()
+
+    def _visit(self, input: Any, call: Callable[[Any], Any], config: RunnableConfig | None) -> FunctionCall:
+        name = cast(str, self.name)
+        return FunctionCall(self.core, name, self.instruction, self.schemas, input, call, self.tools, config)

@@ -1,0 +1,431 @@
+"""The preparation of `govern()`: the rule of each node, and the checks of the configuration."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import RunnableSequence
+from langchain_core.runnables.base import RunnableBinding
+from langgraph.constants import END
+from langgraph.pregel import Pregel
+from langgraph.pregel._read import PregelNode
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from arbiter._contracts import Contract
+from arbiter._lifecycle import Schemas
+from arbiter._lifecycle.evaluations import owner_of
+from arbiter._lifecycle.registry import Registry
+from arbiter._weaving import NodeRule, Rules, governed_nodes, subgraph_of, targets_of
+from arbiter.advice import Advisor, CorrectionGate
+from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError, nearest
+from arbiter.evaluation import NodeEvaluator
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.policy import PolicyChecker, PolicyRouter
+
+if TYPE_CHECKING:
+    from arbiter._constitution.bindings import BindingPack
+
+Graph = Pregel[Any, Any, Any, Any]
+_LABEL = "__arbiter_label__"
+
+
+# Labels -------------------------------------------------------------------------------------------
+
+
+class Label:
+    """The mark that `@arbiter_os.instruction(...)` leaves on a function."""
+
+    __slots__ = ("instruction", "schemas")
+
+    def __init__(self, instruction: Instruction, schemas: Schemas | None) -> None:
+        self.instruction = instruction
+        self.schemas = schemas
+
+
+def attach(target: Any, label: Label) -> None:
+    # object.__setattr__, because pydantic models and frozen dataclasses refuse new attributes.
+    try:
+        object.__setattr__(target, _LABEL, label)
+    except (AttributeError, TypeError):
+        raise RegistrationError(
+            f"{target!r} cannot be labelled: it takes no attributes. Label the function below it, or name its "
+            "instruction in govern(..., instructions={...})."
+        ) from None
+
+
+def label_of(runnable: Any) -> Label | None:
+    """The label of a node's body, found through the wrappers of LangGraph, LangChain and functools."""
+    seen = 0
+    while runnable is not None and seen < 20:
+        seen += 1
+        label = getattr(runnable, _LABEL, None)
+        if isinstance(label, Label):
+            return label
+        if isinstance(runnable, functools.partial):
+            runnable = runnable.func
+            continue
+        inner = getattr(runnable, "func", None) or getattr(runnable, "afunc", None)
+        if inner is None:
+            inner = type(runnable).__call__ if _is_instance(runnable) else None
+        if inner is None or inner is runnable:
+            return None
+        runnable = inner
+    return None
+
+
+def _is_instance(runnable: Any) -> bool:
+    return callable(runnable) and not isinstance(runnable, type) and type(runnable).__module__ != "builtins"
+
+
+# Schemas ------------------------------------------------------------------------------------------
+
+
+def schemas_of(declared: Any, node: str) -> Schemas | None:
+    """The `Schemas` for `{"input": T, "output": T}`, for `(T, T)` with None for an undeclared one, or for a
+    `Schemas`.
+    """
+    if declared is None or isinstance(declared, Schemas):
+        return declared
+    given: Any = declared
+    pair: tuple[Any, Any]
+    if isinstance(declared, Mapping) and given and set(given) <= {"input", "output"}:
+        pair = (given.get("input"), given.get("output"))
+    elif isinstance(declared, tuple) and len(given) == 2:
+        pair = (given[0], given[1])
+    else:
+        raise ConfigurationError(
+            f"schemas of node {node!r}: expected {{'input': Model, 'output': Model}} or (Model, Model), "
+            f"got {declared!r}."
+        )
+    if pair == (None, None):
+        return None
+    one, other = pair
+    return Schemas(_adapter(one, node), _adapter(other, node), _name(one), _name(other), _looked_at(one))
+
+
+def _adapter(schema: Any, node: str) -> TypeAdapter[Any] | None:
+    if schema is None:
+        return None
+    try:
+        return TypeAdapter(schema)
+    except PydanticUserError as exc:
+        why = exc.message.splitlines()[0]
+        raise ConfigurationError(
+            f"schemas of node {node!r}: {schema!r} cannot be validated by pydantic: {why} "
+            "Give a model class, a dataclass, a typing_extensions.TypedDict or another type."
+        ) from None
+
+
+def _looked_at(schema: Any) -> frozenset[str] | None:
+    """The fields of a state that validation by that class reads; None if it may read all of them."""
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return None
+    fields = schema.model_fields.items()
+    aliased = any(field.alias or field.validation_alias for _, field in fields)
+    if aliased or schema.__pydantic_decorators__.model_validators:
+        return None
+    return frozenset(name for name, _ in fields)
+
+
+def _name(schema: Any) -> str:
+    return getattr(schema, "__name__", str(schema)) if schema is not None else ""
+
+
+# The levels of a graph ----------------------------------------------------------------------------
+
+
+def levels(graph: Graph, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Graph]]:
+    """The graph and the graphs in its nodes, outer ones first, each with the path of nodes that leads to it."""
+    yield path, graph
+    for name, node in governed_nodes(graph).items():
+        if (inner := subgraph_of(node)) is not None:
+            yield from levels(inner, (*path, name))
+
+
+def node_names(graph: Graph) -> list[str]:
+    """All nodes; those of subgraphs as `parent:child`, as LangGraph draws them."""
+    return [":".join((*path, name)) for path, level in levels(graph) for name in governed_nodes(level)]
+
+
+class Mapped:
+    """A mapping by node name that the user passed as `instructions=` or `schemas=`."""
+
+    def __init__(self, given: Mapping[str, Any] | None, what: str, graph: Graph) -> None:
+        if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"{what}= is {given!r:.80}; expected a mapping by the names of nodes.")
+        self.given: dict[str, Any] = dict(given or {})
+        names = node_names(graph)
+        self.by_name: dict[str, str] = {}
+        for key in self.given:
+            if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"{what}= has the key {key!r}; expected names of nodes.")
+            if key in names:
+                self.by_name[key] = key
+                continue
+            # A node of a subgraph may be given by its own name, if only one node has it.
+            inner = [name for name in names if name.rsplit(":", 1)[-1] == key]
+            if len(inner) != 1:
+                raise UnknownNodeError(f"{what}= names", node=key, names=names)
+            self.by_name[inner[0]] = key
+
+    def get(self, path: tuple[str, ...], name: str) -> Any:
+        key = self.by_name.get(":".join((*path, name)))
+        return None if key is None else self.given[key]
+
+
+def rules_for(
+    graph: Graph,
+    instructions: Mapping[str, Instruction | str] | None,
+    schemas: Mapping[str, Any] | None,
+    *,
+    strict: bool,
+    packs: Sequence[BindingPack] = (),
+) -> Rules:
+    """A function that finds each node's rule.
+
+    The first match counts: the mapping, the label, the metadata, a binding pack of `packs`, a binding pack
+    that ships with Arbiter.
+    """
+    named = Mapped(instructions, "instructions", graph)
+    for key, value in named.given.items():
+        named.given[key] = find_instruction(value)
+    shaped = Mapped(schemas, "schemas", graph)
+    for key, value in shaped.given.items():
+        shaped.given[key] = schemas_of(value, key)
+
+    fitting = {path: _packs_of(level, packs) for path, level in levels(graph)}
+
+    def rule(path: tuple[str, ...], name: str, node: PregelNode) -> NodeRule:
+        label = label_of(node.bound)
+        full = ":".join((*path, name))
+        instruction = (
+            named.get(path, name)
+            or (label.instruction if label else None)
+            or _from_metadata(name, node)
+            or next(filter(None, (pack.instruction_of(full) for pack in fitting[path])), None)
+        )
+        given = shaped.get(path, name)
+        return NodeRule(instruction, given or (label.schemas if label else None))
+
+    if strict:
+        bare = [
+            ":".join((*path, name))
+            for path, level in levels(graph)
+            for name, node in governed_nodes(level).items()
+            if rule(path, name, node).instruction is None and subgraph_of(node) is None
+        ]
+        if bare:
+            raise ConfigurationError(
+                f"these nodes have no instruction: {', '.join(bare)}. ArbiterOS(strict=True) governs no such "
+                "graph; name them in govern(..., instructions={...}) or label them with @arbiter_os.instruction."
+            )
+    return rule
+
+
+def _from_metadata(name: str, node: PregelNode) -> Instruction | None:
+    found = (node.metadata or {}).get("instruction")
+    if found is None:
+        return None
+    if not isinstance(found, str | Instruction):
+        raise ConfigurationError(
+            f"node {name!r}: metadata['instruction'] is {found!r}; expected the name of an instruction."
+        )
+    return find_instruction(found)
+
+
+def _packs_of(graph: Graph, packs: Sequence[BindingPack]) -> list[BindingPack]:
+    """The binding packs for this graph: all of `packs`, and the first shipped one that matches."""
+    from arbiter._constitution.bindings import GraphFacts, binding_for, code_of
+
+    config: Mapping[str, Any] = graph.config or {}
+    nodes = governed_nodes(graph)
+    facts = GraphFacts(
+        nodes={name: code_of(node.bound) for name, node in nodes.items()},
+        metadata=dict(config.get("metadata") or {}),
+    )
+    shipped = binding_for(facts)
+    return [*(pack for pack in packs if pack.fits(facts)), *([shipped] if shipped else ())]
+
+
+# Soundness ----------------------------------------------------------------------------------------
+
+
+def check_registered(registry: Registry, graph: Graph, rule: Rules) -> None:
+    """Raise `ConfigurationError` if a registered contract does not fit this graph."""
+    contracts: list[Contract] = [registration.contract for registration in registry.checkers]
+    contracts += [registration.contract for registration in registry.routers]
+    contracts += [queue.evaluator for queue in registry.evaluators]
+    for contract in contracts:
+        check_contract(contract, registry, graph, rule)
+    _check_gates([registration.contract for registration in registry.gates], graph, rule)
+    lasting: list[Contract] = [registration.contract for registration in registry.advisors]
+    lasting += [registration.contract for registration in registry.gates]
+    for contract in lasting:
+        _introduce(contract, graph, rule)
+
+
+def _introduce(contract: Contract, graph: Graph, rule: Rules) -> None:
+    """Pass a contract the names of the nodes that it governs."""
+    contract.governs(
+        {
+            name
+            for path, level in levels(graph)
+            for name, node in governed_nodes(level).items()
+            if contract.applies_to(name, rule(path, name, node).instruction)
+        }
+    )
+
+
+def check_contract(contract: Contract, registry: Registry, graph: Graph, rule: Rules) -> None:
+    """Raise `ConfigurationError` if this contract does not fit this graph and the registered contracts.
+
+    Its redirects must lead to nodes, and no node may get a second correction gate.
+    """
+    if isinstance(contract, CorrectionGate):
+        _check_gates([*(registration.contract for registration in registry.gates), contract], graph, rule)
+    if isinstance(contract, CorrectionGate | Advisor):
+        _introduce(contract, graph, rule)
+    if contract.mode == "off":
+        return
+    applying: list[Graph] = []
+    for path, level in levels(graph):
+        for name, node in governed_nodes(level).items():
+            if contract.applies_to(name, rule(path, name, node).instruction):
+                applying.append(level)
+                break
+    if not applying:
+        return
+    for target in contract.redirect_targets:
+        if target == END:
+            continue
+        if not any(target in targets_of(level) for level in applying):
+            raise UnknownNodeError(
+                f"{contract.kind} {contract.name!r} redirects to",
+                node=target,
+                names=sorted({n for level in applying for n in governed_nodes(level)}),
+            )
+    _check_evaluators(contract, registry)
+
+
+def _check_evaluators(contract: Contract, registry: Registry) -> None:
+    """The evaluators whose results the contract reads must be registered and enabled: otherwise it would
+    silently do nothing.
+    """
+    if not isinstance(contract, PolicyChecker | PolicyRouter | NodeEvaluator):
+        return
+    named = [("reads", name) for name in contract.needs]
+    if isinstance(contract, PolicyRouter) and contract.best_by is not None:
+        named.append(("compares attempts by", contract.best_by))
+    modes = {queue.name: queue.evaluator.mode for queue in registry.evaluators}
+    for what, name in named:
+        if (owner := owner_of(name, modes)) is None:
+            raise ConfigurationError(
+                f"{contract.kind} {contract.name!r} {what} evaluator {name!r}, which is not registered. "
+                f"Evaluators: {', '.join(sorted(modes)) or 'none'}.{nearest(name, modes)} "
+                "Add the evaluator first."
+            )
+        # An evaluator that lacks a part reports that in the record of each node run.
+        if modes[owner] == "off" and not isinstance(contract, NodeEvaluator):
+            raise ConfigurationError(
+                f"{contract.kind} {contract.name!r} {what} evaluator {owner!r}, whose mode is 'off'. "
+                "Set the evaluator's mode to 'enforce', or that of what reads it to 'off' too."
+            )
+
+
+def _check_gates(gates: Sequence[CorrectionGate], graph: Graph, rule: Rules) -> None:
+    if len(gates) < 2:
+        return
+    for path, level in levels(graph):
+        for name, node in governed_nodes(level).items():
+            instruction = rule(path, name, node).instruction
+            names = [repr(gate.name) for gate in gates if gate.applies_to(name, instruction)]
+            if len(names) > 1:
+                raise RegistrationError(
+                    f"node {name!r} has {len(names)} correction gates ({', '.join(names)}); it can have one. "
+                    "Narrow their target_instructions or target_nodes."
+                )
+
+
+def nodes_in(graph: Graph, rule: Rules) -> list[tuple[str, Instruction | None]]:
+    """The nodes of the graph and its subgraphs with their instructions; those of subgraphs as `parent:child`."""
+    return [
+        (":".join((*path, name)), rule(path, name, node).instruction)
+        for path, level in levels(graph)
+        for name, node in governed_nodes(level).items()
+    ]
+
+
+# Descriptions of a graph for the linter and the commands ------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A description of one node.
+
+    `instruction` is its qualified name or "", `code` the place where its body is defined. `chat_model` is
+    True if the body is a chat model, alone or at the end of a sequence.
+    """
+
+    name: str
+    instruction: str
+    docstring: str
+    code: str
+    chat_model: bool
+
+
+def describe_nodes(graph: Any) -> list[NodeFacts]:
+    """The nodes of a compiled graph or builder; those of subgraphs as `parent:child`."""
+    from arbiter._constitution.bindings import code_of
+
+    compiled: Graph = graph.compile() if hasattr(graph, "compile") else graph
+    rule = rules_for(compiled, None, None, strict=False)
+    described: list[NodeFacts] = []
+    for path, level in levels(compiled):
+        for name, node in governed_nodes(level).items():
+            instruction = rule(path, name, node).instruction
+            described.append(
+                NodeFacts(
+                    name=":".join((*path, name)),
+                    instruction=instruction.qualified if instruction else "",
+                    docstring=_docstring_of(node.bound),
+                    code=code_of(node.bound),
+                    chat_model=_is_chat_model(node.bound),
+                )
+            )
+    return described
+
+
+def _is_chat_model(bound: Any) -> bool:
+    from langchain_core.language_models import BaseChatModel  # importing LangGraph does not import it
+
+    while inner := _called_last(bound):
+        bound = inner
+    return isinstance(bound, BaseChatModel)
+
+
+def _called_last(bound: Any) -> Any:
+    runnable = bound
+    if isinstance(bound, RunnableBinding):
+        return runnable.bound
+    return runnable.last if isinstance(bound, RunnableSequence) else None
+
+
+def _docstring_of(bound: Any) -> str:
+    function: Any = getattr(bound, "func", None) or getattr(bound, "afunc", None)
+    while isinstance(function, functools.partial):
+        function = function.func
+    return (inspect.getdoc(function) or "") if function is not None else ""
+
+
+def has_async_nodes(graph: Graph) -> bool:
+    """True if a node of the graph, or of a graph in it, can only be awaited."""
+    return any(
+        getattr(node.bound, "func", ...) is None and getattr(node.bound, "afunc", None) is not None
+        for _, level in levels(graph)
+        for node in governed_nodes(level).values()
+    )

@@ -1,0 +1,227 @@
+"""A governed copy of a compiled graph."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
+from langgraph._internal._runnable import RunnableSeq
+from langgraph.constants import END, START
+from langgraph.pregel import Pregel
+from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
+from langgraph.pregel._write import ChannelWrite
+
+from arbiter._lifecycle import Schemas
+from arbiter._lifecycle.core import Core
+from arbiter._lifecycle.registry import Registration
+from arbiter._weaving.channel import FACTS, FactsChannel, Origin
+from arbiter._weaving.lcel import LcelSteps
+from arbiter._weaving.node import GovernedNode
+from arbiter._weaving.sequence import GovernedSequence, Passthrough
+from arbiter._weaving.writers import BRANCH_TO, GatedBranch, GatedWrite, StartWrite
+from arbiter.instructions import Instruction
+
+_SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
+_BINDING: Any = RunnableBindingBase
+_GRAPH: Any = Pregel
+
+
+class NodeRule:
+    """The instruction and schemas that `govern()` found for one node."""
+
+    __slots__ = ("instruction", "schemas")
+
+    def __init__(self, instruction: Instruction | None, schemas: Schemas | None) -> None:
+        self.instruction = instruction
+        self.schemas = schemas
+
+
+Rules = Callable[[tuple[str, ...], str, PregelNode], NodeRule]
+"""(path of parent nodes, node name, node) → its rule."""
+
+
+def facts_channel_of(graph: object) -> FactsChannel | None:
+    """The hidden channel of a governed graph; None if the graph is not governed."""
+    channels: Mapping[str, Any] = getattr(graph, "channels", {}) if isinstance(graph, _GRAPH) else {}
+    channel = channels.get(FACTS)
+    return channel if isinstance(channel, FactsChannel) else None
+
+
+def governed_nodes(graph: Pregel[Any, Any, Any, Any]) -> dict[str, PregelNode]:
+    """The nodes that have a body."""
+    return {name: node for name, node in graph.nodes.items() if node.bound is not DEFAULT_BOUND}
+
+
+def targets_of(graph: Pregel[Any, Any, Any, Any]) -> frozenset[str]:
+    """The possible targets of a redirect: nodes that edges can lead to, and END."""
+    names = {name for name in graph.nodes if BRANCH_TO.format(name) in graph.channels}
+    return frozenset({*names, END}) if names else frozenset()
+
+
+def subgraph_of(node: PregelNode) -> Pregel[Any, Any, Any, Any] | None:
+    """The graph that is the node's body, or a step of it."""
+    return _graph_in(node.bound)
+
+
+def _graph_in(body: Any) -> Pregel[Any, Any, Any, Any] | None:
+    for part in _parts(body):
+        if isinstance(part, _GRAPH):
+            return cast(Pregel[Any, Any, Any, Any], part)
+    return None
+
+
+def _parts(bound: Any) -> list[Any]:
+    if isinstance(bound, _SEQUENCES):
+        return [inner for step in bound.steps for inner in _parts(step)]
+    if isinstance(bound, _BINDING):
+        return _parts(bound.bound)
+    return [bound]
+
+
+def weave(
+    graph: Pregel[Any, Any, Any, Any],
+    core: Core,
+    rules: Rules,
+    path: tuple[str, ...] = (),
+) -> Pregel[Any, Any, Any, Any]:
+    """A governed copy of `graph`. The original does not change."""
+    targets = targets_of(graph)
+    nodes: dict[str, PregelNode] = {}
+    for name, node in graph.nodes.items():
+        woven = copy.copy(node)
+        woven.__dict__.pop("node", None)
+        if node.bound is DEFAULT_BOUND:
+            writers = _writers(node)
+            if name == START and writers and type(writers[0]) is ChannelWrite:
+                starts = [StartWrite(writers[0], core), *writers[1:]]  # START may have a branch as well
+                woven.__dict__["node"] = node.copy({"writers": starts}).node
+        else:
+            rule = rules(path, name, node)
+            body = _woven_body(node.bound, core, rules, (*path, name))
+            woven.__dict__["node"] = _woven(graph, name, node, rule, core, body, targets)
+            if node.subgraphs and (inner := _graph_in(body)) is not None:
+                # `update_state` inside the subgraph saves its channels, so the hidden one must be there.
+                woven.subgraphs = [inner]
+            if node.cache_policy is not None:
+                woven.cache_policy = _own_cache(node.cache_policy, core, name, rule, targets)
+        nodes[name] = woven
+    governed = copy.copy(graph)
+    governed.nodes = nodes
+    governed.channels = {**graph.channels, FACTS: FactsChannel(Origin(core, graph, rules))}
+    # A graph without `stream_channels` streams all channels; this list leaves out the hidden one.
+    governed.stream_channels = graph.stream_channels_asis
+    return governed
+
+
+def _woven(
+    graph: Pregel[Any, Any, Any, Any],
+    name: str,
+    node: PregelNode,
+    rule: NodeRule,
+    core: Core,
+    body: Any,
+    targets: frozenset[str],
+) -> Runnable[Any, Any] | None:
+    writers = _writers(node)
+    gated: list[Runnable[Any, Any]] = []
+    for index, writer in enumerate(writers):
+        last = index == len(writers) - 1
+        if isinstance(writer, ChannelWrite):
+            gated.append(GatedWrite(writer, first=index == 0, last=last))
+        else:
+            gated.append(GatedBranch(writer, last=last))
+    steps: list[Runnable[Any, Any]] = []
+    if isinstance(body, _SEQUENCES):
+        steps = [Passthrough() for _ in body.steps[1:]]
+        body = LcelSteps(list(body.steps))
+    wrapper = GovernedNode(
+        core,
+        node=name,
+        body=body,
+        instruction=rule.instruction,
+        schemas=rule.schemas,
+        targets=targets,
+        fields=frozenset(cast(Mapping[str, Any], graph.channels) if isinstance(node.channels, list) else ()),
+        retry=node.retry_policy or graph.retry_policy or (),
+        commits=bool(gated) and isinstance(gated[0], GatedWrite),
+        is_subgraph=subgraph_of(node) is not None,
+        keeps_writes=_keeps_writes(graph),
+    )
+    sequence = node.copy({"bound": wrapper, "writers": [*steps, *gated]}).node
+    return GovernedSequence.of(sequence, wrapper) if type(sequence) is RunnableSeq else sequence
+
+
+def _keeps_writes(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    nodes: list[Any] = list(graph.nodes.values())
+    policies: list[Any] = [graph.cache_policy]
+    policies += [getattr(node, name, None) for node in nodes for name in ("cache_policy", "timeout")]
+    return any(policy is not None for policy in policies)
+
+
+def _writers(node: PregelNode) -> Sequence[Runnable[Any, Any]]:
+    return cast(Sequence[Runnable[Any, Any]], cast(Any, node).flat_writers)
+
+
+def _woven_body(bound: Any, core: Core, rules: Rules, path: tuple[str, ...]) -> Any:
+    """The body with its graphs governed."""
+    if isinstance(bound, _GRAPH):
+        return bound if facts_channel_of(bound) is not None else weave(bound, core, rules, path)
+    if not any(isinstance(part, _GRAPH) for part in _parts(bound)):
+        return bound
+    if isinstance(bound, _SEQUENCES):
+        steps = [_woven_body(step, core, rules, path) for step in bound.steps]
+        return type(bound)(*steps, name=bound.name)
+    return bound.model_copy(update={"bound": _woven_body(bound.bound, core, rules, path)})
+
+
+def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: frozenset[str]) -> Any:
+    """A node cache with its own keys, so that no unchecked value is ever reused.
+
+    Neither entries of an ungoverned graph or of a graph with other rules count, nor entries that a checker
+    would have to check again. Rules count as equal only if they are the very same registrations, because
+    neither name nor class shows what a rule allows. So a cache that outlives the process is not reused for
+    nodes with rules.
+    """
+    key_of = policy.key_func
+
+    def key(*args: Any, **kwargs: Any) -> str | bytes:
+        found = key_of(*args, **kwargs)
+        plan = core.registry.plan(name, rule.instruction, targets)
+        gate = () if plan.gate is None else (plan.gate,)
+        registrations: list[Registration[Any]] = [
+            *plan.checkers,
+            *plan.output_checkers,
+            *plan.advisors,
+            *gate,
+            *plan.routers,
+        ]
+        marks = {
+            registration.mark
+            for registration in (*registrations, *plan.error_routers)
+            if registration.contract.enforced
+        }
+        marks.update(queue.mark for queue in plan.queues if queue.evaluator.enforced)
+        # A cached output counts towards tallies as they counted it, or not at all.
+        marks.update(
+            registration.mark
+            for registration in core.registry.checkers
+            if registration.contract in plan.observers
+        )
+        asked = [
+            registration.contract
+            for registration in (*plan.checkers, *plan.output_checkers)
+            if registration.contract.enforced
+        ]
+        if not all(checker.is_cacheable for checker in asked):
+            marks.add(uuid.uuid4().hex)
+        rules = hashlib.sha256(",".join(sorted(marks)).encode()).hexdigest() if marks else ""
+        mark = f"arbiter:{rules}:"
+        return mark + found if isinstance(found, str) else mark.encode() + found
+
+    return replace(policy, key_func=key)

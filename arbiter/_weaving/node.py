@@ -1,0 +1,685 @@
+"""A node's body inside the lifecycle, and one attempt of one of its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from types import BuiltinMethodType
+from typing import Any, cast
+
+from langchain_core.callbacks import (
+    BaseCallbackHandler,
+    BaseCallbackManager,
+)
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
+from langgraph._internal._config import recast_checkpoint_ns
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_CHECKPOINT_NS,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_RESUMING,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_STREAM,
+    CONFIG_KEY_TASK_ID,
+    CONFIG_KEY_THREAD_ID,
+    NS_SEP,
+    PULL,
+    RESUME,
+)
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.errors import ParentCommand
+from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
+from langgraph.pregel.protocol import StreamProtocol
+from langgraph.types import Command, RetryPolicy
+
+from arbiter._lifecycle import (
+    Access,
+    Ask,
+    Begin,
+    Find,
+    Get,
+    NodeRun,
+    OutputOf,
+    ReadCheckpoint,
+    Saved,
+    SaveNote,
+    Saving,
+    Schemas,
+    Spend,
+    Stopped,
+    current_run,
+)
+from arbiter._lifecycle.core import Core
+from arbiter._lifecycle.drivers import Final, adrive, adrive_stream, drive
+from arbiter._lifecycle.evaluations import Stack, running
+from arbiter._lifecycle.registry import Plan
+from arbiter._values.states import as_state, joined, snapshot
+from arbiter._weaving.asking import (
+    ask_human,
+    begin_body,
+    bodies,
+    body_answers,
+    keep_draft,
+    note_spent,
+    pause_body,
+    places_of,
+    read_notes,
+    saver_of,
+    skip_ours,
+    spend,
+)
+from arbiter._weaving.channel import (
+    FACTS,
+    FactsChannel,
+    conf_of,
+    fact_write,
+    facts_channel_in,
+    facts_in,
+    writes_in,
+)
+from arbiter._weaving.lcel import LcelSteps, ambient_before
+from arbiter._weaving.stores import ReadOnlyStore
+from arbiter._weaving.tools import HeldTools
+from arbiter._weaving.writers import STASH, Redirect
+from arbiter.errors import EvaluationError, SyncDriverError
+from arbiter.history._facts import RunFact
+from arbiter.history._items import ToolsOf, task_order
+from arbiter.history._past import Past
+from arbiter.history._recorder import Execution, Recovered, Run, begin
+from arbiter.instructions import Instruction
+
+Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
+_LOOK_BACK = 200
+_EDGES = ("branch:", "join:", "__pregel", "__start__")
+_CALLABLE: Any = RunnableCallable
+_DICT: Any = dict
+_BUILT_IN: Any = BuiltinMethodType
+"""LangGraph's own `send` is the `extend` of a task's writes."""
+
+
+class GovernedNode(Runnable[Any, Any]):
+    """A node's body inside the lifecycle."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        node: str,
+        body: Body,
+        instruction: Instruction | None,
+        schemas: Schemas | None,
+        targets: frozenset[str],
+        fields: frozenset[str],
+        retry: Sequence[RetryPolicy],
+        commits: bool,
+        is_subgraph: bool,
+        keeps_writes: bool,
+    ) -> None:
+        self.name = node
+        self.node = node
+        self.path = (PULL, node)
+        """The path of tasks that no `Send` created."""
+        self.core = core
+        self.body = body
+        self.instruction = instruction
+        self.schemas = schemas
+        self.targets = targets
+        self.fields = fields
+        self.retry = retry
+        self.commits = commits
+        """True if a gated writer follows and commits the fact."""
+        self.is_subgraph = is_subgraph
+        self.keeps_writes = keeps_writes
+        """True if the writes of the graph's nodes may be repeated or dropped. Facts are then written as well.
+        """
+        self.is_sequence = type(body) is LcelSteps
+        self.is_function = _is_function(body)
+        self._plan = Plan()
+        self._planned = -1
+        self.tools = HeldTools(body.steps if self.is_sequence else body)
+
+    def plan(self) -> Plan:
+        version = self.core.registry.version
+        if self._planned != version:
+            self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
+            self._planned = version
+            self.core.planned()
+        return self._plan
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        attempt = NodeAttempt(self, input, config or {}, kwargs)
+        if (contract := attempt.plan.only_async) is not None:
+            raise SyncDriverError(node=self.node, source=f"{contract.kind} {contract.name!r}")
+        try:
+            output = drive(attempt)
+        except ParentCommand as exc:
+            attempt.handed_over(exc)
+            raise
+        finally:
+            attempt.let_go()
+        return attempt.finish(output)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        attempt = NodeAttempt(self, input, config or {}, kwargs)
+        try:
+            output = await adrive(attempt)
+        except ParentCommand as exc:
+            attempt.handed_over(exc)
+            raise
+        finally:
+            attempt.let_go()
+        return attempt.finish(output)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        attempt = NodeAttempt(self, input, config or {}, kwargs)
+        streamed = False
+        try:
+            async for chunk in adrive_stream(attempt):
+                if type(chunk) is not Final:
+                    streamed = True
+                    yield chunk
+                    continue
+                output = attempt.finish(chunk.output)
+                # The last chunk replaces the streamed ones if it is not their sum.
+                if not streamed or type(output) is Redirect or attempt.transient or attempt.replaced:
+                    yield output
+        except ParentCommand as exc:
+            attempt.handed_over(exc)
+            raise
+        finally:
+            attempt.let_go()
+
+
+def _is_function(body: Any) -> bool:
+    """True if LangGraph would only call a function with the node's input."""
+    if type(body) is not _CALLABLE or body.trace or body.func_accepts or body.kwargs:
+        return False
+    return body.recurse and not body.explode_args
+
+
+def _is_runnable(output: object) -> bool:
+    return isinstance(output, Runnable)
+
+
+class NodeAttempt(NodeRun):
+    """One attempt of one task at a governed node."""
+
+    def __init__(
+        self, node: GovernedNode, input: Any, config: RunnableConfig, kwargs: Mapping[str, Any]
+    ) -> None:
+        core = node.core
+        plan = node.plan()
+        if stack := running.get():
+            _refuse_evaluator(stack, node)
+        conf = conf_of(config)
+        metadata: Mapping[str, Any] = config.get("metadata") or {}
+        channel = facts_channel_in(conf)
+        execution: Any = channel.execution
+        task: str = conf[CONFIG_KEY_TASK_ID]
+        step: int = metadata["langgraph_step"]
+        path = metadata.get("langgraph_path", ())
+        if path == node.path:
+            path = node.path  # one object shared by all its runs
+        self._conf = conf
+        self._kwargs = kwargs
+        settings = core.settings
+        parent = current_run.get()
+        if parent is not None and parent.settings is settings:
+            past = channel.past.inside(parent.past)
+            run = execution.run or execution.join(parent.run, past)
+        else:
+            parent = None
+            past = channel.past
+            run = execution.run or _bound(execution, conf, past, step, task, path)
+            if core.recorder.latest is not run:
+                core.recorder.goes_on(run)
+        namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
+        if NS_SEP in namespace:
+            namespace = namespace.rpartition(NS_SEP)[0]
+        else:
+            namespace = ""
+        record = begin(
+            run.log, run, task, node.node, node.instruction, step, namespace, settings.clock(), path
+        )
+        record.input = snapshot(input, settings.snapshot)
+        NodeRun.__init__(
+            self, record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
+        )
+        self.node = node
+        self.is_graph = node.is_subgraph
+        self.fields = node.fields
+        self.channel = channel
+        if execution.first is None:
+            execution.first = step
+        if channel.done:
+            channel.done.pop(task, None)  # left by an attempt whose later writers failed
+        if conf.get(CONFIG_KEY_RESUMING):
+            skip_ours(conf)
+            self.may_be_held = self._may_be_held()
+
+    # The lifecycle asks
+
+    @property
+    def is_saved(self) -> bool:
+        return self.saver is not None
+
+    def is_final(self, error: BaseException) -> bool:
+        runtime = self._conf.get(CONFIG_KEY_RUNTIME)
+        info = getattr(runtime, "execution_info", None)
+        attempt = 1 if info is None else info.node_attempt
+        for policy in self.node.retry:
+            if _should_retry_on(policy, cast(Exception, error)):
+                return attempt >= policy.max_attempts
+        return True
+
+    def is_own(self, command: Command[Any]) -> bool:
+        # The comparison by which LangGraph decides to which graph a ParentCommand belongs.
+        namespace: str = self._conf[CONFIG_KEY_CHECKPOINT_NS]
+        return command.graph in (namespace, recast_checkpoint_ns(namespace), self.node.node)
+
+    # Saved data
+
+    @property
+    def saver(self) -> Any:
+        return saver_of(self.config)
+
+    def access(self, op: Saving) -> Access[Any]:
+        match op:
+            case Ask():
+                return (yield from ask_human(op, self.config))
+            case ReadCheckpoint() if not self.is_saved or not self._conf.get(CONFIG_KEY_RESUMING):
+                return Saved()
+            case ReadCheckpoint():
+                found: list[Any] = []
+                for place in places_of(self._conf):
+                    found.append((yield Get(place)))
+                return self._read_saved(found)
+            case Begin():
+                return (yield from begin_body(self._conf, op.entry))
+            case Stopped():
+                return (yield from (pause_body(self._conf, op.entry) if op.paused else spend(self._conf)))
+            case _ if not self.is_saved:
+                return None
+            case OutputOf():
+                return (yield Find(self._thread(), _LOOK_BACK, partial(self._written, op.task)))
+            case SaveNote():
+                return (yield from keep_draft(self._conf, self.record.id, op.note))
+            case Spend():
+                return (yield from note_spent(self._conf, self.record.id, op))
+
+    @property
+    def recovered(self) -> Recovered | None:
+        execution = self.channel.execution
+        return None if execution is None else execution.recovered
+
+    def recover(self, recovered: Recovered) -> None:
+        if self.channel.execution is not None:
+            self.channel.execution.recovered = recovered
+
+    def _may_be_held(self) -> bool:
+        begun = self.channel.execution is not None and self.channel.execution.first == self.record.step
+        return begun and not self.node.core.registry.empty and self.is_saved
+
+    def _read_saved(self, found: Sequence[Any]) -> Saved:
+        writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
+        own = self.record.id
+        saved = read_notes(writes, own)
+        facts = [
+            (task, fact) for task, channel, value in writes if channel == FACTS for fact in facts_in([value])
+        ]
+        saved.facts = [fact for _, fact in facts]
+        if any(task == own for task, _ in facts):
+            saved.notes = ()  # it is done: this is a replay
+        return saved
+
+    def _thread(self) -> RunnableConfig:
+        place = {CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID))}
+        return {"configurable": {**place, CONFIG_KEY_CHECKPOINT_NS: self.record.namespace}}
+
+    def _written(self, task: str, saved: Any) -> tuple[Any] | None:
+        """The update that a task wrote, in the form in which a node returns it; None if the task has not
+        ended.
+        """
+        channels = cast(Mapping[str, Any], self.channel.origin.graph.channels)
+        writes = [
+            (channel, value) for of_task, channel, value in saved.pending_writes or () if of_task == task
+        ]
+        if not any(channel == FACTS for channel, _ in writes):
+            return None  # another task, or an unfinished one
+        update = [
+            (channel, value)
+            for channel, value in writes
+            if channel in channels and not channel.startswith(_EDGES) and channel != FACTS
+        ]
+        if len({channel for channel, _ in update}) < len(update):
+            return (Command(update=update),)  # several commands wrote to one key
+        written = dict(update)
+        return (written.get("__root__", written),)
+
+    def skip_questions(self, count: int) -> None:
+        skip_ours(self._conf, count)
+
+    @property
+    def answered(self) -> int:
+        return body_answers(self.config)
+
+    @property
+    def is_running(self) -> bool:
+        return self.record.id in bodies
+
+    def let_go(self) -> None:
+        """End this attempt."""
+        if self.entry is not None:
+            bodies.discard(self.record.id)
+
+    # The driver asks
+
+    def body(self, input: Any, held: bool) -> Any:
+        node, config = self.node, self.config
+        output: Any
+        token = current_run.set(self)
+        try:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
+                with self._ambient(held) as config:
+                    output = node.body.invoke(input, config, **self._kwargs)
+            elif node.is_function and node.body.func is not None and not self._kwargs:
+                output = node.body.func(input)
+                if type(output) is not _DICT and _is_runnable(output):
+                    output = output.invoke(input, config)
+            else:
+                output = node.body.invoke(input, config, **self._kwargs)
+        finally:
+            current_run.reset(token)
+        if node.is_subgraph and (saver := self._unseen()) is not None:
+            self._adopt(saver.get_tuple(self._own_config()))
+        return output
+
+    async def abody(self, input: Any, held: bool) -> Any:
+        node, config = self.node, self.config
+        output: Any
+        token = current_run.set(self)
+        try:
+            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
+                with self._ambient(held) as config:
+                    output = await node.body.ainvoke(input, config, **self._kwargs)
+            elif node.is_function and node.body.afunc is not None and not self._kwargs:
+                output = await node.body.afunc(input)
+                if type(output) is not _DICT and _is_runnable(output):
+                    output = await output.ainvoke(input, config)
+            else:
+                output = await node.body.ainvoke(input, config, **self._kwargs)
+        finally:
+            current_run.reset(token)
+        if node.is_subgraph and (saver := self._unseen()) is not None:
+            self._adopt(await saver.aget_tuple(self._own_config()))
+        return output
+
+    async def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+        token = current_run.set(self)
+        try:
+            with self._ambient(held) as config:
+                async for chunk in self.node.body.astream(input, config, **self._kwargs):
+                    yield chunk
+        finally:
+            try:
+                current_run.reset(token)
+            except ValueError:  # an async generator may be closed in another context
+                current_run.set(None)
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        return without_effects(config)
+
+    # Afterwards
+
+    def finish(self, output: Any) -> Any:
+        """Pass output and fact to the writers."""
+        fact = channel = None
+        if self.node.core.registry.version:  # at least one contract is registered
+            fact = self.fact()
+            channel = self._taker()
+            if self.parent is not None:
+                self._report(fact)
+        if self.node.commits:
+            self._conf[STASH] = fact, self.record, channel
+        elif fact is not None:
+            self._commit(fact, channel)
+        return output if self.redirect is None else Redirect(output, self.redirect)
+
+    def handed_over(self, exc: ParentCommand) -> None:
+        """Commit the fact of a node whose subgraph raised a command; LangGraph runs the original writers with
+        that command.
+        """
+        if self.node.core.registry.empty:
+            return
+        fact = self.fact()
+        command: Any = cast(Any, exc).args[0]
+        if self.is_own(command):
+            self._commit(fact, self._taker())
+        self._report(fact)
+
+    def _taker(self) -> FactsChannel | None:
+        """The channel that gets the fact directly, or None if the fact must be a write.
+
+        A task with a timeout writes through a guard, which drops its writes when the time is up, so its fact
+        must be a write.
+        """
+        conf = self._conf
+        if self.node.keeps_writes or conf.get(CONFIG_KEY_CHECKPOINTER) is not None:
+            return None
+        return self.channel if type(conf[CONFIG_KEY_SEND]) is _BUILT_IN else None
+
+    def _commit(self, fact: RunFact, channel: FactsChannel | None) -> None:
+        if channel is None:
+            self._conf[CONFIG_KEY_SEND]([fact_write(fact)])
+        else:
+            channel.done[self.record.id] = fact, self.record.path
+
+    def _report(self, fact: RunFact) -> None:
+        if self.parent is not None:
+            order = task_order(self.record.path) + self.record.id
+            self.parent.report(self.record.namespace, self.record.step, self.channel.past.value, order, fact)
+
+    # Inside
+
+    def written(self, output: Any) -> Any:
+        if not (writes := writes_in(self._conf)):
+            return output
+        beside = [{key: value} for key, value in writes if not key.startswith("__")]
+        return joined([*beside, as_state(output)]) if beside else output
+
+    def take_back(self) -> None:
+        writes = writes_in(self._conf)
+        kept = [one for one in writes if one[0] == RESUME]  # a human's answers outlive the output
+        writes.clear()
+        writes.extend(kept)
+
+    @property
+    def tools(self) -> ToolsOf:
+        return self.node.tools
+
+    @contextmanager
+    def _ambient(self, held: bool) -> Generator[RunnableConfig]:
+        config = cast(RunnableConfig, self.config)
+        if self.handlers:
+            config = with_handlers(config, self.handlers)
+        if held:
+            config = self._holding(config)
+        before = ambient_before.set(None if self.parent is None else self.parent.config)
+        token = var_child_runnable_config.set(config)
+        try:
+            yield config
+        finally:
+            try:
+                var_child_runnable_config.reset(token)
+                ambient_before.reset(before)
+            except ValueError:  # an async generator may be closed in another context
+                pass
+
+    def _holding(self, config: RunnableConfig) -> RunnableConfig:
+        """The config for a draft: its streamed chunks and its own writes to the state are kept back until it
+        is accepted.
+        """
+        self.streamed = held = []
+        pushed: list[Mapping[str, Any]] = []
+        self.pushed = pushed
+
+        def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
+            return lambda chunk: held.append(partial(emit, chunk))
+
+        def from_inside(emit: Callable[[Any], None]) -> Callable[[Any], None]:
+            # A graph in the body has the feedback on earlier drafts in its state, and would stream it.
+            return lambda chunk: held.append(partial(emit, chunk)) if chunk[1] == "custom" else None
+
+        def writes_later(send: Callable[[Any], None]) -> Callable[[Any], None]:
+            def write(writes: Sequence[tuple[str, Any]]) -> None:
+                # A human's answers outlive the draft that asked.
+                now = [one for one in writes if one[0] == RESUME]
+                own = [one for one in writes if one[0] != RESUME]
+                if now:
+                    send(now)
+                if own:
+                    held.append(partial(send, own))
+                    pushed.extend({key: part} for key, part in own if not key.startswith("__"))
+
+            return write
+
+        conf = self._conf
+        # For the same reason a graph in the body saves no checkpoint; it starts again when the run is
+        # resumed.
+        patch: dict[str, Any] = {
+            CONFIG_KEY_CHECKPOINTER: None,
+            CONFIG_KEY_SEND: writes_later(conf[CONFIG_KEY_SEND]),
+        }
+        if (runtime := conf.get(CONFIG_KEY_RUNTIME)) is not None:
+            writer = later(runtime.stream_writer)
+            patch[CONFIG_KEY_RUNTIME] = runtime.override(stream_writer=writer)
+        if (stream := conf.get(CONFIG_KEY_STREAM)) is not None:
+            inside = from_inside if self.record.drafts else later
+            patch[CONFIG_KEY_STREAM] = StreamProtocol(inside(stream), stream.modes)
+        tags = [*(config.get("tags") or ()), "nostream"]
+        held_config: RunnableConfig = {**config, "tags": tags, "configurable": {**conf, **patch}}
+        callbacks = config.get("callbacks")
+        if isinstance(callbacks, BaseCallbackManager):
+            # Handlers that stream events at once (messages, astream_events) would show a rejected draft.
+            callbacks = callbacks.copy()
+            for handler in [h for h in callbacks.handlers if isinstance(h, _StreamingCallbackHandler)]:
+                callbacks.remove_handler(handler)
+            held_config["callbacks"] = callbacks
+        return held_config
+
+    def _unseen(self) -> Any:
+        """The checkpointer, if the subgraph continues earlier work of which it reports nothing here; else
+        None.
+        """
+        if self.node.core.registry.empty or not self._conf.get(CONFIG_KEY_RESUMING):
+            return None
+        is_retry = self._conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt > 1
+        return None if is_retry and self._inner else self.saver
+
+    def _adopt(self, saved: Any) -> None:
+        stored = None if saved is None else saved.checkpoint["channel_values"].get(FACTS)
+        if stored:
+            past = Past.restored(stored, self.settings.facts)
+            self.adopt(self._conf[CONFIG_KEY_CHECKPOINT_NS], past.value)
+
+    def _own_config(self) -> RunnableConfig:
+        conf = self._conf
+        return {
+            CONF: {
+                CONFIG_KEY_THREAD_ID: str(conf.get(CONFIG_KEY_THREAD_ID)),
+                CONFIG_KEY_CHECKPOINT_NS: conf[CONFIG_KEY_CHECKPOINT_NS],
+            }
+        }
+
+
+_READ_ONLY = frozenset({CONFIG_KEY_RUNTIME, CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_TASK_ID})
+"""LangGraph's own keys that allow no write once `without_effects` has replaced their values."""
+
+
+def without_effects(config: RunnableConfig) -> RunnableConfig:
+    """A config with the same information for a contract, but without the means to write, stream, pause or end
+    the run.
+    """
+    given: dict[str, Any] = config.get("configurable") or {}
+    conf = {key: part for key, part in given.items() if not key.startswith("__") or key in _READ_ONLY}
+    if CONFIG_KEY_SEND in given:
+        conf[CONFIG_KEY_SEND] = _unheard
+    if (scratchpad := given.get(CONFIG_KEY_SCRATCHPAD)) is not None:
+        # With its own list of questions: it must not get answers that were given to the body.
+        conf[CONFIG_KEY_SCRATCHPAD] = replace(
+            scratchpad,
+            resume=[],
+            get_null_resume=_no_answer,
+            interrupt_counter=count().__next__,
+            call_counter=count().__next__,
+            subgraph_counter=count().__next__,
+        )
+    if (runtime := given.get(CONFIG_KEY_RUNTIME)) is not None:
+        idle: dict[str, Any] = {"stream_writer": _unheard, "heartbeat": _do_nothing, "control": None}
+        if runtime.store is not None:
+            idle["store"] = ReadOnlyStore(runtime.store)
+        conf[CONFIG_KEY_RUNTIME] = runtime.override(**{k: v for k, v in idle.items() if hasattr(runtime, k)})
+    isolated_config: dict[str, Any] = {
+        **config,
+        "configurable": conf,
+        "metadata": dict(config.get("metadata") or {}),
+    }
+    return cast(RunnableConfig, isolated_config)
+
+
+def with_handlers(config: RunnableConfig | None, handlers: Sequence[BaseCallbackHandler]) -> RunnableConfig:
+    """`config` with handlers that also see the calls inside."""
+    callbacks = (config or {}).get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        for handler in handlers:
+            callbacks.add_handler(handler, inherit=True)
+    else:
+        callbacks = [*(callbacks or ()), *handlers]
+    return {**(config or {}), "callbacks": callbacks}
+
+
+def _no_answer(consume: bool = False) -> None:
+    return None
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _unheard(chunk: Any) -> None:
+    pass
+
+
+def _bound(execution: Execution, conf: Mapping[str, Any], past: Past, step: int, task: str, path: Any) -> Run:
+    thread_id = conf.get(CONFIG_KEY_THREAD_ID)
+    return execution.bind(
+        None if thread_id is None else str(thread_id),
+        past,
+        saved=bool(conf.get(CONFIG_KEY_CHECKPOINTER)),
+        resumed=bool(conf.get(CONFIG_KEY_RESUMING)),
+        step=step,
+        task=task,
+        path=path,
+    )
+
+
+def _refuse_evaluator(stack: Stack, node: GovernedNode) -> None:
+    """Raise `EvaluationError` if an evaluator runs a graph that it judges itself. It may run other graphs."""
+    for queue, _ in stack:
+        if any(queue is own for own in node.core.registry.evaluators):
+            raise EvaluationError(
+                f"evaluator {queue.name!r} ran node {node.node!r}, which its own ArbiterOS governs; "
+                "an evaluator judges a run and starts none.",
+                evaluator=queue.name,
+                node=node.node,
+            )

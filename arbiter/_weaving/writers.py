@@ -1,0 +1,209 @@
+"""The writers of a governed node. Its update and its fact are written together, along its edges or to a
+redirect's target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph._internal._constants import (
+    CONF,
+    CONFIG_KEY_SEND,
+    CONFIG_KEY_TASK_ID,
+    TASKS,
+)
+from langgraph.constants import END
+from langgraph.errors import GraphBubbleUp
+from langgraph.graph.state import _control_branch  # pyright: ignore[reportPrivateUsage]
+from langgraph.pregel._write import PASSTHROUGH, ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
+from langgraph.types import Command
+
+from arbiter._lifecycle import current_run
+from arbiter._lifecycle.core import Core
+from arbiter._weaving.channel import conf_of, fact_write, facts_channel_in
+from arbiter.history._facts import NESTED_RUN, RUN
+
+STASH = "__arbiter_fact"
+"""The config key under which the wrapper passes three values to the first writer.
+
+They are the fact to commit with the node's update, the record of the node run, and the channel that gets the
+fact directly if it need not be saved.
+"""
+_NO_STASH: tuple[Any, Any, Any] = (None, None, None)
+BRANCH_TO = "branch:to:{}"
+_DICT: Any = dict
+
+
+class Redirect:
+    """Passes through a node's writers instead of its output if the run is redirected."""
+
+    __slots__ = ("output", "target")
+
+    def __init__(self, output: Any, target: str) -> None:
+        self.output = output
+        self.target = target
+
+
+class GatedWrite(ChannelWrite):
+    """A node's channel write. On a redirect the first one writes the state update and the new target, and
+    later ones write nothing.
+    """
+
+    def __init__(self, write: ChannelWrite, *, first: bool, last: bool) -> None:
+        super().__init__(write.writes, tags=write.tags)
+        self.first = first
+        self.last = last
+        self.parts = parts = _parts_written(write.writes)
+        self.parts_of_dict = (
+            None if parts is None else [part for part in parts if part[0] is not _control_branch]
+        )
+        """A dict is not a command."""
+
+    def write(self, input: Any, config: RunnableConfig) -> Any:
+        """Write the node's output and the values that its wrapper has stashed. Returns the input for the next
+        writer.
+        """
+        conf = conf_of(config)
+        fact, record, channel = conf.pop(STASH, _NO_STASH) if self.first else _NO_STASH
+        written: list[Any] = [] if fact is None or channel is not None else [fact_write(fact)]
+        passed_on = input
+        try:
+            if type(input) is Redirect:
+                if self.last:
+                    passed_on = input.output
+                if not self.first:
+                    return passed_on
+                _gather(_do_write, self._redirected(input), written)
+            elif (parts := self.parts if type(input) is not _DICT else self.parts_of_dict) is None:
+                _gather(super()._write, input, written)
+            else:
+                for mapper, pair in parts:
+                    if mapper is None:
+                        written.append(pair)
+                    elif found := mapper(input):
+                        written.extend(found)
+            conf[CONFIG_KEY_SEND](written)
+            if channel is not None:
+                channel.done[record.id] = fact, record.path
+        except Exception as exc:
+            _not_written(conf, exc)
+            raise
+        return passed_on
+
+    def _write(self, input: Any, config: RunnableConfig) -> Any:
+        return self.write(input, config)
+
+    async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
+        return self.write(input, config)
+
+    def _redirected(self, redirect: Redirect) -> list[Any]:
+        """The state update, which is the first entry of a node's first writer, and the new target."""
+        update = cast(ChannelWriteTupleEntry, self.writes[0])
+        writes: list[Any] = [ChannelWriteTupleEntry(update.mapper, _for_this_graph(redirect.output))]
+        if redirect.target != END:
+            writes.append(ChannelWriteEntry(BRANCH_TO.format(redirect.target), None))
+        return writes
+
+
+def _not_written(conf: dict[str, Any], error: Exception) -> None:
+    """Record a failure: the node has run, but its output or the choice of its edges cannot be written."""
+    execution = facts_channel_in(conf).execution
+    if execution is None or execution.run is None or isinstance(error, GraphBubbleUp):
+        return
+    if (record := execution.run.log.by_id.get(conf[CONFIG_KEY_TASK_ID])) is not None:
+        record.status, record.error = "failed", f"{type(error).__name__}: {error}"
+
+
+# A fact is written together with the node's writes, all or none, and before them. All or none, because a fact
+# alone would make LangGraph take a failed task for done. Before them, because savers identify a task's writes
+# by position and keep the old ones when the task runs again (a replay from an addressed checkpoint): a fact
+# after them could occupy the place of a write that only the new attempt has.
+
+
+def _gather(write: Callable[[Any, Any], Any], input: Any, written: list[Any]) -> None:
+    """Add to `written` what `write` writes of `input`."""
+    write(
+        input, {CONF: {CONFIG_KEY_SEND: written.extend}}
+    )  # the only part of a config that a channel write reads
+
+
+def _do_write(writes: Any, config: Any) -> None:
+    ChannelWrite.do_write(config, writes)
+
+
+def _parts_written(entries: Sequence[Any]) -> list[tuple[Any, Any]] | None:
+    """The entries of a plain channel write, as (mapper of the node's output, None) or (None, written value).
+
+    Returns None if the write does more than that of a usual node with edges.
+    """
+    parts: list[tuple[Any, Any]] = []
+    for entry in entries:
+        if type(entry) is ChannelWriteTupleEntry and entry.value is PASSTHROUGH:
+            parts.append((entry.mapper, None))
+        elif type(entry) is ChannelWriteEntry and entry[1:] == (None, False, None) and entry.channel != TASKS:
+            parts.append((None, (entry.channel, None)))
+        else:
+            return None
+    return parts
+
+
+def _for_this_graph(output: Any) -> Any:
+    """A command's update without its goto. Applies also to a command for the parent graph, which a redirect
+    replaces.
+    """
+    parts: Any = output
+    if isinstance(output, Command):
+        return replace(parts, graph=None, goto=())
+    if isinstance(output, list | tuple):
+        return [_for_this_graph(part) for part in parts]
+    return parts
+
+
+class GatedBranch(Runnable[Any, Any]):
+    """A conditional edge that is not evaluated on a redirect."""
+
+    def __init__(self, branch: Runnable[Any, Any], *, last: bool) -> None:
+        self.branch = branch
+        self.last = last
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if type(input) is Redirect:
+            return input.output if self.last else input
+        try:
+            return self.branch.invoke(input, config, **kwargs)
+        except Exception as exc:
+            _not_written(conf_of(config), exc)
+            raise
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if type(input) is Redirect:
+            return input.output if self.last else input
+        try:
+            return await self.branch.ainvoke(input, config, **kwargs)
+        except Exception as exc:
+            _not_written(conf_of(config), exc)
+            raise
+
+
+class StartWrite(ChannelWrite):
+    """The write of a graph's input. It also tells the facts channel that a run begins."""
+
+    def __init__(self, write: ChannelWrite, core: Core) -> None:
+        super().__init__(write.writes, tags=write.tags)
+        self.core = core
+
+    def _write(self, input: Any, config: RunnableConfig) -> Any:
+        if self.core.registry.empty:
+            return super()._write(input, config)
+        parent = current_run.get()
+        nested = parent is not None and parent.settings is self.core.settings
+        written: list[Any] = [fact_write(NESTED_RUN if nested else RUN)]
+        _gather(super()._write, input, written)
+        conf_of(config)[CONFIG_KEY_SEND](written)
+        return input
+
+    async def _awrite(self, input: Any, config: RunnableConfig) -> Any:
+        return self._write(input, config)

@@ -1,0 +1,110 @@
+"""`arbiter explain`: a rule in words."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from arbiter._constitution.kinds import KINDS, UNCLEAR, class_at, parameter_rows, parameters_of
+from arbiter._constitution.loading import SECTIONS, SHIPPED, load_constitution, shipped_names
+from arbiter._contracts import Contract
+from arbiter.cli._graphs import import_from_here
+from arbiter.cli._models import StandIns
+from arbiter.errors import ConfigurationError, nearest
+
+
+def explain_rule(name: str, source: str | None, allow: tuple[str, ...]) -> None:
+    """Print what the rule `name` of that constitution does.
+
+    Without a constitution, look in the packs that ship and among the built-in kinds.
+    """
+    console = Console(highlight=False)
+    import_from_here()
+    rules = _rules(source, allow)
+    if name in rules:
+        for contract, given in rules[name]:
+            _explain(contract, given, console)
+        return
+    kinds = {use: path for section in SECTIONS for use, path in KINDS[section].items()}
+    found = [path for section in SECTIONS for use, path in KINDS[section].items() if use == name]
+    if not found:
+        hint = f" {UNCLEAR[name]}" if name in UNCLEAR else nearest(name, [*rules, *kinds])
+        raise ConfigurationError(
+            f"there is no rule or kind {name!r}.{hint} Rules: {', '.join(sorted(rules)) or 'none'}. "
+            f"Kinds: {', '.join(sorted(kinds))}."
+        )
+    for path in found:
+        _describe(class_at(path), name, console)
+
+
+_Rule = tuple[Contract, Mapping[str, Any]]
+"""A rule, and the parameters that its declaration gives."""
+
+
+def _rules(source: str | None, allow: tuple[str, ...]) -> dict[str, list[_Rule]]:
+    sources = [source] if source is not None else [SHIPPED + name for name in shipped_names()]
+    rules: dict[str, list[_Rule]] = {}
+    for each in sources:
+        constitution = load_constitution(each, allow=allow, models=StandIns())
+        for contract in constitution.contracts:
+            known = rules.setdefault(contract.name, [])
+            if contract.source not in [other.source for other, _ in known]:
+                known.append((contract, constitution.given[f"{contract.kind}s.{contract.name}"]))
+    return rules
+
+
+def _explain(contract: Contract, given: Mapping[str, Any], console: Console) -> None:
+    use = next(
+        (use for kinds in KINDS.values() for use, path in kinds.items() if path == _path(contract)), ""
+    )
+    title = f"{contract.kind} {contract.name} ({use or _path(contract)})"
+    console.print(Text(title, style="bold"), Text(contract.source, style="dim"))
+    told = _told(type(contract))
+    if contract.description and not told.startswith(contract.description):  # a function's is its first line
+        console.print(Text(contract.description))
+    console.print(Text(told))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for key, value in _parameters(contract, given).items():
+        table.add_row(Text(key, style="cyan"), Text(value))
+    console.print(table)
+
+
+def _path(contract: Contract) -> str:
+    return f"{type(contract).__module__}.{type(contract).__qualname__}"
+
+
+def _told(kind: type[Any]) -> str:
+    """Its docstring with one line per paragraph, because the terminal wraps them."""
+    return re.sub(r"(?<!\n)\n(?![\s-])", " ", inspect.getdoc(kind) or "")
+
+
+def _parameters(contract: Contract, given: Mapping[str, Any]) -> dict[str, str]:
+    instructions, nodes = contract.target_instructions, contract.target_nodes
+    targets = [
+        "" if instructions is None else " or ".join(map(str, instructions)),
+        "" if nodes is None else "node " + " or ".join(nodes),
+    ]
+    told = {"mode": contract.mode, "applies to": ", ".join(filter(None, targets)) or "every node"}
+    for key in parameters_of(type(contract)).model_fields:
+        if key not in ("target_instructions", "target_nodes") and (key in given or hasattr(contract, key)):
+            # A contract need not keep its parameters under their names.
+            value: Any = getattr(contract, key, given.get(key))
+            told[key] = ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return told
+
+
+def _describe(kind: type[Any], use: str, console: Console) -> None:
+    console.print(Text(f"{use}", style="bold"), Text(f"{kind.__module__}.{kind.__qualname__}", style="dim"))
+    console.print(Text(_told(kind)))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for row in parameter_rows(kind):
+        default = row.default if row.default == "required" else f"default {row.default}"
+        table.add_row(Text(row.name, style="cyan"), Text(f"{row.expected}; {default}", style="dim"))
+        table.add_row(Text(), Text(row.sentence))
+    console.print(table)

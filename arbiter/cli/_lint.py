@@ -1,0 +1,44 @@
+"""`arbiter lint`: the linter on a graph and a constitution."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from arbiter.arbiter_os import ArbiterOS
+from arbiter.cli._graphs import load_graph
+from arbiter.cli._models import StandIns
+from arbiter.errors import ConfigurationError
+from arbiter.linting import to_json, to_mermaid, to_sarif
+from arbiter.linting._table import table
+
+FORMATS = ("table", "json", "sarif", "mermaid")
+
+
+def lint_graph(
+    where: str, constitution: str | None, allow: tuple[str, ...], format: str, strict: bool
+) -> int:
+    """Print the findings of the linter. Returns 1 if there are errors (with `strict`, also warnings), else 0."""
+    if format not in FORMATS:
+        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
+    graph = load_graph(where)
+    arbiter_os = ArbiterOS()
+    if constitution is not None:
+        arbiter_os.load_constitution(constitution, allow=allow, models=StandIns())
+    report = arbiter_os.lint(graph)
+    match format:
+        case "table":
+            Console(highlight=False).print(table(report))
+        case "json":
+            sys.stdout.write(to_json(report) + "\n")
+        case "sarif":
+            sys.stdout.write(to_sarif(report) + "\n")
+        case _:
+            sys.stdout.write(to_mermaid(report, graph) + "\n")
+    wrong = [
+        finding
+        for finding in report
+        if finding.severity == "error" or (strict and finding.severity == "warning")
+    ]
+    return 1 if wrong else 0

@@ -1,0 +1,204 @@
+"""`arbiter run`: run a governed graph, show its progress, and print its history."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import traceback
+import uuid
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, Interrupt
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from arbiter._weaving.govern import has_async_nodes
+from arbiter.arbiter_os import ArbiterOS
+from arbiter.cli._graphs import load_graph
+from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PolicyViolationError
+
+FORMATS = ("text", "json")
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def _warnings() -> Generator[None]:
+    """Print each of Arbiter's own warnings as one sentence."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ArbiterWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, ArbiterWarning):
+                err.print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
+            else:
+                others(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+@_warnings()
+def run_graph(
+    where: str,
+    input: str,
+    constitution: str | None,
+    allow: tuple[str, ...],
+    thread: str | None,
+    resume: str | None,
+    format: str = "text",
+) -> int:
+    """Run the graph and print history and output. With the format "json", stdout gets only the output.
+
+    Returns 0, or 1 if the graph failed, 3 if a policy denied, 4 if it waits for a human.
+    """
+    if format not in FORMATS:
+        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
+    talk = out if format == "text" else err  # the console for everything but the output
+    graph: Any = load_graph(where)
+    given: Any = _json(input, "--input") if resume is None else Command(resume=_answer(resume))
+    arbiter_os = ArbiterOS()
+    if constitution is not None:
+        arbiter_os.load_constitution(constitution, allow=allow)
+    governed: Any = arbiter_os.govern(graph)
+    if governed.checkpointer in (None, False):
+        if resume is not None or thread is not None:
+            raise ConfigurationError(
+                f"{where} has no checkpointer, so no thread is kept; compile it with one for --thread and --resume."
+            )
+        governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
+    thread = thread or f"run-{uuid.uuid4().hex[:8]}"
+    config: RunnableConfig = {"configurable": {"thread_id": thread}}
+    code, output = 0, None
+    try:
+        output = _run(governed, given, config)
+        while questions := _questions(output):
+            if not sys.stdin.isatty():
+                code = 4
+                break
+            output = _run(governed, Command(resume=_answers(questions, talk)), config)
+    except PolicyViolationError as error:
+        err.print(Text(str(error), style="bold red"), soft_wrap=True)
+        code = 3
+    except Exception as error:  # a user's node may raise anything
+        err.print(Text(_failure(error, arbiter_os), style="bold red"), soft_wrap=True)
+        code = 1
+    arbiter_os.drain(60)
+    arbiter_os.history.pprint(talk)
+    if code == 4:
+        asked = json.dumps([question.value for question in _questions(output)], default=str)
+        how = (
+            ""
+            if isinstance(governed.checkpointer, InMemorySaver)
+            else f" Go on with --thread {thread} --resume."
+        )
+        err.print(Text(f"waits for a human: {asked}.{how}", style="bold yellow"), soft_wrap=True)
+    if code == 0 and output is not None:
+        out.print_json(json.dumps(output, default=str))
+    return code
+
+
+def _failure(error: Exception, arbiter_os: ArbiterOS) -> str:
+    if isinstance(error, ArbiterError):
+        return str(error)
+    failed = [item for item in arbiter_os.history.items() if item.status == "failed"]
+    who = f"node {failed[-1].node!r}" if failed else "the graph"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    said = (str(error).splitlines() or [""])[0]  # LangGraph adds lines with links
+    return f"{who} raised {type(error).__name__}: {said} ({place.filename}:{place.lineno})"
+
+
+def _json(text: str, option: str) -> Any:
+    path = Path(text)
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    try:
+        if not text.lstrip().startswith(("{", "[", '"')) and path.is_file():
+            return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text)
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(
+            f"{option} is {shown!r}; expected JSON, or a file that contains it: {error}"
+        ) from None
+
+
+def _answer(text: str) -> Any:
+    return _json(text, "--resume") if text.lstrip().startswith(("{", "[", '"')) else text
+
+
+def _run(graph: Any, given: Any, config: RunnableConfig) -> Any:
+    """The output of `invoke`. Only a graph with async nodes gets an event loop, because sync savers fail
+    inside of one.
+    """
+    with _progress() as show:
+        if has_async_nodes(graph):
+            return asyncio.run(_arun(graph, given, config, show))
+        output: Any = None
+        for mode, chunk in graph.stream(given, config, stream_mode=["tasks", "values"]):
+            output = _noted(mode, chunk, output, show)
+        return output
+
+
+async def _arun(graph: Any, given: Any, config: RunnableConfig, show: Any) -> Any:
+    output: Any = None
+    async for mode, chunk in graph.astream(given, config, stream_mode=["tasks", "values"]):
+        output = _noted(mode, chunk, output, show)
+    return output
+
+
+def _noted(mode: str, chunk: Any, output: Any, show: Any) -> Any:
+    if mode == "values":
+        return chunk
+    if "input" in chunk:  # a task begins
+        show(chunk["name"])
+    return output
+
+
+@contextmanager
+def _progress() -> Generator[Any]:
+    if not err.is_terminal:
+        yield lambda name: None  # pyright: ignore[reportUnknownLambdaType]
+        return
+    done = 0
+    with Status("starting", console=err) as status:
+
+        def show(name: str) -> None:
+            nonlocal done
+            done += 1
+            status.update(Text(f"task {done}: {name}"))
+
+        yield show
+
+
+def _questions(output: Any) -> list[Interrupt]:
+    return list(cast(Any, output).get("__interrupt__", ())) if isinstance(output, dict) else []
+
+
+def _answers(questions: list[Interrupt], talk: Console) -> Any:
+    """The value to resume with: the answer, or a map of answers if several nodes ask at once."""
+    if len(questions) == 1:
+        return _ask(questions[0].value, talk)
+    return {question.id: _ask(question.value, talk) for question in questions}
+
+
+def _ask(question: Any, talk: Console) -> Any:
+    if not isinstance(question, dict):
+        return _answer(typer.prompt(str(question), err=talk is err))
+    talk.print_json(json.dumps(question, default=str))
+    while True:
+        said = typer.prompt(
+            'approve, reject, or JSON such as {"type": "edit", "input": {...}}', err=talk is err
+        )
+        try:
+            return _answer(said)
+        except ConfigurationError as error:
+            err.print(Text(str(error)), soft_wrap=True)

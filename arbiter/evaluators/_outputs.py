@@ -1,0 +1,105 @@
+"""Helpers of several evaluators: a part of the node's output as data or text, and checked numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from langchain_core.messages import BaseMessage
+
+from arbiter._values.states import is_number, thaw
+from arbiter.errors import EvaluationError, ParameterError
+from arbiter.history._items import History, HistoryItem
+
+
+def own_item(history: History) -> HistoryItem:
+    """The node run to judge."""
+    return history.entries[-1][-1]
+
+
+def output_at(history: History, key: str, evaluator: str) -> Any:
+    """The output of the node at `key`. Raises `EvaluationError` if it is missing or None."""
+    item = own_item(history)
+    output = item.output_state
+    if key not in output or output[key] is None:
+        found = "is None" if key in output else "is missing"
+        raise EvaluationError(
+            f"{key!r} {found} in the output of node {item.node!r}, which has "
+            f"{', '.join(map(repr, output)) or 'nothing'}",
+            evaluator=evaluator,
+            node=item.node,
+        )
+    return output[key]
+
+
+def text_at(history: History, key: str, evaluator: str) -> str:
+    """As `output_at`, as text. Raises `EvaluationError` for a value that is neither text nor messages."""
+    value = output_at(history, key, evaluator)
+    text = text_in(value)
+    if text is None:
+        item = own_item(history)
+        raise EvaluationError(
+            f"{key!r} in the output of node {item.node!r} is of type {type(thaw(value)).__name__}; "
+            "expected a text or messages",
+            evaluator=evaluator,
+            node=item.node,
+        )
+    return text
+
+
+def text_in(value: Any) -> str | None:
+    """A text, or the text of a message or of a list of messages, one per line; None for any other value."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, BaseMessage):
+        return str(value.text)
+    parts: Any = value
+    if isinstance(value, list | tuple) and parts and all(isinstance(part, BaseMessage) for part in parts):
+        return "\n".join(str(part.text) for part in parts)
+    return None
+
+
+def messages_in(value: Any, depth: int = 4) -> Iterator[BaseMessage]:
+    """The messages in a state, or in some part of it, down to `depth` containers."""
+    if isinstance(value, BaseMessage):
+        yield value
+        return
+    parts: Any = value
+    if isinstance(value, Mapping):
+        parts = parts.values()
+    elif not isinstance(value, list | tuple):
+        return
+    if depth > 0:
+        for part in parts:
+            yield from messages_in(part, depth - 1)
+
+
+N = TypeVar("N", bound=float)
+
+
+def checked_number(
+    owner: str,
+    parameter: str,
+    value: N,
+    *,
+    above: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    whole: bool = False,
+) -> N:
+    """`value`, if it is a finite number in that range. Booleans are rejected. Raises `ParameterError`."""
+    limits = [
+        f"above {above:g}" if above is not None else "",
+        f"from {low:g}" if low is not None else "",
+        f"to {high:g}" if high is not None else "",
+    ]
+    if (
+        not is_number(value)
+        or (whole and not isinstance(value, int))
+        or (above is not None and value <= above)
+        or (low is not None and value < low)
+        or (high is not None and value > high)
+    ):
+        wanted = " ".join(["a whole number" if whole else "a number", *filter(None, limits)])
+        raise ParameterError(owner, parameter, f"expected {wanted}, got {value!r:.80}.")
+    return value

@@ -1,0 +1,328 @@
+"""The causal view: the committed past of one node run, and the node run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+
+from arbiter._values.copies import Copier, for_deep_copy, for_pickle
+from arbiter.history._facts import RunFact
+from arbiter.history._past import Past, Tally
+from arbiter.history._results import Results
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.verdicts import EvaluationResult
+
+if TYPE_CHECKING:
+    pass
+from arbiter.history._items import Cycle, History, HistoryItem, ToolsOf, copied, matches, traced
+from arbiter.history._record import NOTHING, Record, evaluations_from, instruction_of, record_from
+
+
+class _Log(Protocol):
+    """The part of a thread's log that a view uses."""
+
+    @property
+    def thread_id(self) -> str | None: ...
+
+    @property
+    def by_id(self) -> Mapping[str, Record]: ...
+
+    def denied(self) -> Sequence[Record]: ...
+
+
+class _Run(Protocol):
+    """The part of a run that a view uses."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def log(self) -> _Log: ...
+
+
+class CausalHistory(History):
+    """The committed past of one node run, then the run itself. Never a sibling of its superstep."""
+
+    _tools_of: ToolsOf | None = None
+    _cycle: Cycle | None = None
+    _tallies: str = ""
+    _recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
+
+    def __init__(
+        self,
+        past: Past,
+        record: Record,
+        run: _Run,
+        cycle: Cycle | None = None,
+        *,
+        tallies: str = "",
+        evaluations: Mapping[str, EvaluationResult] | None = None,
+    ) -> None:
+        self._past = past
+        self._record = record
+        self._own = own = HistoryItem(record, evaluations)
+        self._run = run
+        self.entries = _CausalEntries(past, own, run)
+        self._tallies = tallies
+        self._cycle = cycle
+        self._tools_of: ToolsOf | None = None
+        self._recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
+
+    @property
+    def cycle(self) -> Cycle | None:
+        return self._cycle
+
+    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
+        """From now on the node's own item shows these results; with None, those of its record."""
+        self._own.give_results(evaluations)
+
+    @property
+    def past(self) -> Past:
+        """The facts and totals behind this view."""
+        return self._past
+
+    def earlier(self) -> Iterator[HistoryItem]:
+        return (_item(fact, self._run) for fact in self._past.latest())
+
+    def last(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> HistoryItem | None:
+        wanted = None if instruction is None else find_instruction(instruction)
+        if matches(self._own, wanted, node):
+            return self._own
+        fact = self._past.last(instruction=wanted.qualified if wanted else None, node=node)
+        return None if fact is None else _item(fact, self._run)
+
+    def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
+        own = self._record
+        if instruction is None:
+            if node is None:
+                return self._past.seq + 1
+            return self._past.total("nodes", node) + (own.node == node)
+        wanted = instruction if isinstance(instruction, Instruction) else find_instruction(instruction)
+        if node is None:
+            return self._past.total("instructions", wanted.qualified) + (own.instruction is wanted)
+        # A node has one instruction, so its own total is the answer unless it is of another.
+        fact = self._past.last(instruction=wanted.qualified, node=node)
+        before = self._past.total("nodes", node) if fact is not None else 0
+        return before + (own.node == node and own.instruction is wanted)
+
+    def tally(self, policy: str, key: str) -> Tally:
+        return self._past.tally(self._tallies + policy, key)
+
+    def tally_keys(self, policy: str) -> Collection[str]:
+        return self._past.tally_keys(self._tallies + policy)
+
+    def recovered(self, policy: str, key: str) -> float:
+        """The amount that siblings of this superstep and of the supersteps around it added to the tally
+        before a resume.
+
+        The run may have been interrupted in this process or have crashed in another. Only checkers with
+        `recovers = True` get it. It becomes part of the tally when the superstep is committed.
+        """
+        policy = self._tallies + policy
+        return sum(level.get(policy, {}).get(key, 0) for level in self._recovered)
+
+    def spent(self, policy: str, key: str) -> float:
+        """The amount that earlier attempts of this node run, failed or paused, in this process or another,
+        have used up.
+
+        Only checkers with `recovers = True` get it.
+        """
+        policy = self._tallies + policy
+        return sum(note.get(policy, NOTHING).get(key) or 0 for note in self._record.spent.values())
+
+    def own_part(self, policy: str, key: str) -> float:
+        """The part of `tally` and `recovered` together that was counted in this very graph.
+
+        In a subgraph this is what the current call had counted before it was resumed.
+        """
+        policy = self._tallies + policy
+        recovered = self._recovered[0].get(policy, {}).get(key, 0) if self._recovered else 0
+        return self._past.own_tally(policy, key) + recovered
+
+    @property
+    def tools(self) -> Mapping[str, Sequence[Any]]:
+        """The LangChain tools that the node's body holds, by name, as far as they can be found without
+        running it.
+
+        Only checkers that define `handlers` get them.
+        """
+        return NOTHING if self._tools_of is None else self._tools_of()
+
+    def give_tools(self, tools_of: ToolsOf | None) -> None:
+        """Set the function that finds the tools of the node's body."""
+        self._tools_of = tools_of
+
+    def give_recovered(self, levels: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
+        """Set the amounts that siblings had counted, by checker and key: this graph first, then the graphs
+        around it.
+        """
+        self._recovered = levels
+
+    def denied(self) -> list[HistoryItem]:
+        """The denied node runs of the thread that this process remembers, oldest first.
+
+        They include runs that no checkpoint has, because the denial ended the run with an exception. Another
+        process may know fewer of them, so evaluators may learn from them, but no decision should depend on
+        them.
+        """
+        return [HistoryItem(record) for record in self._run.log.denied()]
+
+    @property
+    def thread_id(self) -> str | None:
+        return self._run.log.thread_id
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run in this process. A run is one input to a graph and everything that follows from
+        it.
+        """
+        return self._run.id
+
+    @property
+    def item(self) -> HistoryItem:
+        return self._own
+
+    def recent(self, count: int) -> list[set[Instruction | None]]:
+        """The instructions of the last `count` committed supersteps of this run, oldest first."""
+        steps: list[set[Instruction | None]] = []
+        key: tuple[str, int] | None = None
+        for fact in self._past.newest():
+            if "status" in fact:
+                continue  # denied or failed: the step was not done
+            where = (fact.get("ns", ""), fact["step"])
+            if where != key:
+                if len(steps) == count:
+                    break
+                key = where
+                steps.append(set())
+            steps[-1].add(instruction_of(fact))
+        return steps[::-1]
+
+    def first_at(self, instruction: Instruction) -> int | None:
+        return self._past.first_at(instruction.qualified)
+
+    def last_at(self, instruction: Instruction) -> int | None:
+        return self._past.last_at(instruction.qualified)
+
+    def done_at(self, node: str) -> int | None:
+        return self._past.done_at(node)
+
+    @property
+    def run_from(self) -> int:
+        """The number of node runs that had been committed when this run began."""
+        return self._past.run_from
+
+    def steps_since(self, policy: str, key: str) -> int | None:
+        """The number of supersteps since that tally last changed: 1 for the previous one, None if it never
+        changed.
+
+        Supersteps of subgraphs count; those that ran side by side count once.
+        """
+        step = self._past.tallied_in(self._tallies + policy, key)
+        return None if step is None else self._past.steps - step + 1
+
+    def copied(self, copier: Copier) -> tuple[Any, ...]:
+        record, evaluations = self._own.parts(copier)
+        known = {fact["id"]: self._run.log.by_id.get(fact["id"]) for fact in self._past.facts()}
+        # The view shows committed results of committed runs. So the results of the record are not waited for.
+        records = {
+            id: copied(each, copier, traced(each))
+            for id, each in known.items()
+            if each is not None and each.status != "running"
+        }
+        denied = [copied(each, copier, traced(each)) for each in self._run.log.denied()]
+        run = _CopiedRun(self._run.id, self._run.log.thread_id, records, denied)
+        return self._past, record, run, evaluations, self._tallies, copier(self._recovered)
+
+    @classmethod
+    def _of(
+        cls,
+        past: Past,
+        record: Record,
+        run: _CopiedRun,
+        evaluations: Results | None,
+        tallies: str,
+        recovered: Sequence[Mapping[str, Mapping[str, float]]],
+    ) -> Self:
+        new = cls(past, record, run, tallies=tallies, evaluations=evaluations)
+        new._recovered = recovered
+        return new
+
+    def __copy__(self) -> Self:
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self))
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._of, self.copied(for_pickle())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._of(*self.copied(for_deep_copy(memo)))
+
+
+class _CopiedRun:
+    """The part of its run and thread that a copied view keeps."""
+
+    def __init__(
+        self, id: str, thread_id: str | None, by_id: Mapping[str, Record], denied: Sequence[Record]
+    ) -> None:
+        self.id = id
+        self.thread_id = thread_id
+        self.by_id = by_id
+        self._denied = denied
+
+    @property
+    def log(self) -> _CopiedRun:
+        return self
+
+    def denied(self) -> Sequence[Record]:
+        return self._denied
+
+
+class _CausalEntries(Sequence[Sequence[HistoryItem]]):
+    """The `entries` of a causal view. `[-1]`, by far the most frequent access, builds nothing."""
+
+    __slots__ = ("_newest", "_past", "_run", "_supersteps")
+
+    def __init__(self, past: Past, own: HistoryItem, run: _Run) -> None:
+        self._past = past
+        self._run = run
+        self._newest = (own,)
+        self._supersteps: list[tuple[HistoryItem, ...]] | None = None
+
+    def _all(self) -> list[tuple[HistoryItem, ...]]:
+        if self._supersteps is None:
+            grouped: list[tuple[tuple[str, int], list[HistoryItem]]] = []
+            for fact in self._past.facts():
+                key = (fact.get("ns", ""), fact["step"])
+                if not grouped or grouped[-1][0] != key:
+                    grouped.append((key, []))
+                grouped[-1][1].append(_item(fact, self._run))
+            self._supersteps = [tuple(items) for _, items in grouped]
+            self._supersteps.append(self._newest)
+        return self._supersteps
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence[HistoryItem]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sequence[HistoryItem]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if index == -1:
+            return self._newest
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self._all()),)
+
+
+def _item(fact: RunFact, run: _Run) -> HistoryItem:
+    """The item of a committed node run."""
+    record = run.log.by_id.get(fact["id"])
+    if record is None or record.status == "running":
+        record = record_from(fact)
+    return HistoryItem(record, evaluations_from(fact))

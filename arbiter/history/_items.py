@@ -1,0 +1,517 @@
+"""The history: every node run, and the decisions about it.
+
+A `Record` is the mutable account that the lifecycle keeps while a node runs. A `HistoryItem` is its read-only
+view, for everybody else. A `History` is a sequence of supersteps of items: `RunHistory` holds the runs in
+memory, `CausalHistory` the committed past of one node run and the run itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+
+from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
+from arbiter._values.states import FrozenDict, SeenDict
+from arbiter.history._past import NO_TALLY, Tally
+from arbiter.history._record import NOTHING, UNSEEN, Record, Status, Totals, total
+from arbiter.history._results import Results, settled
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class HistoryItem(Exported, method="to_dict", returns=DICT):
+    """One node run. Read-only: states are views that refuse changes, and objects inside them are copies.
+
+    `status` is `running`, `completed`, `denied`, `failed`, `interrupted` or `cancelled`. `attempt` counts
+    retries and resumes of the same task, from 1. `duration` is in seconds; `timestamp` (aware, UTC) is the
+    start. `evaluation_results` is lazy: reading one name waits for that evaluator, iterating waits for all.
+    `errors` maps each contract that itself failed to the problem; `notes` records caps that were reached and
+    decisions of a human; `error` is the exception of the node itself.
+    """
+
+    __slots__ = ("_evaluations", "_input", "_output", "_record", "_watched")
+
+    def __init__(
+        self,
+        record: Record,
+        evaluations: Mapping[str, EvaluationResult] | None = None,
+    ) -> None:
+        self._record = record
+        self._evaluations = evaluations
+        self._input: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = UNSEEN
+        self._output: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = UNSEEN
+        self._watched = False
+
+    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
+        """Show these results from now on. With None, show those of the record again, also to later readers."""
+        self._evaluations = evaluations
+        if evaluations is None:
+            self._input = self._output = UNSEEN
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def node(self) -> str:
+        return self._record.node
+
+    @property
+    def instruction(self) -> Instruction | None:
+        return self._record.instruction
+
+    @property
+    def step(self) -> int:
+        return self._record.step
+
+    @property
+    def namespace(self) -> str:
+        return self._record.namespace
+
+    @property
+    def sent(self) -> bool:
+        """True if a `Send` made the input of this node run; the input is then not the graph's state."""
+        path = self._record.path
+        return bool(path) and path[0] == "__pregel_push"
+
+    @property
+    def attempt(self) -> int:
+        return self._record.attempt
+
+    @property
+    def status(self) -> Status:
+        return self._record.status
+
+    @property
+    def input_state(self) -> Mapping[str, Any]:
+        state = self._record.input
+        of, shown = self._input
+        if of is not state:
+            shown = SeenDict(state) if self._watched else FrozenDict(state)
+            self._input = state, shown
+        return shown
+
+    @property
+    def output_state(self) -> Mapping[str, Any]:
+        state = self._record.output
+        of, shown = self._output
+        if of is not state:
+            shown = FrozenDict(state)
+            self._output = state, shown
+        return shown
+
+    def watch(self) -> None:
+        """From now on remember which parts of the input are read."""
+        self._watched = True
+
+    def seen(self) -> SeenDict | None:
+        """The parts of the input that were read, or None if no code read it. Stops watching."""
+        shown = self._input[1]
+        self._watched, self._input = False, UNSEEN
+        return shown if type(shown) is SeenDict else None
+
+    @property
+    def timestamp(self) -> datetime:
+        return datetime.fromtimestamp(self._record.started, UTC)
+
+    @property
+    def duration(self) -> float:
+        return self._record.duration
+
+    @property
+    def check_policy_results(self) -> Mapping[str, Verdict]:
+        return MappingProxyType(dict(self._record.checks))
+
+    @property
+    def route_policy_results(self) -> Mapping[str, str | None]:
+        return MappingProxyType(dict(self._record.routes))
+
+    @property
+    def evaluation_results(self) -> Mapping[str, EvaluationResult]:
+        return self._record.evaluations if self._evaluations is None else self._evaluations
+
+    @property
+    def read_results(self) -> Mapping[str, EvaluationResult | None]:
+        """The evaluation results that some code has read so far, None for an evaluator that failed. Does not
+        wait.
+        """
+        results = self.evaluation_results
+        read: Mapping[str, EvaluationResult | None] = getattr(results, "outcomes", results)
+        return read
+
+    @property
+    def evaluation_errors(self) -> Mapping[str, str]:
+        """The evaluators that gave no result, with the reason. Waits for all of them."""
+        errors: Mapping[str, str] = getattr(self.evaluation_results, "errors", NOTHING)
+        return errors
+
+    def evaluation_error(self, evaluator: str) -> str | None:
+        """The reason why `evaluator` gave no result, or None if it gave one or does not judge this node.
+        Waits for this evaluator only.
+        """
+        error_of = getattr(self.evaluation_results, "error_of", None)
+        return None if error_of is None else error_of(evaluator)
+
+    @property
+    def evaluator_trace(self) -> Sequence[EvaluatorTrace]:
+        """The stages that a cycle went through for each evaluator; those that did not run are listed with the
+        reason.
+
+        Does not wait: while the cycle runs, evaluators are `pending`. Empty if another process restored the
+        history.
+        """
+        trace: Sequence[EvaluatorTrace] = getattr(self._record.evaluations, "trace", ())
+        if not self._record.not_targeted:
+            return trace
+        others = self._record.not_targeted
+        return (*trace, *(EvaluatorTrace(name, "gate", "filtered", 0.0, OTHER_TARGETS) for name in others))
+
+    @property
+    def error(self) -> str | None:
+        return self._record.error
+
+    @property
+    def error_types(self) -> tuple[str, ...]:
+        """The class of the node's exception and its base classes, as "module.Class".
+
+        Empty if the node did not fail or if another process restored the history.
+        """
+        return self._record.error_types
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        return MappingProxyType(dict(self._record.errors))
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return MappingProxyType(dict(self._record.notes))
+
+    @property
+    def corrections(self) -> Sequence[str]:
+        return self._record.corrections
+
+    @property
+    def gating(self) -> Mapping[str, Any]:
+        """The correction gate's account of how the output came about. Empty if another process restored the
+        history.
+        """
+        return FrozenDict(self._record.gating)
+
+    @property
+    def redirected_to(self) -> str | None:
+        return self._record.redirected_to
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able data; values without a JSON form become text. Waits for the evaluations."""
+        return {
+            "id": self.id,
+            "node": self.node,
+            "instruction": self.instruction.qualified if self.instruction else None,
+            "step": self.step,
+            "namespace": self.namespace,
+            "attempt": self.attempt,
+            "status": self.status,
+            "timestamp": self.timestamp.isoformat(),
+            "duration": self.duration,
+            "input_state": jsonable(self._record.input),
+            "output_state": jsonable(self._record.output),
+            "check_policy_results": {
+                name: {"kind": verdict.kind, "reason": verdict.reason}
+                for name, verdict in self._record.checks.items()
+            },
+            "route_policy_results": dict(self._record.routes),
+            "evaluation_results": {
+                name: {
+                    "score": float(result.score),
+                    "passed": result.passed,
+                    "feedback": result.feedback,
+                    "metadata": jsonable(result.metadata),
+                }
+                for name, result in self.evaluation_results.items()
+            },
+            "evaluation_errors": dict(self.evaluation_errors),
+            "evaluator_trace": [
+                {"name": part.name, "stage": part.stage, "status": part.status, "detail": part.detail}
+                for part in self.evaluator_trace
+            ],
+            "corrections": list(self.corrections),
+            "gating": jsonable(self._record.gating),
+            "error": self.error,
+            "errors": dict(self.errors),
+            "notes": dict(self.notes),
+            "redirected_to": self.redirected_to,
+        }
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """The pairs of `to_dict`, as a pydantic model yields its fields: `dict(item)` equals
+        `item.to_dict()`.
+        """
+        return iter(self.to_dict().items())
+
+    def parts(self, copier: Copier) -> ItemParts:
+        """Copies of the parts of this item, independent of the run that goes on. Waits for the evaluations."""
+        record = self._record
+        if self._evaluations is None:
+            return copied(record, copier, settled(record.evaluations, copier)), None
+        return copied(record, copier, traced(record)), settled(self._evaluations, copier)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HistoryItem, self.parts(for_pickle())
+
+    def __copy__(self) -> HistoryItem:
+        return HistoryItem(self._record, self._evaluations)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HistoryItem:
+        return HistoryItem(*self.parts(for_deep_copy(memo)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HistoryItem) and other._record is self._record
+
+    def __hash__(self) -> int:
+        return id(self._record)
+
+    def __repr__(self) -> str:
+        kind = f" {self.instruction}" if self.instruction else ""
+        return f"<HistoryItem {self.node!r}{kind} {self.status}>"
+
+
+ItemParts = tuple[Record, Results | None]
+_NOT_COPIED = frozenset({"raw", "drafts", "sharers", "checks", "evaluations"})
+"""Fields of a record that only a continuing run needs, and fields that are copied in a way of their own."""
+
+
+def traced(record: Record) -> Results:
+    """The trace of the record's evaluations without their results. Does not wait."""
+    return Results({}, trace=getattr(record.evaluations, "trace", ()))
+
+
+def copied(record: Record, copier: Copier, evaluations: Results) -> Record:
+    new = Record(record.id, record.node, record.instruction, record.step, record.namespace, record.started)
+    for field in fields(Record):
+        if field.name not in _NOT_COPIED:
+            setattr(new, field.name, copier(getattr(record, field.name)))
+    new.checks = {
+        name: Verdict(verdict.kind, verdict.reason, copier(verdict.payload))
+        for name, verdict in record.checks.items()
+    }
+    new.evaluations = evaluations
+    return new
+
+
+class History(Exported, method="to_dicts", returns=DICTS):
+    """Supersteps of items, oldest first. Items that ran at the same time share a superstep."""
+
+    entries: Sequence[Sequence[HistoryItem]] = ()
+    clock: Callable[[], float] = staticmethod(time.time)
+    """The clock of the `ArbiterOS`, in seconds since 1970."""
+
+    @property
+    def now(self) -> datetime:
+        """The current time, aware and in UTC, by the clock of the `ArbiterOS`.
+
+        Contracts read the time here and not from the system, so that tests and replays can set it.
+        """
+        return datetime.fromtimestamp(self.clock(), UTC)
+
+    @property
+    def cycle(self) -> Cycle | None:
+        """The `ArbiterOS`'s cycle of evaluators in the view of a node run; None in any other history."""
+        return None
+
+    @property
+    def item(self) -> HistoryItem:
+        """The newest item: in the history that a contract gets, the node's own.
+
+        It is `history.entries[-1][-1]`. Raises `IndexError` for a history without items.
+        """
+        return self.entries[-1][-1]
+
+    def items(self) -> Iterator[HistoryItem]:
+        """All items, oldest first."""
+        for superstep in self.entries:
+            yield from superstep
+
+    def earlier(self) -> Iterator[HistoryItem]:
+        """The items before the newest superstep, newest first.
+
+        In the view of a node run these are all committed items. Each is built only when the iteration reaches
+        it.
+        """
+        for superstep in reversed(self.entries[:-1]):
+            yield from reversed(superstep)
+
+    def last(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> HistoryItem | None:
+        """The newest item with this instruction and this node, or None. An argument that is None matches
+        every item.
+        """
+        wanted = None if instruction is None else find_instruction(instruction)
+        for superstep in reversed(self.entries):
+            for item in reversed(superstep):
+                if matches(item, wanted, node):
+                    return item
+        return None
+
+    def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
+        """The number of items with this instruction and this node, whatever their status.
+
+        In a run or a view the count includes items that are no longer kept, and takes constant time if only
+        one of the two is given.
+        """
+        wanted = None if instruction is None else find_instruction(instruction)
+        return sum(matches(item, wanted, node) for item in self.items())
+
+    def tally(self, policy: str, key: str) -> Tally:
+        """The committed sum of what the checker `policy` has counted under `key` in `observe`.
+
+        Checkers, routers and evaluators see tallies, in constant time; in any other history every tally is 0.
+        """
+        return NO_TALLY
+
+    def tally_keys(self, policy: str) -> Collection[str]:
+        """The keys under which the checker `policy` has a tally, in no particular order."""
+        return ()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """All items as plain data; see `HistoryItem.to_dict`. `superstep` counts from 1."""
+        return [
+            {"superstep": number, **item.to_dict()}
+            for number, superstep in enumerate(self.entries, 1)
+            for item in superstep
+        ]
+
+    def to_jsonl(self) -> str:
+        """One JSON object per item, one item per line."""
+        return "".join(
+            json.dumps(item, ensure_ascii=False, allow_nan=False) + "\n" for item in self.to_dicts()
+        )
+
+    def pprint(self, console: Console | None = None) -> None:
+        """Print the history for a human; arbiter/history/_text.py describes the format."""
+        from arbiter.history._rendering import pprint_history
+
+        pprint_history(self, console)
+
+    def _repr_html_(self) -> str:
+        from arbiter.history._rendering import history_html
+
+        return history_html(self)
+
+    def __len__(self) -> int:
+        """The number of supersteps."""
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Sequence[HistoryItem]]:
+        """The supersteps. Call `items()` to iterate over the items."""
+        return iter(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence[HistoryItem]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sequence[HistoryItem]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.entries[index]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.entries)} supersteps, {self.count()} items>"
+
+
+def matches(item: HistoryItem, instruction: Instruction | None, node: str | None) -> bool:
+    return (instruction is None or item.instruction == instruction) and (node is None or item.node == node)
+
+
+ToolsOf = Callable[[], Mapping[str, Sequence[Any]]]
+"""Returns the tools of a node's body, by name."""
+
+
+class RunHistory(History):
+    """The part of one run, or of all runs of one thread, that is in memory."""
+
+    __slots__ = ("_totals",)  # `vars` has `entries` alone, which FastAPI serialises for an unknown type
+
+    def __init__(self, records: Sequence[Record], totals: Totals) -> None:
+        self.entries = _supersteps(records)
+        self._totals = totals
+
+    def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
+        wanted = None if instruction is None else find_instruction(instruction)
+        return total(self._totals, wanted, node)
+
+    def copied(self, copier: Copier) -> tuple[Any, ...]:
+        entries = [[item.parts(copier) for item in superstep] for superstep in self.entries]
+        return entries, dict(self._totals)
+
+    @classmethod
+    def _of(cls, entries: Sequence[Sequence[ItemParts]], totals: Totals) -> Self:
+        new = cls.__new__(cls)
+        new.entries = [[HistoryItem(*parts) for parts in superstep] for superstep in entries]
+        new._totals = totals
+        return new
+
+    def __copy__(self) -> Self:
+        new = self._of((), self._totals)
+        new.entries = self.entries
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._of, self.copied(for_pickle())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._of(*self.copied(for_deep_copy(memo)))
+
+
+def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
+    """Group records by graph and superstep. Siblings are in task order; a subgraph comes before the node that
+    ran it.
+    """
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.namespace, record.step), []).append(record)
+    inside: dict[str, list[tuple[str, int]]] = {}
+    roots: list[tuple[str, int]] = []
+    ids = {record.id for record in records}
+    for key in groups:
+        owner = key[0].rsplit(":", 1)[-1].split("|", 1)[0]
+        if key[0] and owner in ids:
+            inside.setdefault(owner, []).append(key)
+        else:
+            roots.append(key)
+    ordered: list[list[HistoryItem]] = []
+
+    def lay(key: tuple[str, int]) -> None:
+        group = sorted(groups[key], key=lambda record: task_order(record.path))
+        for record in group:
+            for nested in inside.pop(record.id, ()):
+                lay(nested)
+        ordered.append([HistoryItem(record) for record in group])
+
+    for key in roots:
+        lay(key)
+    return ordered
+
+
+def task_order(path: Any) -> str:
+    """A sort key that orders tasks of one superstep as LangGraph applies their writes."""
+    if isinstance(path, tuple | list):
+        return "~" + ", ".join(task_order(part) for part in path)  # pyright: ignore[reportUnknownVariableType]
+    return f"{path:010d}" if isinstance(path, int) else str(path)
+
+
+class Cycle(Protocol):
+    """The part of `arbiter.evaluation.EvaluatorCycle` that a view passes on. A `Turn` begins it and runs it."""
+
+    def begin(self, turn: Any) -> None: ...
+
+    async def run(self, turn: Any) -> Any: ...

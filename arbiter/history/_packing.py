@@ -1,0 +1,321 @@
+"""The form in which a checkpoint stores the facts of a graph.
+
+LangGraph writes the whole value again at each superstep. So the facts are compressed: a fact without id,
+times and step mostly equals an earlier one, so each distinct *row* is stored once, and columns of whole
+numbers say which row each fact has. 256 facts of a usual loop take some 400 bytes.
+
+    stored   {"packed": zlib, with the dictionary `_USUAL`, of {header}\n{columns}, "tallies": as in the value}
+    header   JSON: {"form", "count", "at" (of the first fact, in 10 ms), "rows" [distinct rows], "results" [distinct
+             evaluation results and tasks], "texts" [distinct texts], "totals"}
+    totals   the other parts of the value, with
+             "last" {node: [number, place in the facts counted from the end, number of the last completed one]},
+                    or the fact itself instead of a place if the facts no longer hold it
+    columns  row, results, texts, time since the fact before and duration in 10 ms, steps since the fact before; see
+             `_column`
+
+Evaluation results and texts are stored only for the newest facts and for each node's last one. Ids are stored
+only for tasks whose output may be asked for; `Past.identify` finds the others again in the process that ran
+the nodes. Tallies of single facts are not stored either, because the value has their sums. One or two facts
+are stored unpacked. See docs/design/history.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from operator import sub
+from typing import Any, NamedTuple
+
+RunFact = dict[str, Any]
+Value = dict[str, Any]
+
+PLAIN = 10
+"""If at most this many facts are kept, they are stored unpacked."""
+_FEW = 2
+"""At most this many facts are stored unpacked: packing would make them larger."""
+MOST_RESULTS = 32
+"""The number of evaluation results that are stored, newest facts first."""
+MOST_TEXT = 200
+"""The number of characters of reasons, remarks and feedback that are stored, newest facts first."""
+_FORM = 1
+_NOT_IN_A_ROW = frozenset({"id", "at", "took", "step", "tallies", "task", "why", "notes", "evals"})
+_READABLE = frozenset({"facts", "last", "tallies"})
+_VARIES = {"task", "why", "notes", "evals"}
+_USUAL = (
+    b'threshold=\\u2713\\u2717"status":"failed","status":"denied","why":{"notes":{"checks":{"":"deny":"ask"'
+    b'{"evals":{":[0.0,false]},{":[1.0,true]},"in":"MemoryCore.STORE"NormativeCore.VERIFY"MetacognitiveCore.REFLECT'
+    b'"ExecutionCore.TOOL_CALL"CognitiveCore.GENERATE","checks":{"":"allow","":"allow"}},{"node":"","in":"'
+    b'],"results":[{"":[],"texts":[],"totals":{"seq":,"run":,"run_from":0,"redirects":{},"denied":{},"nodes":{"":'
+    b'},"steps":,"instructions":{"Core."},"first":{"Core."},"latest":{"Core."},"last":{"":[]}}}\n0 0\n\n0 1\n'
+    b'{"form":1,"count":256,"at":17,"rows":[{"node":"","in":"Core."'
+)
+"""Texts that most values contain; zlib refers to them instead of repeating them. Changing it changes the
+format.
+"""
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Row(NamedTuple):
+    """One fact, encoded."""
+
+    row: str
+    results: str
+    texts: str
+    result_count: int
+    text_length: int
+    at: int
+    took: int
+    step: int
+
+
+class Rows(NamedTuple):
+    """Encoded facts, kept so that the next superstep encodes only its own."""
+
+    newest: RunFact | None = None
+    encoded: Sequence[Row] = ()
+
+
+def rounded(at: float) -> int:
+    """Seconds as hundredths of a second, rounded: the unit in which times are stored."""
+    return round(at * 100)
+
+
+def _results_of(fact: RunFact) -> RunFact:
+    """Evaluation results without their feedback, and the task whose output may be asked for."""
+    results: RunFact = {"task": fact["task"]} if "task" in fact else {}
+    if "evals" in fact:
+        results["evals"] = {name: [score, passed] for name, (score, passed, _) in fact["evals"].items()}
+    return results
+
+
+def _texts_of(fact: RunFact) -> dict[str, Mapping[str, str]]:
+    """Reasons, remarks and the feedback of evaluations, by kind and name."""
+    texts: dict[str, Mapping[str, str]] = {kind: fact[kind] for kind in ("why", "notes") if kind in fact}
+    if told := {name: text for name, (_, _, text) in fact.get("evals", _EMPTY).items() if text}:
+        texts["evals"] = told
+    return texts
+
+
+def _length(texts: Mapping[str, Mapping[str, str]]) -> int:
+    return sum(len(text) for named in texts.values() for text in named.values())
+
+
+def _count(results: RunFact) -> int:
+    return len(results.get("evals", ())) + ("task" in results)
+
+
+_EMPTY: Mapping[str, Any] = {}
+
+
+def bounded(facts: Sequence[RunFact], lasting: Iterable[RunFact]) -> Sequence[RunFact]:
+    """The facts with only the results and texts that a checkpoint stores.
+
+    So a resumed run finds the same values that the run before it saw. `lasting` are the last facts of each
+    node.
+    """
+    if len(facts) <= _FEW:
+        return facts
+    always = {id(fact) for fact in lasting}
+    results = _cut([_count(_results_of(fact)) for fact in facts], MOST_RESULTS)
+    texts = _cut([_length(_texts_of(fact)) for fact in facts], MOST_TEXT)
+    return [
+        fact
+        if _VARIES.isdisjoint(fact) or id(fact) in always or place >= max(results, texts)
+        else _made(
+            {key: part for key, part in fact.items() if key not in _VARIES},
+            _results_of(fact) if place >= results else _EMPTY,
+            _texts_of(fact) if place >= texts else _EMPTY,
+        )
+        for place, fact in enumerate(facts)
+    ]
+
+
+def _made(fact: RunFact, results: Mapping[str, Any], texts: Mapping[str, Mapping[str, str]]) -> RunFact:
+    """A fact with evaluation results and texts."""
+    made: RunFact = {**fact, **texts, **results}
+    if "evals" in results:
+        told = texts.get("evals", _EMPTY)
+        made["evals"] = {name: [*result, told.get(name, "")] for name, result in results["evals"].items()}
+    else:
+        made.pop("evals", None)
+    return made
+
+
+def _cut(amounts: Sequence[int], most: int) -> int:
+    """The first place from which on the `amounts` sum up to at most `most`."""
+    for place in range(len(amounts) - 1, -1, -1):
+        most -= amounts[place]
+        if most < 0:
+            return place + 1
+    return 0
+
+
+def store(value: Value, known: Rows, keep: int) -> tuple[Value, Rows]:
+    """The value in the form that a checkpoint stores, and its rows, which make the next call cheaper."""
+    facts: list[RunFact] = value.get("facts", [])
+    if keep <= PLAIN or len(facts) <= _FEW:
+        return value, Rows()
+    rows = _encoded(facts, known)
+    places = {fact["id"]: place for place, fact in enumerate(facts)}
+    totals: Value = {key: part for key, part in value.items() if key not in _READABLE}
+    totals["last"] = {}
+    lasting: set[int] = set()
+    for node, (number, fact, done) in value["last"].items():
+        place = places.get(fact["id"])
+        if place is not None:
+            lasting.add(place)
+        totals["last"][node] = [number, fact if place is None else len(facts) - place, done]
+    packed = _packed(rows.encoded, lasting, totals)
+    return {"packed": packed, **({"tallies": value["tallies"]} if "tallies" in value else {})}, rows
+
+
+def _encoded(facts: Sequence[RunFact], known: Rows) -> Rows:
+    new: list[Row] = []
+    for fact in reversed(facts):
+        if fact is known.newest:
+            return Rows(facts[-1], [*known.encoded, *reversed(new)][-len(facts) :])
+        new.append(_row(fact))
+    return Rows(facts[-1], new[::-1])
+
+
+def _row(fact: RunFact) -> Row:
+    results, texts = _results_of(fact), _texts_of(fact)
+    return Row(
+        _encode({key: part for key, part in fact.items() if key not in _NOT_IN_A_ROW}),
+        _encode(results) if results else "",
+        _encode(texts) if texts else "",
+        _count(results),
+        _length(texts),
+        rounded(fact["at"]),
+        rounded(fact["took"]),
+        fact["step"],
+    )
+
+
+def _packed(encoded: Sequence[Row], lasting: set[int], totals: Value) -> bytes:
+    rows, results, texts, result_counts, text_lengths, times, took, steps = zip(*encoded, strict=True)
+    distinct_rows, of_row = _distinct(rows, 0, lasting)
+    distinct_results, of_results = _distinct(results, _cut(result_counts, MOST_RESULTS), lasting)
+    distinct_texts, of_text = _distinct(texts, _cut(text_lengths, MOST_TEXT), lasting)
+    columns = (of_row, of_results, of_text, _steps_of(times), took, _steps_of((0, *steps))[1:])
+    header = (
+        f'{{"form":{_FORM},"count":{len(encoded)},"at":{times[0]},"rows":[{distinct_rows}],'
+        f'"results":[{distinct_results}],"texts":[{distinct_texts}],"totals":{_encode(totals)}}}'
+    )
+    packer = zlib.compressobj(zdict=_USUAL)
+    return packer.compress(b"\n".join([header.encode(), *map(_column, columns)])) + packer.flush()
+
+
+def _distinct(texts: Sequence[str], cut: int, lasting: set[int]) -> tuple[str, list[int]]:
+    """The distinct JSON texts, and the number of each fact's text, counted from 1; 0 if it has none or it is
+    not kept.
+    """
+    numbers: dict[str, int] = {"": 0}
+    column = [
+        numbers.setdefault(text, len(numbers)) if place >= cut or place in lasting else 0
+        for place, text in enumerate(texts)
+    ]
+    return ",".join(list(numbers)[1:]), column
+
+
+def _steps_of(numbers: Sequence[int]) -> list[int]:
+    """The difference between each number and the one before; 0 for the first."""
+    return [0, *map(sub, numbers[1:], numbers)]
+
+
+def _column(numbers: Sequence[int]) -> bytes:
+    """Whole numbers as bytes: the lowest byte of each, then all second bytes, and so on up to the largest
+    number's width.
+    """
+    least = min(numbers)
+    width = ((max(numbers) - least).bit_length() + 7) // 8
+    column = array("Q", [number - least for number in numbers])
+    if sys.byteorder == "big":
+        column.byteswap()
+    data = column.tobytes()
+    return b"%d %d\n" % (least, width) + b"".join([data[place::8] for place in range(width)])
+
+
+def _numbers(data: bytes, count: int) -> tuple[list[int], bytes]:
+    """The numbers of the first column in `data`, and the data after it."""
+    head, data = data.split(b"\n", 1)
+    least, width = map(int, head.split())
+    mixed = bytearray(8 * count)
+    for place in range(width):
+        mixed[place::8] = data[place * count : (place + 1) * count]
+    column = array("Q", bytes(mixed))
+    if sys.byteorder == "big":
+        column.byteswap()
+    return [least + number for number in column], data[width * count + 1 :]
+
+
+def restore(stored: Value) -> tuple[Value, Rows]:
+    """The stored value and its rows. Packed facts get ids of their own; see `is_packed_id`."""
+    if "packed" not in stored:
+        return stored, Rows()
+    header_line, data = zlib.decompressobj(zdict=_USUAL).decompress(stored["packed"]).split(b"\n", 1)
+    header: Mapping[str, Any] = json.loads(header_line)
+    if header["form"] != _FORM:
+        raise RuntimeError(
+            f"another version of Arbiter has written this checkpoint (facts of form {header['form']}, expected "
+            f"{_FORM}). Resume it with that version or a newer one."
+        )
+    columns: list[list[int]] = []
+    for _ in range(6):
+        column, data = _numbers(data, header["count"])
+        columns.append(column)
+    of_row, of_results, of_text, since, took, steps = columns
+    since[0] = header["at"]
+    times, steps = list(accumulate(since)), list(accumulate(steps))
+    rows = _from_one(header["rows"])
+    results = _from_one(header["results"])
+    texts = _from_one(header["texts"])
+    totals: Value = header["totals"]
+    first = totals["seq"] - len(times) + 1
+    facts: list[RunFact] = []
+    for place, at in enumerate(times):
+        fact, result, text = rows[of_row[place]], of_results[place], of_text[place]
+        if result or text:
+            fact = _made(fact, results[result], texts[text])
+        name = fact.get("task", f"{_PACKED}{first + place}@{at}")
+        identity = {"id": name, "step": steps[place], "at": at / 100}
+        facts.append({**fact, **identity, "took": took[place] / 100})
+    last = {
+        node: [number, facts[-place] if isinstance(place, int) else place, done]
+        for node, (number, place, done) in totals["last"].items()
+    }
+    value = {**totals, "facts": facts, "last": last}
+    if "tallies" in stored:
+        value["tallies"] = stored["tallies"]
+    encoded = zip(
+        _taken([_encode(row) for row in rows], of_row),
+        _taken([_encode(result) if result else "" for result in results], of_results),
+        _taken([_encode(text) if text else "" for text in texts], of_text),
+        _taken([_count(result) for result in results], of_results),
+        _taken([_length(text) for text in texts], of_text),
+        times,
+        took,
+        steps,
+        strict=True,
+    )
+    return value, Rows(facts[-1], list(map(Row._make, encoded)))
+
+
+def _from_one(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{}, *parts]
+
+
+def _taken(parts: Sequence[Any], places: Iterable[int]) -> Iterator[Any]:
+    return map(parts.__getitem__, places)
+
+
+_PACKED = "#"
+
+
+def is_packed_id(id: str) -> bool:
+    """True if `id` stands for a fact whose own id was not stored."""
+    return id.startswith(_PACKED)

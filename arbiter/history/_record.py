@@ -1,0 +1,250 @@
+"""The record: the mutable account of one node run, and the fact that is committed of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from arbiter.history._facts import RunFact
+from arbiter.history._results import Results
+from arbiter.instructions import Instruction, find_instruction
+from arbiter.verdicts import FAILED, EvaluationResult, Verdict
+
+if TYPE_CHECKING:
+    pass
+
+
+_log = logging.getLogger("arbiter")
+
+
+Status = Literal["running", "completed", "denied", "failed", "interrupted", "cancelled"]
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(slots=True, eq=False, init=False)
+class Record:
+    """The account of one node run while it is being written. Times are POSIX seconds."""
+
+    id: str
+    node: str
+    instruction: Instruction | None
+    step: int
+    namespace: str
+    path: Sequence[Any]
+    started: float
+    attempt: int
+    input: Mapping[str, Any]
+    spent: Mapping[str, Mapping[str, Mapping[str, float | None]]]
+    """The amounts that earlier attempts have used up, by note, checker and key. Committed with the attempt
+    that succeeds.
+    """
+    drafts: Sequence[Any]
+    """The drafts that were sent back so far, kept until the node is done: a retry or resume continues with
+    the next attempt.
+    """
+    sharers: int
+    """The number of further runs of the thread that hold this record: forks."""
+    duration: float
+    status: Status
+    output: Mapping[str, Any]
+    checks: Mapping[str, Verdict]
+    routes: Mapping[str, str | None]
+    evaluations: Mapping[str, EvaluationResult]
+    errors: Mapping[str, str]
+    notes: Mapping[str, str]
+    corrections: tuple[str, ...]
+    gating: Mapping[str, Any]
+    not_targeted: tuple[str, ...]
+    """Evaluators of a cycle that do not apply to the node."""
+    tallies: Mapping[str, Mapping[str, float | None]]
+    raw: Any
+    """The output itself, kept while a router may still need it."""
+    error: str | None
+    error_types: tuple[str, ...]
+    redirected_to: str | None
+    redirected_by: str | None
+
+    def __init__(
+        self,
+        id: str,
+        node: str,
+        instruction: Instruction | None,
+        step: int,
+        namespace: str,
+        started: float,
+        path: Sequence[Any] = (),
+    ) -> None:
+        self.id = id
+        self.node = node
+        self.instruction = instruction
+        self.step = step
+        self.namespace = namespace
+        self.path = path
+        self.input = self.spent = NOTHING
+        self.drafts = ()
+        self.attempt = self.sharers = 0
+        self.begin_again(started)
+
+    def begin_again(self, started: float) -> None:
+        """Begin an attempt. The findings of the previous attempt are dropped."""
+        self.attempt += 1
+        self.started = started
+        self.duration = 0.0
+        self.status = "running"
+        self.output = self.checks = self.routes = self.evaluations = self.errors = self.notes = NOTHING
+        self.gating = self.tallies = NOTHING
+        self.corrections = self.not_targeted = self.error_types = ()
+        self.raw = self.error = self.redirected_to = self.redirected_by = None
+
+    # Both are rare, so each call makes a new dict, and a usual node run has none.
+
+    def failed(self, contract: str, problem: str) -> None:
+        """Record that a contract itself failed."""
+        _log.warning("%s failed on node %r: %s", contract, self.node, problem)
+        self.errors = {**self.errors, contract: problem}
+
+    def note(self, contract: str, remark: str) -> None:
+        """Record an action that a contract was asked for and did not take, or a human's decision about it."""
+        before = self.notes.get(contract)
+        self.notes = {**self.notes, contract: remark if before is None else f"{before}; {remark}"}
+
+
+UNSEEN: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = (None, NOTHING)
+
+
+Kind = tuple[Instruction | None, str]
+"""An instruction and a node."""
+
+
+Totals = Mapping[Kind, int]
+"""The number of items of each kind. Its size depends on the graph, not on the length of the run."""
+
+
+def kind_of(record: Record) -> Kind:
+    return record.instruction, record.node
+
+
+def total(totals: Totals, instruction: Instruction | None, node: str | None) -> int:
+    return sum(
+        amount
+        for (of_instruction, of_node), amount in totals.items()
+        if (instruction is None or of_instruction == instruction) and (node is None or of_node == node)
+    )
+
+
+def record_from(fact: RunFact) -> Record:
+    """Restore a record from its fact, for a node run whose record is gone. Its states are empty."""
+    record = Record(
+        fact["id"],
+        fact["node"],
+        instruction_of(fact),
+        fact["step"],
+        fact.get("ns", ""),
+        fact["at"],
+    )
+    record.duration = fact.get("took", 0.0)
+    record.attempt = fact.get("attempt", 1)
+    record.status = fact.get("status", "completed")
+    why: Mapping[str, str] = fact.get("why", NOTHING)
+    record.checks = {name: Verdict(kind, why.get(name, "")) for name, kind in fact.get("checks", {}).items()}
+    record.routes = dict(fact.get("routes", NOTHING))
+    record.redirected_to = fact.get("to")
+    record.notes = fact.get("notes", NOTHING)
+    record.evaluations = evaluations_from(fact)
+    return record
+
+
+def instruction_of(fact: RunFact) -> Instruction | None:
+    qualified = fact.get("in")
+    try:
+        return find_instruction(qualified) if qualified else None
+    except ValueError:  # its core is not imported in this process
+        return None
+
+
+def evaluations_from(fact: RunFact) -> Mapping[str, EvaluationResult]:
+    return Results(
+        {
+            name: EvaluationResult(score, passed, feedback)
+            for name, (score, passed, feedback) in fact.get("evals", {}).items()
+        }
+    )
+
+
+def with_spent(
+    tallies: Mapping[str, Mapping[str, float | None]],
+    spent: Mapping[str, Mapping[str, Mapping[str, float | None]]],
+) -> dict[str, dict[str, float | None]]:
+    """A node run's tallies plus the amounts that its earlier attempts have used up."""
+    sums = {policy: {**amounts} for policy, amounts in tallies.items()}
+    for note in spent.values():
+        for policy, amounts in note.items():
+            of_policy = sums.setdefault(policy, {})
+            for key, amount in amounts.items():
+                of_policy[key] = (of_policy.get(key) or 0) + (amount or 0)
+    return sums
+
+
+_MAX_FEEDBACK = 500
+
+
+def _committed(reason: str) -> str:
+    """A checker's reason in the form that is committed.
+
+    The message of a failed checker's exception may contain parts of the state, which may be wiped before the
+    checkpoint is. So only the class of the exception is committed.
+    """
+    if reason.startswith(FAILED):
+        reason = FAILED + reason.removeprefix(FAILED).partition(":")[0]
+    return reason[:_MAX_FEEDBACK]
+
+
+def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> RunFact:
+    """The fact of a finished node run. `kinds` maps each check to its verdict's kind; it is given if all of
+    them allowed.
+    """
+    fact: RunFact = {
+        "id": record.id,
+        "node": record.node,
+        "step": record.step,
+        "at": record.started,
+        "took": record.duration,
+    }
+    if record.instruction is not None:
+        fact["in"] = record.instruction.qualified
+    if record.namespace:
+        fact["ns"] = record.namespace
+    if record.attempt != 1:
+        fact["attempt"] = record.attempt
+    if record.tallies:
+        fact["tallies"] = record.tallies
+    if record.status != "completed":
+        fact["status"] = record.status
+    if kinds:
+        fact["checks"] = kinds
+    elif record.checks:
+        fact["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
+        if why := {name: _committed(v.reason) for name, v in record.checks.items() if v.reason}:
+            fact["why"] = why
+    if record.notes:
+        fact["notes"] = {name: remark[:_MAX_FEEDBACK] for name, remark in record.notes.items()}
+    if record.redirected_to is not None:
+        fact["to"] = record.redirected_to
+    if record.redirected_by is not None:
+        fact["by"] = record.redirected_by
+    if record.routes and any(record.routes.values()):
+        fact["routes"] = {name: target for name, target in record.routes.items() if target is not None}
+    return fact
+
+
+def facts_of(results: Mapping[str, EvaluationResult]) -> dict[str, list[Any]]:
+    """Evaluation results in the form that a fact stores."""
+    facts: dict[str, list[Any]] = {}
+    for name, result in results.items():
+        facts[name] = [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
+    return facts

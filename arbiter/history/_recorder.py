@@ -1,0 +1,499 @@
+"""The history in memory: records by thread and by run, bounded.
+
+A *run* is one input to a graph and everything that follows from it, interrupts and resumes included. The
+channel of facts, which LangGraph restores with the checkpoint, says which run a node belongs to. So a resume
+continues the run that it resumes, in this process or another, and a fork has its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+import weakref
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from itertools import count, islice
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+from arbiter._threads.forks import new_lock
+from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
+from arbiter.history._facts import RunFact, Value
+from arbiter.history._items import RunHistory, task_order
+from arbiter.history._past import Past
+from arbiter.history._record import Kind, Record, kind_of, record_from
+from arbiter.instructions import Instruction
+
+KEEP_THREADS = 200
+_MOST_UNCOUNTED = 256
+_MOST_UNFINISHED = 1000
+_MOST_IDENTIFIED = 1000
+
+
+class Run:
+    """The records of one run, oldest first."""
+
+    __slots__ = ("_counted", "called", "epoch", "forgotten", "id", "log", "records")
+
+    def __init__(self, log: ThreadLog, epoch: int) -> None:
+        self.called: Value = {}
+        """The facts of governed functions in this run, if there is no graph to keep them."""
+        self.id = f"{log.thread_id or ''}#{next(_run_numbers)}"
+        self.log = log
+        self.epoch = epoch
+        self.records: deque[Record] = deque()
+        self.forgotten: list[Kind] = []
+        """Kinds of records that are no longer kept and not counted yet."""
+        self._counted: Counter[Kind] = Counter()
+
+    def history(self) -> RunHistory:
+        with self.log.lock:
+            return RunHistory(list(self.records), self.counted() + Counter(map(kind_of, self.records)))
+
+    def counted(self) -> Counter[Kind]:
+        """The number of records, by kind, that are no longer kept. The caller must hold the lock of the log."""
+        if self.forgotten:
+            self._counted.update(self.forgotten)
+            self.forgotten.clear()
+        return self._counted
+
+
+class ThreadLog:
+    """The runs of one thread. Holds at most `keep` records, and counts the ones that it has dropped."""
+
+    __slots__ = ("_counted", "by_id", "keep", "lock", "runs", "size", "thread_id", "unfinished")
+
+    def __init__(self, thread_id: str | None, keep: int | None) -> None:
+        self.thread_id = thread_id
+        self.keep: float = inf if keep is None else keep
+        self.lock = new_lock()
+        self.runs: deque[Run] = deque()
+        self.by_id: dict[str, Record] = {}
+        self.size = 0
+        self._counted: Counter[Kind] = Counter()
+        """The counts of dropped runs, less the records that several of the remaining runs have counted."""
+        self.unfinished: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        """The run and the number of attempts of tasks whose record was dropped before they were done. They
+        may be tried again.
+        """
+
+    def add(self, run: Run, record: Record) -> None:
+        """Add a record. The caller must hold the lock."""
+        records = run.records
+        if not records and run not in self.runs:  # others of the thread have pushed out all that it had
+            self.runs.insert(max(len(self.runs) - 1, 0), run)
+            self._counted.subtract(run.counted())
+        records.append(record)
+        self.by_id[record.id] = record
+        if self.size < self.keep:
+            self.size += 1
+        else:
+            self._forget_oldest()
+
+    def share(self, run: Run, record: Record) -> None:
+        """Add a record that another run of the thread holds too. The caller must hold the lock."""
+        record.sharers += 1
+        self.add(run, record)
+
+    def _forget_oldest(self) -> None:
+        while not (run := self.runs[0]).records:
+            self._counted.update(self.runs.popleft().counted())
+        record = run.records.popleft()
+        forgotten = run.forgotten
+        forgotten.append((record.instruction, record.node))
+        if len(forgotten) == _MOST_UNCOUNTED:
+            run.counted()
+        if record.sharers:
+            record.sharers -= 1
+            self._counted[kind_of(record)] -= 1
+        elif self.by_id.get(record.id) is record:
+            del self.by_id[record.id]
+            if record.status != "completed":
+                self.unfinished[record.id] = run.id, record.attempt
+                if len(self.unfinished) > _MOST_UNFINISHED:
+                    self.unfinished.popitem(last=False)
+
+    def take_back(self, run: Run, record: Record) -> int:
+        """Add a record of a task whose earlier record may have been dropped and counted.
+
+        Returns the number of earlier attempts. The caller must hold the lock.
+        """
+        of, attempts = self.unfinished.pop(record.id, ("", 0))
+        if attempts:
+            (run.counted() if of == run.id else self._counted)[kind_of(record)] -= 1
+        self.add(run, record)
+        return attempts
+
+    def identify(self, past: Past) -> None:
+        """Match the facts of a past that comes from a checkpoint with the records that are kept."""
+        if not past.is_packed:
+            return
+        with self.lock:
+            records = list(islice(reversed(self.by_id.values()), _MOST_IDENTIFIED))
+        records.sort(key=lambda record: task_order(record.path))
+        past.identify((r.namespace, r.step, r.node, r.started, r.id) for r in records)
+
+    def new_run(self, epoch: int, past: Past) -> Run:
+        """Begin a run with the committed facts of it."""
+        with self.lock:
+            run = Run(self, epoch)
+            self.runs.append(run)
+            for fact in past.this_run():
+                if (known := self.by_id.get(fact["id"])) is None:
+                    self.add(run, record_from(fact))
+                else:
+                    self.share(run, known)
+            return run
+
+    def restore(self, run: Run, facts: Iterable[RunFact]) -> None:
+        """Add records for facts that another process has committed."""
+        with self.lock:
+            for fact in facts:
+                if fact["id"] not in self.by_id:
+                    self.add(run, record_from(fact))
+
+    def denied(self) -> list[Record]:
+        with self.lock:
+            unique = {id(r): r for run in self.runs for r in run.records if r.status == "denied"}
+            return list(unique.values())
+
+    def history(self) -> RunHistory:
+        """All runs of the thread. Records that a fork shares with its origin appear once."""
+        with self.lock:
+            unique = {id(record): record for run in self.runs for record in run.records}
+            totals = Counter(map(kind_of, unique.values()))
+            for counted in (self._counted, *(run.counted() for run in self.runs)):
+                totals.update(counted)
+            return RunHistory(list(unique.values()), totals)
+
+
+Recovered = tuple[int, Mapping[str, Mapping[str, float]], Mapping[str, Any]]
+"""The superstep that an execution resumes, with two maps of amounts.
+
+The first holds the counts of the superstep's tasks, by checker and key; the second the amounts that
+unfinished tasks have used up, by task.
+"""
+
+
+class Execution:
+    """One execution of a graph by LangGraph, from `invoke` to its return. Its run is known from the first
+    node on.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_before",
+        "_lock",
+        "_outer",
+        "_place",
+        "_recorder",
+        "first",
+        "newest",
+        "recovered",
+        "run",
+    )
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = weakref.ref(recorder)
+        self.run: Run | None = None
+        self.newest: Run | None = None
+        """The run that began last: this one, or one in a copy of the context that this execution left behind.
+        """
+        self.first: int | None = None
+        """The superstep in which the execution began, once a node has run."""
+        self.recovered: Recovered | None = None
+        """None until it is looked up."""
+        self._lock = new_lock()
+        known = _current.get()
+        self._place = weakref.ref(_place())
+        before = known.get(recorder.uid)
+        self._before = before = None if before is None else before.with_run
+        self._outer: tuple[weakref.ref[Execution], ...] = ()
+        """The executions that left the contexts from which this one's was copied."""
+        if before is not None:
+            self._outer = before._outer
+            if not before.is_here:
+                self._outer = (*(loop for loop in self._outer if loop() is not None), weakref.ref(before))
+        # Entries whose ArbiterOS is gone are dropped, since no code can ask for them any more.
+        _current.set({**{uid: loop for uid, loop in known.items() if uid in _alive}, recorder.uid: self})
+
+    def bind(
+        self,
+        thread_id: str | None,
+        past: Past,
+        *,
+        saved: bool,
+        resumed: bool,
+        step: int,
+        task: str,
+        path: Any,
+    ) -> Run:
+        """The run of this execution. `saved`: a checkpointer keeps the thread; `resumed`: LangGraph reports a
+        resume.
+        """
+        if self.run is not None:
+            return self.run
+        with self._lock:
+            if self.run is None:
+                recorder = self._recorder()
+                assert recorder is not None  # the running graph holds its recorder
+                run = recorder.run_for(
+                    thread_id, past, saved=saved, resumed=resumed, step=step, task=task, path=path
+                )
+                self.begins(run)
+                return run
+        return self.run
+
+    def begins(self, run: Run) -> None:
+        """Set the run. Call it only for a run that is not part of another execution's."""
+        self.run, self.newest, self._before = run, run, None
+        for outer in self._outer:
+            if (loop := outer()) is not None:
+                loop.newest = run
+
+    @property
+    def with_run(self) -> Execution | None:
+        """This execution, or the one before it while no node has run in this one: reading a state is an
+        execution too.
+        """
+        return self._before if self.run is None else self
+
+    @property
+    def is_here(self) -> bool:
+        """True if the execution began in the current task or thread."""
+        return self._place() is _place()
+
+    def join(self, run: Run, past: Past | None = None) -> Run:
+        """Make this execution part of `run`, as a subgraph of one of its nodes.
+
+        If another process began the execution, `past` has the facts that it committed there.
+        """
+        with self._lock:
+            if self.run is None and past is not None:
+                run.log.identify(past)
+                run.log.restore(run, past.value.get("facts", ()))
+            self.run, self.newest, self._before = run, run, None
+        return run
+
+
+def _place() -> Any:
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:
+        return threading.current_thread()
+
+
+_NONE: Mapping[int, Execution] = MappingProxyType({})
+_current: ContextVar[Mapping[int, Execution]] = ContextVar("arbiter_loops", default=_NONE)
+"""The newest execution that began in this context, by recorder."""
+_uids = count(1)
+_run_numbers = count(1)
+_alive: weakref.WeakValueDictionary[int, Recorder] = weakref.WeakValueDictionary()
+
+
+class Recorder:
+    """All histories of one `ArbiterOS`."""
+
+    def __init__(self, keep: int | None, keep_threads: int | None = KEEP_THREADS) -> None:
+        self.uid = next(_uids)
+        _alive[self.uid] = self
+        self.keep = keep
+        self.keep_threads: float = inf if keep_threads is None else keep_threads
+        self._lock = new_lock()
+        self._threads: OrderedDict[str, ThreadLog] = OrderedDict()
+        self._functional: OrderedDict[tuple[str | None, str], Run] = OrderedDict()
+        self.latest: Run | None = None
+        """The run that began last."""
+        self.is_shared = False
+        """True if several threads are known, or runs without a thread have overlapped. Then the latest run
+        may be another caller's.
+        """
+        self._several = False
+        """True if several runs without a thread are known. In a server, each may belong to another request.
+        """
+        self._forgotten = False
+
+    def log_of(self, thread_id: str | None) -> ThreadLog:
+        if thread_id is None:
+            return ThreadLog(None, self.keep)
+        with self._lock:
+            log = self._threads.get(thread_id)
+            if log is None:
+                log = self._threads[thread_id] = ThreadLog(thread_id, self.keep)
+                if len(self._threads) > self.keep_threads:
+                    self._threads.popitem(last=False)
+                    self._forgotten = True
+            else:
+                self._threads.move_to_end(thread_id)
+            return log
+
+    def run_for(
+        self,
+        thread_id: str | None,
+        past: Past,
+        *,
+        saved: bool,
+        resumed: bool,
+        step: int,
+        task: str,
+        path: Any,
+    ) -> Run:
+        log = self.log_of(thread_id)
+        log.identify(past)
+        run = log.runs[-1] if log.runs else None
+        epoch: int = past.value.get("run", 0)
+        continues = (
+            run is not None
+            and saved
+            and (run.epoch == epoch if epoch else resumed)
+            and not _diverged(run.records, past.value, step, task, path)
+        )
+        if run is None or not continues:
+            run = log.new_run(epoch, past)
+        self._began(run)
+        return run
+
+    def _began(self, run: Run) -> None:
+        before, self.latest = self.latest, run
+        if before is None or before is run or self.is_shared:
+            return
+        if before.log.thread_id != run.log.thread_id:
+            self.is_shared = True
+        elif run.log.thread_id is None:
+            self._several = True
+            self.is_shared = any(record.status == "running" for record in list(before.records))
+
+    def goes_on(self, run: Run) -> None:
+        """Report that a node begins in a run that is not the latest."""
+        if run.log.thread_id is None and run.records:
+            self.is_shared = True
+
+    def plain_run(self) -> Run:
+        """The run of governed functions that are called in this context without a graph."""
+        loop = _current.get().get(self.uid)
+        if loop is None:
+            loop = Execution(self)
+        if loop.run is None or loop.run.epoch != PLAIN:
+            if loop.run is not None:
+                loop = Execution(self)
+            log = self.log_of(None)
+            loop.begins(log.new_run(PLAIN, Past({})))
+        assert loop.run is not None
+        if loop.is_here:
+            loop.begins(loop.run)
+        self._began(loop.run)
+        return loop.run
+
+    def functional_run(self, thread_id: str | None, root: str) -> Run:
+        """The run of governed functions inside LangGraph's functional API; `root` names the entrypoint's task."""
+        with self._lock:
+            run = self._functional.get((thread_id, root))
+        if run is None:
+            run = self.log_of(thread_id).new_run(PLAIN, Past({}))
+            with self._lock:
+                run = self._functional.setdefault((thread_id, root), run)
+                if len(self._functional) > self.keep_threads:
+                    self._functional.popitem(last=False)
+        if (loop := _current.get().get(self.uid)) is not None:
+            loop.begins(run)  # the caller's own: its context was inherited
+        self._began(run)
+        return run
+
+    def current(self) -> RunHistory:
+        """The history of the newest run of the current context and its copies; without one, of the latest
+        run.
+
+        Raises `AmbiguousHistoryError` if that run may be another caller's.
+        """
+        run: Run | None = None
+        loop = _current.get().get(self.uid)
+        # The requests of a server inherit the run that its start left in their context. Once one of them has
+        # begun a run elsewhere, as in a task of its own, it may be any of them.
+        if loop and (loop := loop.with_run) and (loop.is_here or loop.newest is loop.run):
+            run = loop.newest
+        if run is None and (self.is_shared or (self._several and _may_be_a_request())):
+            raise AmbiguousHistoryError()
+        run = run or self.latest
+        return RunHistory([], {}) if run is None else run.history()
+
+    def of_thread(self, thread_id: str) -> RunHistory:
+        with self._lock:
+            log = self._threads.get(thread_id)
+        if log is None and self._forgotten:
+            warnings.warn(
+                f"the history has no thread {thread_id!r}. It may have been forgotten: "
+                f"ArbiterOS(keep_threads={self.keep_threads}) keeps the newest {self.keep_threads} threads in memory.",
+                ArbiterWarning,
+                stacklevel=4,
+            )
+        return RunHistory([], {}) if log is None else log.history()
+
+
+def _may_be_a_request() -> bool:
+    """True if other requests may run graphs at the same time as this code. A script waits for each of its
+    runs.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return True
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+PLAIN = -1
+_LOOK_BACK = 200
+
+
+def _diverged(records: Iterable[Record], value: Value, step: int, task: str, path: Any) -> bool:
+    """True if this execution continues from an earlier point than the one that the run reached: a fork."""
+    tracked = bool(value)
+    committed = {fact["id"] for fact in value.get("facts", ())}
+    return any(
+        record.status == "completed"
+        and not record.namespace
+        and record.id not in committed
+        and (
+            record.id == task
+            or record.step > step
+            or (record.step < step and tracked)
+            # Within one superstep paths are unique; a finished sibling has another path.
+            or (record.step == step and record.path == path)
+        )
+        for record in list(records)[-_LOOK_BACK:]
+    )
+
+
+def begin(
+    log: ThreadLog,
+    run: Run,
+    id: str,
+    node: str,
+    instruction: Instruction | None,
+    step: int,
+    namespace: str,
+    started: float,
+    path: Any,
+) -> Record:
+    """The record of a node run that starts now: a new one, or the next attempt of the same task."""
+    known = log.by_id.get(id)
+    if known is not None and known.status != "completed":
+        known.begin_again(started)
+        with log.lock:
+            if not any(each is known for each in reversed(run.records)):
+                if log.by_id.get(id) is known:
+                    log.share(run, known)
+                else:  # a sibling has just pushed it out
+                    log.take_back(run, known)
+        return known
+    record = Record(id, node, instruction, step, namespace, started, path)
+    with log.lock:
+        if not log.unfinished:
+            log.add(run, record)
+        elif attempts := log.take_back(run, record):
+            record.attempt = attempts + 1
+    return record

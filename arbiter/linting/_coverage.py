@@ -1,0 +1,159 @@
+"""Checks of rules against nodes: does each rule apply to nodes, and does each node have an instruction?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from langgraph.constants import END
+
+from arbiter._contracts import Contract
+from arbiter.errors import nearest
+from arbiter.instructions import Instruction
+from arbiter.linting._findings import Finding, Severity
+from arbiter.linting._rules import Demands, Step, is_a, severity_of, source_of
+from arbiter.linting._topology import Level, Node
+
+
+def nodes_without_instruction(graph: Level, *, strict: bool) -> Iterator[Finding]:
+    severity: Severity = "error" if strict else "warning"
+    for _, node in graph.all_nodes():
+        # A subgraph's own nodes have the instructions; an error handler has the name that LangGraph made.
+        if node.instruction is None and node.inner is None and not node.handles_errors:
+            yield Finding(
+                code="no-instruction",
+                severity=severity,
+                message=f"node {node.full!r} has no instruction: rules for instructions do not see it",
+                nodes=(node.full,),
+                remedy=f"Say what it is: govern(graph, instructions={{{node.full!r}: ...}}), or label its function "
+                "with @arbiter_os.instruction(...).",
+            )
+
+
+def rules_that_never_fire(graph: Level, contracts: Sequence[Contract], demands: Demands) -> Iterator[Finding]:
+    nodes = [node for _, node in graph.all_nodes()]
+    for contract in contracts:
+        yield from _without_nodes(contract, nodes)
+        yield from _without_results(contract, contracts, nodes)
+        yield from _without_labels(contract, nodes)
+    for demand in (*demands.after,):
+        yield from _step_missing(demand.rule, demand.step, nodes)
+    for forbidden in demands.sequences:
+        for instruction in forbidden.steps:
+            if all(node.instruction is not instruction for node in nodes):
+                yield _dead(
+                    forbidden.rule,
+                    f"it forbids a sequence with {instruction}, which no node of this graph is",
+                    f"Give a node the instruction {instruction}, or drop the rule.",
+                )
+                break
+
+
+def _without_nodes(contract: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
+    names = [node.name for node in nodes]
+    missing = [name for name in contract.target_nodes or () if name not in names]
+    for name in missing:
+        yield Finding(
+            code="unknown-node",
+            severity=severity_of(contract, "error"),
+            message=f"{contract.kind} {contract.name!r} is for node {name!r}, which is not a node of this graph."
+            + nearest(name, names),
+            rule=contract.name,
+            source=source_of(contract),
+            remedy=f"Correct the name in target_nodes. Nodes: {', '.join(sorted(set(names)))}.",
+        )
+    if missing or any(node.is_target_of(contract) for node in nodes):
+        return
+    wanted = " or ".join(map(str, contract.target_instructions or ()))
+    where = f" among {', '.join(contract.target_nodes)}" if contract.target_nodes else ""
+    yield _dead(
+        contract,
+        f"it is for {wanted or 'no node at all'}, which no node{where} of this graph is",
+        _held(nodes),
+    )
+
+
+def _without_results(
+    router: Contract, contracts: Sequence[Contract], nodes: Sequence[Node]
+) -> Iterator[Finding]:
+    """A router whose evaluators judge none of its nodes."""
+    needs: Sequence[str] = getattr(router, "needs", ()) if router.kind == "router" else ()
+    read = [c for c in contracts if c.kind == "evaluator" and c.name in needs]
+    own = [node for node in nodes if node.is_target_of(router)]
+    if not own or not needs or len(read) < len(needs):
+        return
+    if not any(node.is_target_of(evaluator) for node in own for evaluator in read):
+        names = ", ".join(repr(evaluator.name) for evaluator in read)
+        where = ", ".join(node.full for node in own)
+        yield _dead(router, f"it reads {names}, which never judges {where}", "Give both the same targets.")
+
+
+def _without_labels(rule: Contract, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """A label that no node of the graph assigns."""
+    sources: Mapping[str, frozenset[Instruction]] = getattr(rule, "written_by", {})
+    for label, instructions in sources.items() if is_a(rule, "FlowChecker") else ():
+        if all(node.instruction not in instructions for node in nodes):
+            wanted = " or ".join(sorted(map(str, instructions)))
+            yield _dead(
+                rule,
+                f"its label {label!r} is written by {wanted}, which no node of this graph is",
+                _held(nodes),
+            )
+
+
+def _held(nodes: Sequence[Node]) -> str:
+    held: dict[Instruction, None] = {node.instruction: None for node in nodes if node.instruction is not None}
+    there = (
+        f"The nodes of this graph are {', '.join(map(str, held))}." if held else "No node has an instruction."
+    )
+    return f"{there} Give a node that instruction, or drop the rule."
+
+
+def _step_missing(rule: Contract, step: Step, nodes: Sequence[Node]) -> Iterator[Finding]:
+    if any(step.matches(node) for node in nodes):
+        return
+    hint = nearest(step.node, [node.name for node in nodes]) if step.node is not None else ""
+    yield _dead(
+        rule,
+        f"it waits for {step}, which no node of this graph is.{hint}",
+        "Correct the step, or drop the rule.",
+    )
+
+
+def _dead(rule: Contract, why: str, remedy: str) -> Finding:
+    return Finding(
+        code="dead-rule",
+        # A rule of a general pack is not wrong because this graph has no use for it.
+        severity="info" if source_of(rule).startswith("arbiter:") else "warning",
+        message=f"{rule.kind} {rule.name!r} can never fire: {why}",
+        rule=rule.name,
+        source=source_of(rule),
+        remedy=remedy,
+    )
+
+
+def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:
+    for contract in contracts:
+        applying = [
+            level
+            for level in graph.levels()
+            if any(node.is_target_of(contract) for node in level.nodes.values())
+        ]
+        for target in contract.redirect_targets:
+            if not applying or target == END or any(target in level.targets for level in applying):
+                continue
+            names = sorted({name for level in applying for name in level.nodes})
+            yield Finding(
+                code="unknown-target",
+                severity=severity_of(contract, "error"),
+                message=f"{contract.kind} {contract.name!r} redirects to {target!r}, which is not a node "
+                f"of the graph that it applies in.{nearest(target, names)}",
+                nodes=tuple(
+                    node.full
+                    for level in applying
+                    for node in level.nodes.values()
+                    if node.is_target_of(contract)
+                ),
+                rule=contract.name,
+                source=source_of(contract),
+                remedy=f"Redirect to one of: {', '.join(names)}.",
+            )

@@ -1,0 +1,68 @@
+"""Findings of the linter, and the meaning of each code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+CODES: dict[str, str] = {
+    "no-instruction": "A node has no instruction, so no rule for an instruction applies to it.",
+    "dead-rule": "A rule can never fire: it matches no node of the graph.",
+    "unknown-node": "A rule names a node that the graph does not have.",
+    "unknown-target": "A redirect leads to a node that the graph does not have.",
+    "unverified-path": "A path leads to a node without the step that a rule demands before it.",
+    "always-denied": "A rule denies a node on every path, so it can never run.",
+    "denied-edge": "An edge leads into a sequence that a rule forbids.",
+    "passed-sequence": "A path has a forbidden sequence with other steps between, where its rule does not hold.",
+    "endless-cycle": "A cycle of static edges has no way out.",
+    "no-end": "No path leads from these nodes to the end of the run.",
+    "uncapped-cycle": "Nothing bounds how often a cycle is repeated.",
+    "contradiction": "Two rules cannot both be kept.",
+    "unreachable": "No path from the start leads to a node.",
+    "not-analysed": "A graph was too large, or too dynamic, for a check to look at all of its runs.",
+}
+"""Every code, with its meaning in one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One mistake in a graph and its rules.
+
+    `nodes` are the offending nodes, the main one first; a node of a subgraph is `parent:child`. `path` is the
+    offending path, in order. `rule` is the name of the rule and `source` the place of its declaration
+    ("file:line"), or "".
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    nodes: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    rule: str = ""
+    source: str = ""
+    remedy: str = ""
+
+    @property
+    def node(self) -> str:
+        """The main offending node, or ""."""
+        return self.nodes[0] if self.nodes else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as JSON-able data."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "message": self.message,
+            "nodes": list(self.nodes),
+            "path": list(self.path),
+            "rule": self.rule,
+            "source": self.source,
+            "remedy": self.remedy,
+        }
+
+    def __str__(self) -> str:
+        where = f"{self.source}: " if self.source else ""
+        return f"{where}{self.severity} {self.code}: {self.message}"

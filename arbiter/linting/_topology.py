@@ -1,0 +1,277 @@
+"""A graph as the linter sees it: the nodes of each level, and the possible continuations after each node."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from langgraph.constants import END, START
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from arbiter._contracts import Contract
+from arbiter._weaving import Rules, governed_nodes, subgraph_of, targets_of
+from arbiter.instructions import Instruction
+from arbiter.linting._code import Look, look_at
+
+_COMBINATIONS = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """`full` is its name with those of the parent nodes, "parent:child"; `inner` is the graph that is its
+    body.
+    """
+
+    name: str
+    full: str
+    instruction: Instruction | None
+    inner: Level | None = None
+    pauses: bool = False
+    deferred: bool = False
+    handles_errors: bool = False
+
+    def is_target_of(self, contract: Contract) -> bool:
+        return contract.applies_to(self.name, self.instruction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A choice that a run makes: a conditional edge, or a node's `Command`.
+
+    `ends` may contain END. `sure`: they are declared, not read from the code; `anywhere`: the destinations
+    are unknown. `optional`: it may also choose none; `several`: it may choose more than one.
+    """
+
+    ends: frozenset[str]
+    sure: bool = True
+    anywhere: bool = False
+    optional: bool = False
+    several: bool = False
+
+    def choices(self) -> list[frozenset[str]]:
+        found = [frozenset({end}) for end in sorted(self.ends)]
+        if self.several and len(self.ends) > 1:
+            found.append(self.ends)
+        if self.optional or not found:
+            found.append(frozenset())
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirect:
+    """A rule may send a run from a node to `target` instead of along its edges. With `denies`, a denial does."""
+
+    target: str
+    rule: Contract
+    denies: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One way in which a run may continue after a node. `ran`: the node was not denied."""
+
+    targets: frozenset[str]
+    sure: bool = True
+    ran: bool = True
+    redirect: Redirect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    starts: frozenset[str]
+    end: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Level:
+    """One graph: the outermost, or a node's subgraph. `known` is False if LangGraph keeps no edges for it."""
+
+    path: tuple[str, ...]
+    nodes: dict[str, Node]
+    known: bool
+    always: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    joins: list[Join] = field(default_factory=list[Join])
+    branches: dict[str, list[Branch]] = field(default_factory=dict[str, list[Branch]])
+    redirects: dict[str, list[Redirect]] = field(default_factory=dict[str, list[Redirect]])
+    instead: dict[str, Branch] = field(default_factory=dict[str, Branch])
+    """The destinations of nodes that leave their graph by a command for the parent graph, instead of taking
+    edges.
+    """
+    leaving: set[str] | None = None
+    """The texts in the code of nodes that may leave this graph for its parent; None if no node does."""
+    handlers: dict[str, str] = field(default_factory=dict[str, str])
+    targets: frozenset[str] = frozenset()
+    recursion_limit: int | None = None
+
+    def full(self, name: str) -> str:
+        return name if name in (START, END) else ":".join((*self.path, name))
+
+    def levels(self) -> Iterator[Level]:
+        yield self
+        for node in self.nodes.values():
+            if node.inner is not None:
+                yield from node.inner.levels()
+
+    def all_nodes(self) -> Iterator[tuple[Level, Node]]:
+        for level in self.levels():
+            for node in level.nodes.values():
+                yield level, node
+
+    def outcomes(self, name: str, *, guesses: bool = True) -> list[Outcome]:
+        """The ways in which a run may continue after a node or START. Joins are left out, because they need
+        further nodes.
+
+        Without `guesses`, an undeclared choice chooses nothing.
+        """
+        branches = self.branches.get(name, ())
+        sure = all(branch.sure for branch in branches)
+        choices = [branch.choices() if branch.sure or guesses else [frozenset[str]()] for branch in branches]
+        static = self.always.get(name, set())
+        found = [
+            Outcome(targets=frozenset(static).union(*chosen) & self.nodes.keys(), sure=sure)
+            for chosen in itertools.islice(itertools.product(*choices), _COMBINATIONS)
+        ]
+        for redirect in self.redirects.get(name, ()):
+            targets = frozenset({redirect.target}) & self.nodes.keys()
+            found.append(Outcome(targets=targets, ran=not redirect.denies, redirect=redirect))
+        if (jump := self.instead.get(name)) is not None and (jump.sure or guesses):
+            found += [Outcome(targets=end & self.nodes.keys(), sure=jump.sure) for end in jump.choices()]
+        if name in self.handlers:
+            found.append(Outcome(targets=frozenset({self.handlers[name]}), ran=False))
+        return found
+
+    def successors(self, name: str) -> set[str]:
+        """All nodes that may come directly after a node, without END."""
+        found = {end for outcome in self.outcomes(name) for end in outcome.targets}
+        return found | {join.end for join in self.joins if name in join.starts}
+
+    def dynamic(self, name: str) -> bool:
+        """True if the node may go to undeclared destinations."""
+        return any(not branch.sure for branch in self._ways(name))
+
+    def goes_anywhere(self, name: str) -> bool:
+        """True if the destinations of the node are unknown."""
+        return any(branch.anywhere for branch in self._ways(name))
+
+    def _ways(self, name: str) -> list[Branch]:
+        return [*self.branches.get(name, ()), *([self.instead[name]] if name in self.instead else ())]
+
+    def reachable(self, blocked: Iterable[str] = ()) -> set[str]:
+        """The nodes that a run can reach from START without passing through `blocked`."""
+        closed = set(blocked)
+        found: set[str] = set()
+        ahead = [START]
+        while ahead:
+            name = ahead.pop()
+            if name in found or name in closed:
+                continue
+            found.add(name)
+            ahead += {end for outcome in self.outcomes(name) for end in outcome.targets}
+            ahead += (join.end for join in self.joins if name in join.starts and join.starts <= found)
+        return found
+
+
+def read_graph(
+    graph: Pregel[Any, Any, Any, Any], rules: Rules, contracts: Iterable[Contract], path: tuple[str, ...] = ()
+) -> Level:
+    """The levels of a compiled graph, with the instruction of each node and the redirects of rules."""
+    policies = list(contracts)
+    builder: Any = getattr(graph, "builder", None)
+    known = isinstance(builder, StateGraph)
+    specs: dict[str, Any] = dict(cast(Any, builder).nodes) if known else {}
+    level = Level(
+        path=path,
+        nodes={},
+        known=known,
+        targets=targets_of(graph),
+        recursion_limit=(graph.config or {}).get("recursion_limit"),
+    )
+    looks: dict[str, Look] = {}
+    for name, node in governed_nodes(graph).items():
+        inner = subgraph_of(node)
+        looks[name] = look = look_at(node.bound)
+        level.nodes[name] = Node(
+            name=name,
+            full=":".join((*path, name)),
+            instruction=rules(path, name, node).instruction,
+            inner=None if inner is None else read_graph(inner, rules, policies, (*path, name)),
+            pauses=look.pauses or _stops_at(graph, name),
+            deferred=bool(getattr(specs.get(name), "defer", False)),
+            handles_errors=bool(getattr(specs.get(name), "is_error_handler", False)),
+        )
+    if known:
+        _read_edges(level, builder, specs, looks)
+        _read_redirects(level, policies)
+    return level
+
+
+def _stops_at(graph: Pregel[Any, Any, Any, Any], name: str) -> bool:
+    stops: list[Any] = [graph.interrupt_before_nodes, graph.interrupt_after_nodes]
+    return any(stop == "*" or name in stop for stop in stops)
+
+
+def _read_edges(level: Level, builder: Any, specs: dict[str, Any], looks: dict[str, Look]) -> None:
+    for start, end in builder.edges:
+        level.always.setdefault(start, set()).add(end)
+    level.joins = [Join(frozenset(starts), end) for starts, end in builder.waiting_edges if end != END]
+    for start, branches in builder.branches.items():
+        for branch in branches.values():
+            level.branches.setdefault(start, []).append(_conditional(level, branch))
+    for name, spec in specs.items():
+        if name in level.nodes:
+            _read_commands(level, name, spec, looks[name])
+            if (handler := getattr(spec, "error_handler_node", None)) in level.nodes:
+                level.handlers[name] = handler
+
+
+def _conditional(level: Level, spec: Any) -> Branch:
+    look = look_at(spec.path)
+    if spec.ends is not None:
+        ends = frozenset(spec.ends.values())
+        return Branch(ends=ends, optional=look.optional, several=look.several)
+    return _guessed(level, look)
+
+
+def _read_commands(level: Level, name: str, spec: Any, look: Look) -> None:
+    """Record where a node's `Command` may go: its own, or one from inside its subgraph."""
+    ends = frozenset(spec.ends or ())
+    inner = level.nodes[name].inner
+    if look.leaves:
+        level.leaving = (level.leaving or set()) | look.strings
+        level.instead[name] = Branch(ends=frozenset({END}))
+    if inner is not None and inner.leaving is not None:
+        level.instead[name] = Branch(ends=ends) if ends else _guessed(level, Look(strings=inner.leaving))
+    elif ends:
+        branch = Branch(ends=ends, optional=not look.commands_only, several=look.several)
+        level.branches.setdefault(name, []).append(branch)
+    elif look.jumps and not look.leaves:
+        level.branches.setdefault(name, []).append(_guessed(level, look, optional=True))
+
+
+def _guessed(level: Level, look: Look, *, optional: bool = False) -> Branch:
+    named = frozenset(look.strings) & {*level.nodes, END}
+    anywhere = not named - {END}
+    ends = frozenset({*level.nodes, END}) if anywhere else named
+    return Branch(
+        ends=ends,
+        sure=False,
+        anywhere=anywhere,
+        optional=optional or look.optional,
+        several=look.several,
+    )
+
+
+def _read_redirects(level: Level, policies: Iterable[Contract]) -> None:
+    for policy in policies:
+        if policy.mode == "off" or not policy.enforced:
+            continue
+        for target in policy.redirect_targets:
+            if target != END and target not in level.targets:
+                continue
+            redirect = Redirect(target=target, rule=policy, denies=policy.kind == "checker")
+            for node in level.nodes.values():
+                if node.is_target_of(policy):
+                    level.redirects.setdefault(node.name, []).append(redirect)

@@ -1,0 +1,167 @@
+"""`EvalContext`: everything that a handler receives about one turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+from pydantic import BaseModel
+
+from arbiter.errors import ArbiterError
+from arbiter.history._items import History, HistoryItem
+from arbiter.instructions import Instruction
+from arbiter.memory._characters import Character
+from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory._cursors import Cursors
+from arbiter.memory._entities import Entity
+from arbiter.memory._events import FactEvent
+from arbiter.memory._records import Fact
+from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_call
+from arbiter.memory.stores import MemoryStore
+from arbiter.models import ChatModel
+from arbiter.verdicts import EvaluationResult
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class NotAvailableError(ArbiterError):
+    """The cycle lacks the store or the model that a handler asked for. The evaluator is skipped, and the
+    trace says so."""
+
+
+class BudgetSpentError(ArbiterError):
+    """A handler asked for a model after the turn's model calls were used up. The evaluator is skipped, and
+    the trace says so."""
+
+
+class UnusableAnswerError(ArbiterError):
+    """A model gave no answer that can be read. If `skipped`, the messages in its prompt are never tried
+    again."""
+
+    def __init__(self, calls: int, problem: str, *, skipped: bool) -> None:
+        self.calls = calls
+        self.problem = problem
+        self.skipped = skipped
+        then = "The messages are passed over." if skipped else "They are tried again later."
+        super().__init__(f"the model's answer cannot be used ({calls} calls): {problem}. {then}")
+
+
+class Facts(Protocol):
+    """The operations on the agent's facts that a handler may use; `FactStore` implements them."""
+
+    async def ingest(
+        self, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str, model: ChatModel | None = None
+    ) -> Ingested: ...
+
+    async def facts(
+        self,
+        entity_id: str,
+        *,
+        state: str | None = "active",
+        kinds: Sequence[str] = ...,
+        limit: int | None = None,
+    ) -> list[Fact]: ...
+
+    async def relevant(
+        self, entity_ids: Iterable[str], query: str, *, room_id: str, limit: int
+    ) -> list[Fact]: ...
+
+    async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int: ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EvalContext:
+    """One turn: a finished node run, the conversation including the node's messages, the participants, and
+    the tools to work with.
+
+    `state` is the node's input merged with its output; `messages` is the whole list after the node, each
+    message with an id; both are read-only. `message` is the newest human message. `prior` has the results of
+    evaluators that ran earlier in this turn. `run_key` identifies the turn and stays the same if the node
+    runs again. `emit` writes to the graph's custom stream.
+    """
+
+    history: History
+    item: HistoryItem
+    instruction: Instruction | None
+    node: str
+    state: Mapping[str, Any]
+    messages: Sequence[BaseMessage]
+    new_messages: Sequence[BaseMessage]
+    message: BaseMessage | None
+    did_respond: bool
+    room_id: str
+    entity_id: str
+    agent_id: str
+    entities: Sequence[Entity]
+    is_private: bool
+    store: MemoryStore | None
+    model: ChatModel | None
+    selector_model: ChatModel | None
+    character: Character
+    conversation_length: int
+    context: Any
+    config: RunnableConfig
+    clock: Callable[[], datetime]
+    emit: Callable[[Any], None]
+    run_key: str
+    ended_at: datetime
+    """When the node run ended. A late evaluation must not overwrite the findings of a later turn."""
+    budget: CallBudget
+    fact_rules: Any = None
+    speakers: frozenset[str] | None = None
+    """The speakers that a message may claim; None allows any. Other claims are removed from `messages` and `state`."""
+    prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
+    events: list[FactEvent] = field(default_factory=list[FactEvent])
+    open_facts: ClassVar[Callable[[EvalContext], Facts]]
+    """Set by `arbiter.memory.facts`, which builds on this module."""
+
+    def needed_store(self) -> MemoryStore:
+        """The store. Raises `NotAvailableError` if there is none."""
+        if self.store is None:
+            raise NotAvailableError("no store: give the EvaluationCycle one, or compile the graph with one.")
+        return self.store
+
+    def cursors(self, evaluator: str) -> Cursors:
+        """The cursor of an evaluator in this room. Raises `NotAvailableError` without a store."""
+        return Cursors(
+            self.needed_store(),
+            agent_id=self.agent_id,
+            room_id=self.room_id,
+            evaluator=evaluator,
+            clock=self.clock,
+            ended_at=self.ended_at,
+        )
+
+    @property
+    def facts(self) -> Facts:
+        """The facts of this agent. All evaluators store their claims through it. Raises
+        `NotAvailableError` without a store."""
+        return EvalContext.open_facts(self)
+
+    async def ask(
+        self,
+        schema: type[T],
+        messages: Sequence[BaseMessage],
+        *,
+        model: ChatModel | None = None,
+        item_field: str | None = None,
+    ) -> StructuredOutcome[T]:
+        """Ask `model`, or the cycle's model, within the turn's budget; see `structured_call`.
+
+        Raises `NotAvailableError` without a model, `BudgetSpentError` if no call is left.
+        """
+        asked = model or self.model
+        if asked is None:
+            raise NotAvailableError("no model: give the EvaluationCycle an evaluator_model.")
+        if self.budget.left < 1:
+            raise BudgetSpentError("the model calls of this turn are used up.")
+        return await structured_call(asked, schema, messages, item_field=item_field, budget=self.budget)
+
+    def name_of(self, entity_id: str) -> str:
+        """The first name of a participant; the id itself if no name is known."""
+        found = next((entity for entity in self.entities if entity.id == entity_id), None)
+        return found.names[0] if found is not None and found.names else entity_id

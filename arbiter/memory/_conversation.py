@@ -1,0 +1,83 @@
+"""Messages of a turn: ids, texts, speakers, and whether the agent responded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+SPEAKER = "entity_id"
+"""The key of `additional_kwargs` under which a message may name the entity that said it."""
+
+
+def text_of(message: BaseMessage) -> str:
+    """The text of a message without tool calls and reasoning; "" if it has none."""
+    return str(message.text)
+
+
+def counts(message: BaseMessage) -> bool:
+    """True for a human or AI message with text: only those are part of the conversation."""
+    return isinstance(message, HumanMessage | AIMessage) and bool(text_of(message).strip())
+
+
+def speaker_of(message: BaseMessage, *, agent_id: str, entity_id: str) -> str:
+    """The id of the message's speaker: `additional_kwargs["entity_id"]` if set, else the agent for an AI
+    message and the user of the turn for a human one. `message.name` is not used as an id."""
+    said: Any = message.additional_kwargs.get(SPEAKER)
+    if isinstance(said, str) and said:
+        return said
+    return agent_id if isinstance(message, AIMessage) else entity_id
+
+
+def heard(messages: Iterable[BaseMessage], speakers: Collection[str] | None) -> list[BaseMessage]:
+    """The messages, without the speaker that a message claims if `speakers` does not contain it; None allows
+    any.
+
+    Clients send messages: once the program has named the user, a message cannot claim to be from somebody
+    else.
+    """
+    if speakers is None:
+        return [*messages]
+    fine = (None, *speakers)
+    return [
+        part if part.additional_kwargs.get(SPEAKER) in fine else _without_speaker(part) for part in messages
+    ]
+
+
+def _without_speaker(message: BaseMessage) -> BaseMessage:
+    said = {key: value for key, value in message.additional_kwargs.items() if key != SPEAKER}
+    return message.model_copy(update={"additional_kwargs": said})
+
+
+def responded(new_messages: Iterable[BaseMessage]) -> bool:
+    """True if one of the messages is an AI message with text and without tool calls."""
+    return any(
+        isinstance(message, AIMessage) and not message.tool_calls and bool(text_of(message).strip())
+        for message in new_messages
+    )
+
+
+def window(messages: Sequence[BaseMessage], length: int) -> list[BaseMessage]:
+    """The last `length` messages that have text, oldest first."""
+    found: list[BaseMessage] = []
+    for message in reversed(messages):
+        if len(found) == length:
+            break
+        if counts(message):
+            found.append(message)
+    return found[::-1]
+
+
+def list_of(value: Mapping[str, Any], key: str) -> list[Any]:
+    """The value under `key` of a state as a list; a single message becomes a list of one."""
+    found: Any = value.get(key)
+    if found is None:
+        return []
+    return [*found] if isinstance(found, list) or _is_several(found) else [found]
+
+
+def _is_several(found: Any) -> bool:
+    """True for a tuple of messages, False for one message written as a pair of texts: ("ai", "hello")."""
+    parts: Any = found
+    return isinstance(found, tuple) and not (len(parts) == 2 and all(isinstance(part, str) for part in parts))

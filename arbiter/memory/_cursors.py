@@ -1,0 +1,200 @@
+"""Cursors: how far an evaluator has read a room, and when it may try again after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from langchain_core.messages import BaseMessage
+
+from arbiter.memory._conversation import counts
+from arbiter.memory._records import Record
+from arbiter.memory.stores import MemoryStore, Value, namespace
+
+TAIL = 64
+"""A cursor keeps the ids of this many messages that were read last."""
+MAX_WAIT_MINUTES = 64
+FAILURES_PER_WINDOW = 3
+"""A stretch of a conversation is skipped after this many failed attempts."""
+OUTAGES_PER_WINDOW = 8
+"""The same limit if a model or a store raised; with the waits in between, some three hours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor(Record):
+    """A reading position in a room.
+
+    `last_id` is the newest message that was in a prompt, `tail_ids` are the last 64. After failures, nothing
+    is tried before `next_try_at`. `failures` counts all since the last usable answer, including those of
+    skipped windows. `turn_ended_at` is the end of the turn that moved the cursor last.
+    """
+
+    _times = ("next_try_at", "updated_at", "turn_ended_at")
+    _tuples = ("tail_ids",)
+
+    last_id: str | None = None
+    tail_ids: tuple[str, ...] = ()
+    processed_total: int = 0
+    failures: int = 0
+    next_try_at: datetime | None = None
+    updated_at: datetime | None = None
+    turn_ended_at: datetime | None = None
+
+
+class Cursors:
+    """The cursor of one evaluator in one room.
+
+    `ended_at` is the end of the turn in progress. A turn that ended before the one that last moved the cursor
+    does not move it, unless its messages include the cursor's message.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        agent_id: str,
+        room_id: str,
+        evaluator: str,
+        clock: Callable[[], datetime],
+        ended_at: datetime | None = None,
+    ) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.room_id = room_id
+        self.evaluator = evaluator
+        self.clock = clock
+        self.ended_at = ended_at
+
+    async def read(self) -> Cursor:
+        return _cursor(await self.store.aget(self._namespace, self.evaluator))
+
+    async def waits(self) -> bool:
+        """True if it is too early to try again after a failure."""
+        cursor = await self.read()
+        return cursor.next_try_at is not None and self.clock() < cursor.next_try_at
+
+    async def unprocessed(
+        self, messages: Sequence[BaseMessage], *, limit: int | None = None
+    ) -> list[BaseMessage]:
+        """The human and AI messages with text that are newer than the cursor, oldest first; with `limit` only
+        the newest ones.
+
+        The search starts at the end and stops as soon as the result is certain. It works for trimmed lists
+        too; if none of the messages that were read is left, all count as new.
+        """
+        return newer(messages, await self.read(), limit=limit)
+
+    async def advance(self, prompted: Sequence[BaseMessage]) -> None:
+        """Move the cursor behind messages whose prompt was answered, and clear its failures.
+
+        The cursor never moves back, and repeating a call changes nothing.
+        """
+
+        def change(value: Value | None) -> Value | None:
+            cursor = _cursor(value)
+            moved = self._moved(cursor, prompted)
+            if moved is cursor and not cursor.failures and value is not None:
+                return value
+            return replace(moved, failures=0, next_try_at=None, updated_at=self.clock()).to_value()
+
+        await self.store.aupdate(self._namespace, self.evaluator, change)
+
+    async def fail(self, prompted: Sequence[BaseMessage], *, raised: bool = False) -> bool:
+        """Record that the model gave no usable answer: the next attempt waits min(2^failures, 64) minutes.
+
+        After three failures the window is skipped: the cursor moves on without a wait, and the result is
+        True. If the model `raised`, eight failures are needed, because outages seldom depend on these
+        messages. Messages that a later turn has read meanwhile cannot fail.
+        """
+        skipped = False
+        most = OUTAGES_PER_WINDOW if raised else FAILURES_PER_WINDOW
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal skipped
+            skipped = False
+            cursor = _cursor(value)
+            if not newer(prompted, cursor):
+                return value
+            now = self.clock()
+            failures = cursor.failures + 1
+            skipped = failures % most == 0
+            minutes = min(2 ** min(failures, 10), MAX_WAIT_MINUTES)
+            if skipped:
+                cursor = self._moved(cursor, prompted)
+            return replace(
+                cursor,
+                failures=failures,
+                next_try_at=None if skipped else now + timedelta(minutes=minutes),
+                updated_at=now,
+            ).to_value()
+
+        await self.store.aupdate(self._namespace, self.evaluator, change)
+        return skipped
+
+    @property
+    def _namespace(self) -> tuple[str, ...]:
+        return namespace(self.agent_id, "cursors", self.room_id)
+
+    def _moved(self, cursor: Cursor, prompted: Sequence[BaseMessage]) -> Cursor:
+        """The cursor behind those messages; the same object if it is behind them already."""
+        fresh = newer(prompted, cursor)
+        if not fresh:
+            return cursor
+        ids = tuple(dict.fromkeys(message.id for message in fresh if message.id))
+        total = cursor.processed_total + len(fresh)
+        if self._is_late(cursor, prompted):
+            return replace(cursor, tail_ids=(*ids, *cursor.tail_ids)[-TAIL:], processed_total=total)
+        return replace(
+            cursor,
+            last_id=ids[-1] if ids else cursor.last_id,
+            tail_ids=(*cursor.tail_ids, *ids)[-TAIL:],
+            processed_total=total,
+            turn_ended_at=self.ended_at,
+        )
+
+    def _is_late(self, cursor: Cursor, prompted: Sequence[BaseMessage]) -> bool:
+        """True if a later turn moved the cursor. Messages that include the cursor's own message are never
+        late."""
+        if self.ended_at is None or cursor.turn_ended_at is None or self.ended_at >= cursor.turn_ended_at:
+            return False
+        return all(message.id != cursor.last_id for message in prompted)
+
+
+def newer(messages: Sequence[BaseMessage], cursor: Cursor, *, limit: int | None = None) -> list[BaseMessage]:
+    """The messages with text that are newer than the cursor, oldest first; see `Cursors.unprocessed`.
+
+    If the list no longer has the newest message that was read, the newest one still known takes its place. A
+    message that was read, removed and appended again is not new.
+    """
+    rank = {id: number for number, id in enumerate(cursor.tail_ids)}
+    best = -1
+    found: list[BaseMessage] = []
+    kept = 0
+    left: int | None = None
+    for message in reversed(messages):
+        # A message without an id equals no other one; a cursor without an id must not match it.
+        id = message.id
+        if id is not None and id == cursor.last_id:
+            return found[::-1]
+        if id in rank:
+            # A message that was appended again may follow newer ones, so look for a more recent one within the
+            # length of a tail; all messages before that one were read or skipped.
+            left = TAIL if left is None else left
+            if rank[id] > best:
+                best, kept = rank[id], len(found)
+        elif counts(message) and len(found) != limit:
+            found.append(message)
+        if left is not None:
+            left -= 1
+        if left == 0 or (left is None and len(found) == limit):
+            break
+    return found[: kept if best >= 0 else None][::-1]
+
+
+def _cursor(value: Value | None) -> Cursor:
+    # An unreadable cursor counts as none: messages are read again, and every write can be repeated safely.
+    try:
+        return Cursor() if value is None else Cursor.from_value(value)
+    except ValueError:
+        return Cursor()

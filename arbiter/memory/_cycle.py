@@ -1,0 +1,494 @@
+"""`EvaluationCycle`: gates, selects and runs the cognitive evaluators of a turn, and holds what they share.
+
+    GATE (all at once) -> SELECT (at most one question to a model, and one repair) -> RUN (one after another)
+
+See docs/design/memory.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
+from langgraph.store.base import BaseStore
+
+from arbiter._threads.forks import renew_in_child
+from arbiter._values.states import freeze
+from arbiter.errors import ConfigurationError, RegistrationError
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
+from arbiter.history._causal import CausalHistory
+from arbiter.history._items import History
+from arbiter.memory._calling import Called, call
+from arbiter.memory._characters import Character
+from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import heard, responded, window
+from arbiter.memory._entities import Entities, Entity, participants
+from arbiter.memory._evaluators import CognitiveEvaluator
+from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
+from arbiter.memory._outcomes import gated, settled, unknown_names
+from arbiter.memory._records import utc_now
+from arbiter.memory._turns import (
+    MessageIds,
+    Place,
+    Shown,
+    ambient,
+    as_messages,
+    given,
+    latest,
+    merged,
+    name_messages,
+    newest_human,
+    place_of,
+    runtime_of,
+    speaker_said,
+    state_of,
+    written,
+)
+from arbiter.memory.answers import CallBudget
+from arbiter.memory.facts import FactRules
+from arbiter.memory.providers._provider import ProviderContext, query_of
+from arbiter.memory.selection import Strategy, check_selectable, normal, select
+from arbiter.memory.stores import LockProvider, MemoryStore
+from arbiter.models import ChatModel, model_of
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace
+
+if TYPE_CHECKING:
+    from arbiter.memory._recollection import Memory
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 1000
+Privacy = bool | Callable[[RunnableConfig], bool]
+
+
+class EvaluationCycle(EvaluatorCycle):
+    """Runs the cognitive evaluators of an `ArbiterOS`, and holds what they share.
+
+    `store` keeps their memories: any LangGraph `BaseStore`; by default the store that the graph was compiled
+    with. `evaluator_model` and `selector_model` are chat models or texts like "openai:gpt-5-mini"; the
+    selector uses `evaluator_model` if it has none of its own. `selector` is "rule" (run every evaluator that
+    passed the gate), "llm", or a callable `(ctx, candidates) -> names`; `on_selector_error` runs "all" or
+    "none" of the candidates if it fails.
+
+    With `mode="inline"` a node run ends after its evaluators; with "background" they run later, in order for
+    each thread, and `drain` waits for them. One user message leads to at most `max_llm_calls_per_turn` model
+    calls. `conversation_length` is the number of messages that make a conversation (see the evaluators'
+    triggers). `validate_timeout_s` and `handler_timeout_s` are limits in seconds; None means no limit.
+
+    `agent_id` names the owner of the memory, `character` describes the agent, `entities` are participants
+    known beforehand. `is_private` marks private threads: True, or a function of the node's config; facts
+    learned in one are not used in other rooms. `clock` returns aware times.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: BaseStore | MemoryStore | None = None,
+        evaluator_model: ChatModel | str | None = None,
+        selector_model: ChatModel | str | None = None,
+        selector: Strategy = "rule",
+        on_selector_error: Literal["all", "none"] = "all",
+        mode: Literal["inline", "background"] = "inline",
+        conversation_length: int = 32,
+        max_llm_calls_per_turn: int = 4,
+        validate_timeout_s: float | None = 2.0,
+        handler_timeout_s: float | None = 30.0,
+        agent_id: str = "agent",
+        character: Character | None = None,
+        entities: Iterable[Entity] = (),
+        is_private: Privacy = False,
+        messages_key: str = "messages",
+        max_context_chars: int = 4000,
+        fact_rules: FactRules | None = None,
+        lock_provider: LockProvider | None = None,
+        seed: int = 0,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        one_of("mode", mode, "inline", "background")
+        one_of("on_selector_error", on_selector_error, "all", "none")
+        if not callable(selector):
+            one_of("selector", selector, "rule", "llm")
+        whole("conversation_length", conversation_length, 1)
+        whole("max_llm_calls_per_turn", max_llm_calls_per_turn, 0)
+        whole("max_context_chars", max_context_chars, 1)
+        seconds("validate_timeout_s", validate_timeout_s)
+        seconds("handler_timeout_s", handler_timeout_s)
+        if not callable(clock):
+            raise wrong("clock", f"expected a function that returns an aware time, got {clock!r:.80}.")
+        if not isinstance(is_private, bool) and not callable(is_private):
+            raise wrong(
+                "is_private", f"expected True, False or a function of the config, got {is_private!r:.80}."
+            )
+        if lock_provider is not None and not callable(lock_provider):
+            raise wrong("lock_provider", f"expected a function of a name, got {lock_provider!r:.80}.")
+        if lock_provider is not None and isinstance(store, MemoryStore):
+            raise wrong("lock_provider", "a MemoryStore has its own: MemoryStore(store, lock_provider=...).")
+        of_kind("fact_rules", fact_rules, FactRules, none=True)
+        of_kind("character", character, Character, none=True)
+        for entity in (known := tuple(entities)):
+            of_kind("entities", entity, Entity)
+        text("agent_id", agent_id)
+        text("messages_key", messages_key)
+        self.mode = mode
+        self.selector: Strategy = selector
+        self.on_selector_error: Literal["all", "none"] = on_selector_error
+        self.conversation_length = conversation_length
+        self.max_llm_calls_per_turn = max_llm_calls_per_turn
+        self.validate_timeout_s = validate_timeout_s
+        self.handler_timeout_s = handler_timeout_s
+        self.agent_id = agent_id
+        self.character = Character(agent_id) if character is None else character
+        self.entities = known
+        self.is_private = is_private
+        self.messages_key = messages_key
+        self.max_context_chars = max_context_chars
+        self.fact_rules = FactRules() if fact_rules is None else fact_rules
+        self.seed = seed
+        self.clock = clock
+        self.evaluator_model = None if evaluator_model is None else model_of(evaluator_model)
+        self.selector_model = None if selector_model is None else model_of(selector_model)
+        if selector == "llm" and self.selector_model is None and self.evaluator_model is None:
+            raise wrong("selector", "'llm' needs a selector_model or an evaluator_model.")
+        self._lock_provider = lock_provider
+        self._stores: weakref.WeakKeyDictionary[BaseStore, MemoryStore] = weakref.WeakKeyDictionary()
+        self.store = None if store is None else self._wrapped(store)
+        self._budgets: OrderedDict[tuple[str, str | None], CallBudget] = OrderedDict()
+        self._rooms: OrderedDict[str, str] = OrderedDict()
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._warned = False
+        renew_in_child(self)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of this cycle's agent, to query and edit from a program. Raises `ConfigurationError`
+        if the cycle has no store of its own."""
+        from arbiter.memory._recollection import Memory
+
+        if self.store is None:
+            raise ConfigurationError(
+                "this EvaluationCycle has no store of its own. Give it one, or make a Memory of the graph's store."
+            )
+        return Memory(self.store, agent_id=self.agent_id, clock=self.clock, rules=self.fact_rules)
+
+    # Called by the core
+
+    def takes(self, evaluator: NodeEvaluator) -> bool:
+        """True for cognitive evaluators, and for judging evaluators that have a `validate` method."""
+        return isinstance(evaluator, CognitiveEvaluator) or callable(getattr(evaluator, "validate", None))
+
+    def check(self, evaluators: Sequence[NodeEvaluator]) -> None:
+        taken: dict[str, NodeEvaluator] = {}
+        for evaluator in evaluators:
+            similes = evaluator.similes if isinstance(evaluator, CognitiveEvaluator) else ()
+            for name in (evaluator.name, *similes):
+                other = taken.setdefault(normal(name), evaluator)
+                if other is not evaluator:
+                    raise RegistrationError(
+                        f"evaluator {evaluator.name!r} cannot use the name {name!r}: evaluator {other.name!r} "
+                        "has it. Names and similes must differ in more than case, quotes, blanks, '-' and '_'."
+                    )
+        if self.selector == "llm":
+            check_selectable([e for e in evaluators if isinstance(e, CognitiveEvaluator)])
+
+    def begin(self, turn: Turn) -> None:
+        new_messages = written(turn.returned, self.messages_key)
+        name_messages(new_messages)
+        runtime = runtime_of(turn.config)
+        turn.kept.update(
+            ended_at=self.clock(),
+            runtime=runtime,
+            input=turn.input,
+            messages=given(turn.input, self.messages_key),
+            new_messages=new_messages,
+        )
+
+    async def run(self, turn: Turn) -> TurnOutcome:
+        named = await self._named(turn)
+        ctx = self._context(turn, named)
+        ctx.entities = self._participants(ctx, named)
+        lock = self._turns.get(ctx.room_id)
+        if lock is None:
+            lock = self._turns[ctx.room_id] = asyncio.Lock()
+        async with lock:
+            with ambient(turn.config):
+                return await self._run(turn.evaluators, ctx)
+
+    def renew(self) -> None:
+        """Reset the locks of turns after a fork: running and waiting turns belong to the parent process."""
+        self._turns = weakref.WeakValueDictionary()
+
+    # Called by providers
+
+    def provider_context(self, history: History, state: Mapping[str, Any]) -> ProviderContext:
+        """The room, user and recent messages of a node that is about to run.
+
+        Must be called where LangGraph's `get_config` finds the node's config.
+        """
+        config = _config_here()
+        runtime = runtime_of(config)
+        messages = latest(state, self.messages_key, self.conversation_length)
+        room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(messages))
+        return ProviderContext(
+            store=self.store or self._of_runtime(runtime),
+            agent_id=self.agent_id,
+            room_id=room_id,
+            entity_id=entity_id,
+            clock=self.clock,
+            character=self.character,
+            messages=messages,
+            entities=self.entities,
+            is_private=self._private(config),
+            query=query_of(messages),
+            fact_rules=self.fact_rules,
+        )
+
+    # The stages
+
+    async def _run(self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext) -> TurnOutcome:
+        trace: dict[str, EvaluatorTrace] = {}
+        passed = await self._gate(evaluators, ctx, trace)
+        chosen, remarks = await self._select(passed, ctx, trace)
+        results: dict[str, EvaluationResult] = {}
+        errors: dict[str, str] = {}
+        for evaluator in chosen:
+            ctx.prior = dict(results)
+            name = evaluator.name
+            if isinstance(evaluator, CognitiveEvaluator):
+                done = await call(evaluator.handle, ctx, timeout=self.handler_timeout_s)
+            else:
+                done = await call(evaluator.evaluate, ctx.history, timeout=self.handler_timeout_s)
+            trace[name] = settled(evaluator, done, results, errors)
+            if name in errors and self.mode == "background":
+                _log.warning("evaluator %r failed in the background: %s", name, errors[name])
+        ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
+        return TurnOutcome(results=results, errors=errors, trace=(*remarks, *ordered))
+
+    async def _gate(
+        self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]
+    ) -> list[NodeEvaluator]:
+        """The evaluators that may run, in the order of registration. All `validate` methods run at once."""
+        asked: list[NodeEvaluator] = []
+        for evaluator in evaluators:
+            if (refusal := self._refusal(evaluator, ctx)) is None:
+                asked.append(evaluator)
+            else:
+                trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", *refusal)
+        answers = await asyncio.gather(*(self._validate(evaluator, ctx) for evaluator in asked))
+        passed: list[NodeEvaluator] = []
+        for evaluator, answer in zip(asked, answers, strict=True):
+            status, detail = gated(answer)
+            if status is None:
+                passed.append(evaluator)
+            else:
+                trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", status, answer.ms, detail)
+        return passed
+
+    def _refusal(self, evaluator: NodeEvaluator, ctx: EvalContext) -> tuple[str, float, str] | None:
+        """The status, time and detail of a trace if an evaluator is refused before `validate`, else None."""
+        if not isinstance(evaluator, CognitiveEvaluator):
+            return None
+        if evaluator.needs_messages and self.messages_key not in ctx.state:
+            return "filtered", 0.0, f"the state has no {self.messages_key!r}"
+        if not (ctx.did_respond or evaluator.always_run):
+            return "no_response", 0.0, ""
+        if evaluator.needs_store and ctx.store is None:
+            return "filtered", 0.0, "there is no store"
+        if evaluator.needs_model and ctx.model is None and getattr(evaluator, "model", None) is None:
+            return "filtered", 0.0, "there is no model"
+        return None
+
+    async def _validate(self, evaluator: NodeEvaluator, ctx: EvalContext) -> Called:
+        validate: Any = getattr(evaluator, "validate")  # noqa: B009 - judging evaluators need not have one
+        if getattr(validate, "__func__", None) is CognitiveEvaluator.validate:
+            return Called(True)
+        return await call(validate, ctx, timeout=self.validate_timeout_s)
+
+    async def _select(
+        self, passed: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]
+    ) -> tuple[list[NodeEvaluator], list[EvaluatorTrace]]:
+        """The evaluators to run, in the order of registration, and remarks about the selector's answer."""
+        candidates = [e for e in passed if isinstance(e, CognitiveEvaluator)]
+        if self.selector == "rule" or not candidates:
+            return [*passed], []
+        found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)
+        remarks = unknown_names(found.unknown, {*trace, *(e.name for e in passed)})
+        if found.fallback:
+            remarks.append(EvaluatorTrace("selector", "select", "selector_fallback", 0.0, found.detail))
+        offered = {e.name for e in candidates}
+        left = offered - set(found.chosen)
+        trace.update({name: EvaluatorTrace(name, "select", "not_selected") for name in left})
+        return [e for e in passed if e.name not in left], remarks
+
+    # The context of a turn
+
+    def _context(self, turn: Turn, named: Sequence[Entity]) -> EvalContext:
+        kept, config = turn.kept, turn.config
+        runtime = kept["runtime"]
+        item = turn.history.entries[-1][-1]
+        place = place_of(config, runtime)
+        run_key = ":".join(
+            (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)
+        )
+        scope = place.thread_id or place.entity_id or self._room_of_run(_run_of(turn.history))
+        ids = MessageIds(scope, kept=turn.saved)
+        before = as_messages(kept["messages"], ids)
+        new = as_messages(kept["new_messages"], ids)
+        speakers = self._speakers(place, named)
+        messages = heard(merged(before, new), speakers)
+        message = newest_human(messages)
+        room_id, entity_id = self._where(place, turn.history, message)
+        known, wrote = {part.id for part in before}, {part.id for part in new}
+        shown = Shown(messages)
+        return EvalContext(
+            history=turn.history,
+            item=item,
+            instruction=item.instruction,
+            node=item.node,
+            state=freeze(state_of(kept["input"], turn.returned, self.messages_key, messages)),
+            messages=shown,
+            new_messages=[
+                shown[at] for at, part in enumerate(messages) if part.id in wrote and part.id not in known
+            ],
+            message=shown.the(message),
+            did_respond=responded(new),
+            room_id=room_id,
+            entity_id=entity_id,
+            agent_id=self.agent_id,
+            entities=self.entities,
+            is_private=self._private(config),
+            store=self.store or self._of_runtime(runtime),
+            model=self.evaluator_model,
+            selector_model=self.selector_model,
+            character=self.character,
+            conversation_length=self.conversation_length,
+            context=None if runtime is None else runtime.context,
+            config=config or {},
+            clock=self.clock,
+            emit=_silent if runtime is None else _carefully(runtime.stream_writer),
+            run_key=run_key,
+            ended_at=kept["ended_at"],
+            budget=self._budget(turn, message),
+            fact_rules=self.fact_rules,
+            speakers=speakers,
+        )
+
+    def _speakers(self, place: Place, named: Sequence[Entity]) -> frozenset[str] | None:
+        """The speakers that messages may claim: the user and the registered entities. None, for any, if
+        the program did not name the user."""
+        if place.entity_id is None:
+            return None
+        return frozenset((place.entity_id, *(entity.id for entity in named))) - {self.agent_id}
+
+    def _where(self, place: Place, history: History, message: BaseMessage | None) -> tuple[str, str]:
+        """The ids of the room and of the user."""
+        room_id = place.thread_id or self._room_of_run(_run_of(history))
+        return room_id, place.entity_id or speaker_said(message) or self._anonymous(room_id)
+
+    def _room_of_run(self, run_id: str) -> str:
+        """The id of the room of a run without a thread: each run is a room of its own."""
+        found = self._rooms.get(run_id)
+        if found is None:
+            found = self._rooms[run_id] = f"run:{secrets.token_hex(16)}"
+            if len(self._rooms) > _REMEMBERED:
+                self._rooms.popitem(last=False)
+        return found
+
+    def _anonymous(self, room_id: str) -> str:
+        """The id of an unnamed user. It depends on the room, so two threads never share an unnamed user."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "a thread has no user_id (in the context or in configurable): memories of its user are kept for that "
+                "thread alone."
+            )
+        return f"thread:{room_id}"
+
+    def _budget(self, turn: Turn, message: BaseMessage | None) -> CallBudget:
+        """The budget of the message that is being answered; nodes that answer the same message share it."""
+        key = (_run_of(turn.history), None if message is None else message.id)
+        found = self._budgets.get(key)
+        if found is None:
+            found = self._budgets[key] = CallBudget(self.max_llm_calls_per_turn)
+            if len(self._budgets) > _REMEMBERED:
+                self._budgets.popitem(last=False)
+        return found
+
+    def _private(self, config: RunnableConfig | None) -> bool:
+        return self.is_private(config or {}) if callable(self.is_private) else self.is_private
+
+    async def _named(self, turn: Turn) -> tuple[Entity, ...]:
+        """The entities that the program has named, including those in the store.
+
+        If the store cannot be read, its entities are left out and a warning is logged: evaluators that need
+        the store report the failure themselves.
+        """
+        registered: Sequence[Entity] = ()
+        store = self.store or self._of_runtime(turn.kept["runtime"])
+        if store is not None:
+            try:
+                registered = await Entities(store, agent_id=self.agent_id).all()
+            except Exception as exc:
+                _log.warning("registered entities could not be read: %s", type(exc).__name__)
+        return (*self.entities, *registered)
+
+    def _participants(self, ctx: EvalContext, named: Sequence[Entity]) -> tuple[Entity, ...]:
+        return participants(
+            window(ctx.messages, self.conversation_length),
+            agent_id=self.agent_id,
+            character=self.character,
+            entity_id=ctx.entity_id,
+            registered=named,
+        )
+
+    def _of_runtime(self, runtime: Any) -> MemoryStore | None:
+        store = None if runtime is None else runtime.store
+        return None if store is None else self._wrapped(store)
+
+    def _wrapped(self, store: BaseStore | MemoryStore) -> MemoryStore:
+        if isinstance(store, MemoryStore):
+            return store
+        given: Any = store
+        if not isinstance(given, BaseStore):
+            raise wrong("store", f"expected a LangGraph BaseStore, got {given!r:.80}.")
+        found = self._stores.get(store)
+        if found is None:
+            found = self._stores[store] = MemoryStore(store, lock_provider=self._lock_provider)
+        return found
+
+
+CognitiveEvaluator.cycle_type = EvaluationCycle
+
+
+def _run_of(history: History) -> str:
+    return history.run_id if isinstance(history, CausalHistory) else ""
+
+
+def _config_here() -> RunnableConfig | None:
+    try:
+        return get_config()
+    except RuntimeError:  # outside of a graph
+        return None
+
+
+def _silent(chunk: Any) -> None:
+    return None
+
+
+def _carefully(write: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Wrap `write` so that it never raises: the stream may be closed when a late handler writes to it."""
+
+    def emit(chunk: Any) -> None:
+        try:
+            write(chunk)
+        except Exception as exc:
+            _log.debug("the stream is closed: %s", type(exc).__name__)
+
+    return emit

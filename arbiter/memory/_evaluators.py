@@ -1,0 +1,186 @@
+"""`CognitiveEvaluator`: looks at a turn and acts on it; written as a class or made from a function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from arbiter.errors import EvaluationError, RegistrationError
+from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
+from arbiter.history._items import History
+from arbiter.instructions import Instruction
+from arbiter.memory._context import EvalContext
+from arbiter.verdicts import EvaluationResult
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleMessage:
+    """One line of an example. Names replace `{{user1}}` to `{{user5}}` in `name` and `text`."""
+
+    name: str
+    text: str
+    action: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationExample:
+    """An example for a selector: the `outcome` that these messages would have in such a `context`."""
+
+    context: str
+    messages: tuple[ExampleMessage, ...]
+    outcome: str
+
+
+@dataclass(slots=True)
+class HandlerOutcome:
+    """The outcome of a handler. `score` is clamped to 0 to 1.
+
+    `data` must be JSON and becomes the metadata of the `EvaluationResult`: put counts and ids in it, never
+    conversation texts.
+    """
+
+    score: float = 1.0
+    passed: bool = True
+    feedback: str = ""
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+Outcome = HandlerOutcome | EvaluationResult | None
+Handler = Callable[[EvalContext], Outcome | Awaitable[Outcome]]
+Validator = Callable[[EvalContext], bool | Awaitable[bool]]
+
+
+class CognitiveEvaluator(NodeEvaluator):
+    """Looks at a turn, and remembers or changes something outside of the graph's state.
+
+    `validate` decides whether the handler runs. The `validate` methods of all evaluators run at once, so they
+    must be cheap and must not write. They are called only if the agent has responded or `always_run` is True.
+    A selector that is a language model sees the `name`, `description`, `examples` and other names
+    (`similes`), unless `selectable` is False or `skip_selection` is True.
+    """
+
+    similes: tuple[str, ...] = ()
+    """Other names that it goes by. No two evaluators of a cycle share one."""
+
+    selectable: bool = True
+    skip_selection: bool = False
+    always_run: bool = False
+    needs_messages: bool = True
+    needs_store: bool = False
+    needs_model: bool = False
+    examples: tuple[EvaluationExample, ...] = ()
+    cycle_type: ClassVar[type[EvaluatorCycle]]
+    """The class of the default cycle. Set by `arbiter.memory._cycle`, which builds on this module."""
+
+    def __init__(
+        self,
+        name: str,
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        description: str = "",
+        similes: Sequence[str] = (),
+        examples: Sequence[EvaluationExample] = (),
+        always_run: bool | None = None,
+        selectable: bool | None = None,
+        skip_selection: bool | None = None,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes)
+        if description:
+            self.description = description
+        if similes:
+            self.similes = tuple(similes)
+        if examples:
+            self.examples = tuple(examples)
+        if always_run is not None:
+            self.always_run = always_run
+        if selectable is not None:
+            self.selectable = selectable
+        if skip_selection is not None:
+            self.skip_selection = skip_selection
+
+    def validate(self, ctx: EvalContext) -> bool | Awaitable[bool]:
+        """True if the handler has something to do. May be `async def`."""
+        return True
+
+    def handle(self, ctx: EvalContext) -> Outcome | Awaitable[Outcome]:
+        """Do the evaluator's work. May be `async def`. None counts as `HandlerOutcome()`."""
+        raise NotImplementedError
+
+    async def evaluate(self, history: History) -> EvaluationResult:
+        """Run this evaluator alone on the newest item, like any other evaluator.
+
+        It uses the cycle of the `ArbiterOS` if the view knows one, else a cycle with default options. Raises
+        `EvaluationError` if the evaluator did not run or failed.
+        """
+        item = history.entries[-1][-1]
+        cycle = history.cycle or self.default_cycle()
+        turn = Turn(
+            evaluators=(self,),
+            history=history,
+            input=item.input_state,
+            returned=item.output_state,
+            config=None,
+        )
+        cycle.begin(turn)
+        outcome: TurnOutcome = await cycle.run(turn)
+        if (found := outcome.results.get(self.name)) is not None:
+            return found
+        why = outcome.errors.get(self.name) or ", ".join(part.status for part in outcome.trace)
+        raise EvaluationError(f"it gave no result: {why}", evaluator=self.name, node=item.node)
+
+    def default_cycle(self) -> EvaluatorCycle:
+        return self.cycle_type()
+
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
+        if type(self).handle is CognitiveEvaluator.handle:
+            raise RegistrationError(
+                f"evaluator {self.name!r} ({type(self).__name__}) has no method 'handle'. "
+                "Define def handle(self, ctx)."
+            )
+
+
+class _FunctionEvaluator(CognitiveEvaluator):
+    def __init__(self, name: str, handler: Handler, validator: Validator | None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._handler = handler
+        self._validator = validator
+
+    def validate(self, ctx: EvalContext) -> bool | Awaitable[bool]:
+        return True if self._validator is None else self._validator(ctx)
+
+    def handle(self, ctx: EvalContext) -> Outcome | Awaitable[Outcome]:
+        return self._handler(ctx)
+
+
+def evaluator(
+    name: str,
+    *,
+    description: str = "",
+    similes: Sequence[str] = (),
+    examples: Sequence[EvaluationExample] = (),
+    validate: Validator | None = None,
+    always_run: bool = False,
+    selectable: bool = True,
+    skip_selection: bool = False,
+    target_instructions: Iterable[Instruction | str] | None = None,
+    target_nodes: Iterable[str] | None = None,
+) -> Callable[[Handler], CognitiveEvaluator]:
+    """Decorator that makes a cognitive evaluator of a handler, `async def handler(ctx)` or `def`."""
+
+    def made(handler: Handler) -> CognitiveEvaluator:
+        options: Mapping[str, Any] = {
+            "description": description,
+            "similes": similes,
+            "examples": examples,
+            "always_run": always_run,
+            "selectable": selectable,
+            "skip_selection": skip_selection,
+            "target_instructions": target_instructions,
+            "target_nodes": target_nodes,
+        }
+        return _FunctionEvaluator(name, handler, validate, **options)
+
+    return made

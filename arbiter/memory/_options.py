@@ -1,0 +1,39 @@
+"""Checks of the options of a cycle; mistakes are errors before the first turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arbiter._values.states import is_number
+from arbiter.errors import ParameterError
+from arbiter.evaluators._outputs import checked_number
+
+OWNER = "EvaluationCycle"
+
+
+def wrong(parameter: str, problem: str) -> ParameterError:
+    return ParameterError(OWNER, parameter, problem)
+
+
+def one_of(name: str, value: Any, *allowed: str) -> None:
+    if value not in allowed:
+        raise wrong(name, f"expected {' or '.join(map(repr, allowed))}, got {value!r:.80}.")
+
+
+def whole(name: str, value: Any, least: int) -> None:
+    checked_number(OWNER, name, value, low=least, whole=True)
+
+
+def seconds(name: str, value: Any) -> None:
+    if value is not None and not (is_number(value) and value > 0):
+        raise wrong(name, f"expected seconds above 0, or None, got {value!r:.80}.")
+
+
+def of_kind(name: str, value: Any, kind: type, *, none: bool = False) -> None:
+    if not isinstance(value, kind) and not (none and value is None):
+        raise wrong(name, f"expected a {kind.__name__}, got {value!r:.80}.")
+
+
+def text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise wrong(name, f"expected a non-empty text, got {value!r:.80}.")

@@ -1,0 +1,258 @@
+"""`Memory`: queries and edits an agent's memory from a program: facts, goals, forget, export."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import NAMESPACE_OID, uuid5
+
+from langgraph.store.base import BaseStore
+from rich.table import Table
+from rich.text import Text
+
+from arbiter._threads.deadlines import LOOP
+from arbiter.memory._entities import Entities, Entity
+from arbiter.memory._records import (
+    Fact,
+    FactState,
+    Goal,
+    GoalStatus,
+    Objective,
+    Relationship,
+    Thought,
+    readable,
+    utc_now,
+)
+from arbiter.memory.facts import FactStore
+from arbiter.memory.goals import Goals
+from arbiter.memory.reflection._relationships import Relationships
+from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory.stores._access import StoreLoopError
+from arbiter.memory.stores._names import joined
+from arbiter.memory.trust import Trust
+from arbiter.memory.trust._evidence import TrustProfile
+from arbiter.models import visible
+
+T = TypeVar("T")
+_OF_ENTITY = ("facts", "status", "opinions", "trust", "tombstones")
+
+
+class Memory:
+    """Everything that one agent remembers.
+
+    Each method has an async twin: `facts` and `afacts`. The sync methods work on any thread; in a running
+    event loop they block it. They raise `StoreLoopError` on the two loops that would wait for themselves:
+    Arbiter's own, which runs evaluators written as `async def`, and the loop that an async store belongs to.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore | MemoryStore,
+        *,
+        agent_id: str = "agent",
+        clock: Callable[[], datetime] = utc_now,
+        rules: Any = None,
+    ) -> None:
+        self.store = store if isinstance(store, MemoryStore) else MemoryStore(store)
+        self.agent_id = agent_id
+        self.clock = clock
+        self.rules = rules
+
+    # Queries
+
+    async def afacts(self, entity_id: str, state: FactState | None = "active") -> list[Fact]:
+        """Facts and statuses about an entity, newest first; `state=None` returns those of every state."""
+        return await self._facts.facts(entity_id, state=state)
+
+    def facts(self, entity_id: str, state: FactState | None = "active") -> list[Fact]:
+        return self._wait(self.afacts(entity_id, state))
+
+    async def arelationships(self, entity_id: str | None = None) -> list[Relationship]:
+        """Relationships from and to an entity, or all of them, the most interactions first."""
+        found = Relationships(self.store, agent_id=self.agent_id, clock=self.clock)
+        return await found.of(entity_id)
+
+    def relationships(self, entity_id: str | None = None) -> list[Relationship]:
+        return self._wait(self.arelationships(entity_id))
+
+    async def agoals(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
+        """The goals of a room, sorted by id."""
+        return await Goals(self.store, self.agent_id).all(room_id, status)
+
+    def goals(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
+        return self._wait(self.agoals(room_id, status))
+
+    async def athoughts(self, room_id: str) -> list[Thought]:
+        """The agent's thoughts about a room, newest first."""
+        entries = await self.store.alist(namespace(self.agent_id, "thoughts", room_id))
+        found = readable(Thought, (entry.value for entry in entries))
+        return sorted(found, key=lambda thought: thought.at, reverse=True)
+
+    def thoughts(self, room_id: str) -> list[Thought]:
+        return self._wait(self.athoughts(room_id))
+
+    async def atrust(self, entity_id: str) -> TrustProfile:
+        """The trust profile of an entity; neutral without evidence."""
+        return await Trust(self.store, self.agent_id, self.clock).profile(entity_id)
+
+    def trust(self, entity_id: str) -> TrustProfile:
+        return self._wait(self.atrust(entity_id))
+
+    # Changes
+
+    async def acreate_goal(
+        self,
+        room_id: str,
+        name: str,
+        objectives: Iterable[Objective | str] = (),
+        *,
+        entity_id: str,
+        id: str | None = None,
+    ) -> Goal:
+        """Give a room a goal for an entity. Returns the goal, or the existing one with that id, unchanged.
+
+        The default `id` is made of room and name, so a node that runs again creates the goal once. Raises
+        `ParameterError`.
+        """
+        goal = Goal(
+            id=id or str(uuid5(NAMESPACE_OID, joined((room_id, name)))),
+            room_id=room_id,
+            entity_id=entity_id,
+            name=name,
+            objectives=tuple(Objective(description=o) if isinstance(o, str) else o for o in objectives),
+        )
+        return await Goals(self.store, self.agent_id).create(goal)
+
+    def create_goal(
+        self,
+        room_id: str,
+        name: str,
+        objectives: Iterable[Objective | str] = (),
+        *,
+        entity_id: str,
+        id: str | None = None,
+    ) -> Goal:
+        return self._wait(self.acreate_goal(room_id, name, objectives, entity_id=entity_id, id=id))
+
+    async def aregister_entity(self, entity_id: str, *names: str) -> Entity:
+        """Register the names of an entity for all rooms. Registering it again replaces its names."""
+        entity = Entity(id=entity_id, names=names, is_agent=entity_id == self.agent_id)
+        await Entities(self.store, agent_id=self.agent_id).register(entity)
+        return entity
+
+    def register_entity(self, entity_id: str, *names: str) -> Entity:
+        return self._wait(self.aregister_entity(entity_id, *names))
+
+    async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
+        """Permanently delete the facts about an entity. Returns how many facts were deleted.
+
+        With `query` the facts whose claim contains it in any case are deleted, with `id` that one fact, with
+        neither all. Their vectors, the facts derived from them, and their mentions in thoughts, tags and
+        metadata of relationships are deleted too. Deleting all facts also deletes every relationship from and
+        to the entity, and the thoughts about conversations that it took part in.
+
+        A deleted fact cannot be learned again. Goals and registered names stay, because the program set them;
+        trust stays too, because it serves safety and holds only numbers and ids. See `FactStore.forget`.
+        """
+        return await self._facts.forget(entity_id, query, id=id)
+
+    def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
+        return self._wait(self.aforget(entity_id, query, id=id))
+
+    # Output
+
+    async def aexport(self, entity_id: str) -> dict[str, Any]:
+        """All records about an entity as JSON.
+
+        These are its facts, statuses and opinions of every state, trust and tombstones, relationships in both
+        directions, its goals, the thoughts that name it or come from conversations that it took part in, and
+        its registration.
+        """
+        kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
+        registered = [
+            e for e in await Entities(self.store, agent_id=self.agent_id).all() if e.id == entity_id
+        ]
+        names = (entity_id, *(name for entity in registered for name in entity.names))
+        goals = readable(Goal, await self._everywhere("goals"))
+        thoughts = readable(Thought, await self._everywhere("thoughts"))
+        return {
+            "entity_id": entity_id,
+            "agent_id": self.agent_id,
+            "exported_at": self.clock().astimezone(UTC).isoformat(),
+            **kinds,
+            "relationships": [each.to_value() for each in await self.arelationships(entity_id)],
+            "goals": [goal.to_value() for goal in goals if goal.entity_id == entity_id],
+            "thoughts": [
+                thought.to_value()
+                for thought in sorted(thoughts, key=lambda thought: thought.at)
+                if entity_id in thought.entity_ids or _mentions(thought.text, names)
+            ],
+            "entities": [entity.to_value() for entity in registered],
+        }
+
+    def export(self, entity_id: str) -> dict[str, Any]:
+        return self._wait(self.aexport(entity_id))
+
+    async def atable(self, entity_id: str) -> Table:
+        """A table of the active and disputed facts about an entity: claim, type, confidence, mentions,
+        last mention, source messages. Disputed claims are marked as conflicting."""
+        known = [fact for fact in await self.afacts(entity_id, None) if fact.state in ("active", "disputed")]
+        table = Table(title=Text(f"known about {visible(entity_id)}"))
+        for heading in ("claim", "type", "confidence", "mentions", "last heard", "sources"):
+            table.add_column(heading, justify="right" if heading in ("confidence", "mentions") else "left")
+        for fact in known:
+            claim = visible(fact.claim) + (" (conflicting)" if fact.state == "disputed" else "")
+            sources = visible(", ".join(fact.source_message_ids))
+            cells = (
+                claim,
+                fact.type,
+                f"{fact.confidence:.2f}",
+                str(fact.mention_count),
+                fact.last_seen_at.date().isoformat(),
+                sources,
+            )
+            # As `Text`: rich would read brackets in a claim as markup.
+            table.add_row(*(Text(cell) for cell in cells))
+        return table
+
+    def table(self, entity_id: str) -> Table:
+        return self._wait(self.atable(entity_id))
+
+    # Internals
+
+    @property
+    def _facts(self) -> FactStore:
+        return FactStore(self.store, agent_id=self.agent_id, clock=self.clock, rules=self.rules)
+
+    async def _values(self, kind: str, scope: str) -> list[Value]:
+        return [entry.value for entry in await self.store.alist(namespace(self.agent_id, kind, scope))]
+
+    async def _everywhere(self, kind: str) -> list[Value]:
+        """The records of a kind in all rooms."""
+        places = await self.store.aspaces(self.agent_id, kind)
+        return [entry.value for place in places for entry in await self.store.alist(place)]
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if LOOP.is_here or self._is_home():
+            coroutine.close()
+            raise StoreLoopError(
+                "a sync method of Memory was called on the event loop that it has to wait for. "
+                "Await its twin, such as afacts."
+            )
+        return LOOP.submit(coroutine).result()
+
+    def _is_home(self) -> bool:
+        """True if the caller runs on the loop that an async store belongs to."""
+        try:
+            return getattr(self.store.store, "_loop", None) is asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+
+
+def _mentions(text: str, names: Sequence[str]) -> bool:
+    """True if a text contains one of the names as whole words, in any case."""
+    found = "|".join(re.escape(name) for name in names if name.strip())
+    return bool(found) and re.search(rf"(?<!\w)(?:{found})(?!\w)", text, re.IGNORECASE) is not None

@@ -1,0 +1,278 @@
+"""The records in a store: dataclasses in the program, JSON in the store; times are aware UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+ClaimType = Literal["fact", "status", "opinion"]
+FactState = Literal["active", "superseded", "disputed", "retracted", "expired"]
+Provenance = Literal["self_reported", "third_party", "inferred"]
+Visibility = Literal["room", "entity", "agent"]
+Sensitivity = Literal["public", "personal", "sensitive"]
+GoalStatus = Literal["IN_PROGRESS", "DONE", "FAILED"]
+
+SCHEMA_VERSION = 1
+
+R = TypeVar("R", bound="Record")
+
+
+class Record:
+    """Base of everything that a store keeps. `to_value` returns plain JSON; `from_value` reads it.
+
+    `from_value` ignores unknown keys, so that an older process can read the records of a newer one. It raises
+    `ValueError` for a value that is not a record of this class.
+    """
+
+    _times: tuple[str, ...] = ()
+    _tuples: tuple[str, ...] = ()
+
+    def to_value(self) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for part in fields(cast(Any, self)):
+            value[part.name] = _plain(getattr(self, part.name))
+        return value
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Self:
+        known = {part.name for part in fields(cast(Any, cls))}
+        try:
+            given = {key: found for key, found in value.items() if key in known}
+            for name in cls._times:
+                if given.get(name) is not None:
+                    given[name] = time_of(given[name])
+            for name in cls._tuples:
+                if name in given:
+                    given[name] = tuple(given[name])
+            for name, (types, members) in _types_of(cast(Any, cls)).items():
+                if name in given and not _is(given[name], types, members):
+                    raise TypeError(f"{name!r} is a {type(given[name]).__name__}")
+            return cls(**given)
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
+
+
+Types = tuple[type, ...]
+
+
+@cache
+def _types_of(kind: type[Record]) -> Mapping[str, tuple[Types, Types]]:
+    """For each field the types of its value, and the types of its members if it is a tuple."""
+    return {name: _types(hint) for name, hint in get_type_hints(kind).items() if not name.startswith("_")}
+
+
+def _types(hint: Any) -> tuple[Types, Types]:
+    origin: Any = get_origin(hint)
+    parts: tuple[Any, ...] = get_args(hint)
+    if origin is Literal:
+        # All literals here are texts. Their values are not checked: a newer process may have more of them.
+        return (str,), ()
+    if origin in (Union, UnionType):
+        found = [_types(part) for part in parts]
+        return sum((types for types, _ in found), ()), sum((members for _, members in found), ())
+    if origin is tuple:
+        return (tuple,), _types(parts[0])[0]
+    return ((float, int) if hint is float else (origin or hint,)), ()
+
+
+def _is(value: Any, types: Types, members: Types) -> bool:
+    if isinstance(value, bool):  # isinstance counts bool as int
+        return bool in types
+    parts: Any = value
+    if not isinstance(value, types):
+        return False
+    return type(value) is not tuple or not members or all(isinstance(part, members) for part in parts)
+
+
+def _plain(found: Any) -> Any:
+    parts: Any = found
+    if isinstance(found, Record):
+        return found.to_value()
+    if isinstance(found, datetime):
+        return found.astimezone(UTC).isoformat()
+    if isinstance(found, tuple):
+        return [_plain(part) for part in parts]
+    return dict(parts) if isinstance(found, Mapping) else parts
+
+
+def readable(kind: type[R], values: Iterable[Mapping[str, Any]]) -> list[R]:
+    """The records of that class in a store's values, in order; values that cannot be read are left out."""
+    found: list[R] = []
+    for value in values:
+        try:
+            found.append(kind.from_value(value))
+        except ValueError:
+            continue
+    return found
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def time_of(text: str | datetime) -> datetime:
+    """An aware UTC time from ISO 8601. A time without a zone is read as UTC. Raises `ValueError`."""
+    when = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact(Record):
+    """One claim about `subject`, an entity's id, and the evidence for it.
+
+    `type` is `fact` (stays true), `status` (true for now) or `opinion`. `confidence` is 0 to 0.99. `speaker`
+    is the entity that said it first, `speakers` are all that said it. `room_ids` and `source_message_ids`
+    list the places, oldest first. `valid_from` and `valid_to` bound the time when it held, as far as known; a
+    status is not believed after `expires_at`. `counted` are the turns whose mentions were counted last, so
+    that none is counted twice.
+    """
+
+    _times = ("first_seen_at", "last_seen_at", "valid_from", "valid_to", "expires_at")
+    _tuples = ("source_message_ids", "room_ids", "contradicts", "derived_from", "speakers", "counted")
+
+    id: str
+    claim: str
+    type: ClaimType
+    subject: str
+    agent_id: str
+    provenance: Provenance
+    speaker: str
+    confidence: float
+    first_seen_at: datetime
+    last_seen_at: datetime
+    mention_count: int = 1
+    source_message_ids: tuple[str, ...] = ()
+    room_ids: tuple[str, ...] = ()
+    slot: str | None = None
+    value: str | None = None
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    state: FactState = "active"
+    supersedes: str | None = None
+    superseded_by: str | None = None
+    refines: str | None = None
+    contradicts: tuple[str, ...] = ()
+    derived_from: tuple[str, ...] = ()
+    sensitivity: Sensitivity = "personal"
+    visibility: Visibility = "entity"
+    expires_at: datetime | None = None
+    needs_embedding: bool = False
+    origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    speakers: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    def expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relationship(Record):
+    """The relationship of `source` to `target`, in one direction.
+
+    `metadata["interactions"]` counts the reflections that saw it, from 1; `counted` are the turns that were
+    counted last, so that none is counted twice.
+
+    The whole record is for a program; `told_in` returns the part that a prompt in a room may use. `tag_rooms`
+    has for each tag the rooms in which it was seen; `confined_tags` were seen in private rooms only, or are
+    sensitive. `private_interactions` counts for each private room how many of the `interactions` happened
+    there.
+    """
+
+    _times = ("first_seen_at", "last_seen_at")
+    _tuples = ("tags", "room_ids", "counted", "confined_tags")
+
+    source: str
+    target: str
+    tags: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    first_seen_at: datetime
+    last_seen_at: datetime
+    room_ids: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    tag_rooms: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    confined_tags: tuple[str, ...] = ()
+    private_interactions: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def interactions(self) -> int:
+        return int(self.metadata.get("interactions", 0))
+
+    def told_in(self, room_id: str, *, only_there: bool = False) -> Self | None:
+        """The part of the relationship that a prompt in a room may use; None if there is none.
+
+        It keeps the tags that were seen openly or in that room, and counts the interactions of those places;
+        with `only_there` it keeps only the tags of that room. Of the metadata only that count is left; other
+        rooms and times are removed.
+        """
+        elsewhere = sum(count for room, count in self.private_interactions.items() if room != room_id)
+        if elsewhere and elsewhere >= self.interactions:
+            return None
+        if only_there and room_id not in self.room_ids:
+            return None
+
+        def is_told(tag: str) -> bool:
+            seen_there = room_id in self.tag_rooms.get(tag, self.room_ids)
+            return seen_there or not (only_there or tag in self.confined_tags)
+
+        return replace(
+            self,
+            tags=tuple(filter(is_told, self.tags)),
+            metadata={"interactions": self.interactions - elsewhere},
+            room_ids=(room_id,) if room_id in self.room_ids else (),
+            counted=(),
+            tag_rooms={},
+            confined_tags=(),
+            private_interactions={},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective(Record):
+    """One step of a goal."""
+
+    description: str
+    completed: bool = False
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal(Record):
+    """An aim of a room, for an entity."""
+
+    id: str
+    room_id: str
+    entity_id: str
+    name: str
+    status: GoalStatus = "IN_PROGRESS"
+    objectives: tuple[Objective, ...] = ()
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Self:
+        try:
+            objectives = tuple(Objective.from_value(found) for found in value.get("objectives", ()))
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"no Goal in the store's value: {error}") from None
+        return super(Goal, cls).from_value({**value, "objectives": objectives})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought(Record):
+    """The agent's reflection on a stretch of conversation in a room.
+
+    `entity_ids` are the participants of that stretch, `source_message_ids` its messages.
+    """
+
+    _times = ("at",)
+    _tuples = ("source_message_ids", "entity_ids")
+
+    id: str
+    text: str
+    room_id: str
+    at: datetime
+    source_message_ids: tuple[str, ...] = ()
+    entity_ids: tuple[str, ...] = ()

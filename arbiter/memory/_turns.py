@@ -1,0 +1,274 @@
+"""From a node run to an `EvalContext`: its messages, participants, room and user."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, overload
+
+from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Command
+
+from arbiter._values.states import ROOT, as_state, freeze
+from arbiter.memory._conversation import SPEAKER, counts, list_of
+
+
+@contextmanager
+def ambient(config: RunnableConfig | None) -> Generator[None]:
+    """Let `get_config()`, `get_store()` and similar functions find those of the node inside the `with`
+    block."""
+    token = var_child_runnable_config.set(config)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def runtime_of(config: RunnableConfig | None) -> Runtime[Any] | None:
+    """LangGraph's runtime of the node; None outside of a graph."""
+    if config is None:
+        return None
+    with ambient(config):
+        try:
+            return get_runtime()
+        except (KeyError, RuntimeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Thread, user and checkpoint of a turn. `entity_id` is the user's; None if the program has not named
+    one."""
+
+    thread_id: str | None
+    entity_id: str | None
+    checkpoint_id: str | None
+
+
+def place_of(config: RunnableConfig | None, runtime: Runtime[Any] | None) -> Place:
+    """Thread and user of a call of the graph; empty ids count as absent.
+
+    The user is `context.user_id`, else `configurable["user_id"]`, else the user that LangGraph Platform has
+    authenticated.
+    """
+    conf: Mapping[str, Any] = (config or {}).get("configurable") or {}
+    context: Any = None if runtime is None else runtime.context
+    said: Any = getattr(context, "user_id", None)
+    if said is None:
+        said = as_state(context).get("user_id")
+    info = None if runtime is None else runtime.execution_info
+    users = (_id(said), _id(conf.get("user_id")), _id(conf.get("langgraph_auth_user_id")))
+    return Place(
+        thread_id=_id(conf.get("thread_id")),
+        entity_id=next((user for user in users if user is not None), None),
+        checkpoint_id=None if info is None else info.checkpoint_id,
+    )
+
+
+def _id(value: Any) -> str | None:
+    text = "" if value is None else str(value)
+    return text if text.strip() else None
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def written(output: Any, key: str) -> list[Any]:
+    """The messages that a node run returned: in an update, a `Command`, a list of those, a model, or as
+    bare messages."""
+    if isinstance(output, BaseMessage):
+        return [output]
+    parts: Any = output
+    if isinstance(output, list | tuple) and parts:
+        if all(isinstance(part, BaseMessage) for part in parts):
+            return [*parts]
+        if any(isinstance(part, Command | Mapping) for part in parts):
+            return [message for part in parts for message in written(part, key)]
+    if isinstance(output, Command):
+        update: Any = parts.update
+        return _in_pairs(update, key) if isinstance(update, list | tuple) else written(update, key)
+    return list_of(as_state(parts), key)
+
+
+def given(state: Mapping[str, Any], key: str) -> list[Any]:
+    """The messages of a node's input.
+
+    A read-only list is read without its own iterator, which would copy a whole long conversation in each
+    turn.
+    """
+    found: Any = state.get(key if key in state else ROOT)
+    if isinstance(found, list):
+        return [*list[Any].__iter__(found)]  # pyright: ignore[reportUnknownArgumentType]
+    return list_of({key: found}, key)
+
+
+def _in_pairs(update: Any, key: str) -> list[Any]:
+    """Like `written`, for an update that may be a list of (key, value) pairs."""
+    try:
+        pairs = [(name, value) for name, value in update]
+    except (TypeError, ValueError):
+        return written(update, key)
+    if not all(isinstance(name, str) for name, _ in pairs):
+        return written(update, key)
+    return [message for name, value in pairs if name == key for message in list_of({key: value}, key)]
+
+
+def name_messages(messages: Iterable[Any]) -> None:
+    """Set the missing ids of messages that a node run returned, before LangGraph would.
+
+    Records refer to messages by id, so the id must be the one that the thread keeps.
+    """
+    for message in messages:
+        if isinstance(message, BaseMessage) and not message.id:
+            message.id = str(uuid.uuid4())
+
+
+class MessageIds:
+    """The ids of the messages of a turn, across several lists of them.
+
+    A message without an id gets one made of `scope`, its speaker, its content and the number of equal
+    messages before it, so a history that a client sends again has the same ids. If the thread is not `kept`,
+    random ids are replaced in the same way, because LangGraph creates new ones in each run.
+    """
+
+    def __init__(self, scope: str, *, kept: bool) -> None:
+        self.scope = scope
+        self.kept = kept
+        self._equals = Counter[str]()
+        self._given: dict[str, str] = {}
+
+    def of(self, message: BaseMessage) -> str | None:
+        id = message.id
+        if id and (self.kept or not _is_random(id)):
+            return id
+        if isinstance(message, RemoveMessage):
+            return self._given.get(id or "", id)
+        if id and id in self._given:
+            return self._given[id]
+        said = json.dumps(
+            [self.scope, message.type, speaker_said(message), message.name, repr(message.content)]
+        )
+        made = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{said}#{self._equals[said]}"))
+        self._equals[said] += 1
+        if id:
+            self._given[id] = made
+        return made
+
+
+def _is_random(id: str) -> bool:
+    try:
+        return uuid.UUID(id).version == 4
+    except ValueError:
+        return False
+
+
+def as_messages(found: Sequence[Any], ids: MessageIds) -> list[BaseMessage]:
+    """The messages in any form that LangChain accepts, each with an id; other values are left out."""
+    messages: list[BaseMessage] = []
+    for part in found:
+        if isinstance(part, BaseMessage):
+            message = part
+        else:
+            try:
+                [message] = convert_to_messages([part])
+            except (ValueError, TypeError, NotImplementedError):
+                continue
+        id = ids.of(message)
+        messages.append(message if id == message.id else message.model_copy(update={"id": id}))
+    return messages
+
+
+def latest(value: Mapping[str, Any], key: str, length: int) -> list[BaseMessage]:
+    """The end of a state's messages: from the last `length` messages with text on, and further back to the
+    newest human message if needed.
+
+    Earlier messages are not touched, because a read-only state copies each message that is read.
+    """
+    found: Any = value.get(key)
+    parts: Any = found
+    if not isinstance(found, list | tuple):
+        parts = list_of(value, key)
+    last: list[BaseMessage] = []
+    counted, asked = 0, False
+    for number, part in enumerate(reversed(parts)):
+        if counted >= length and asked:
+            break
+        for message in as_messages([part], MessageIds(f"<{number}", kept=True)):
+            last.append(message)
+            counted += counts(message)
+            asked = asked or isinstance(message, HumanMessage)
+    return last[::-1]
+
+
+def merged(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The list after the node, as LangGraph's `add_messages` builds it: a message with a known id replaces
+    the old one."""
+    if any(isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES for m in after):
+        last = max(
+            n for n, m in enumerate(after) if isinstance(m, RemoveMessage) and m.id == REMOVE_ALL_MESSAGES
+        )
+        before, after = (), after[last + 1 :]
+    by_id: dict[str | None, BaseMessage] = {message.id: message for message in before}
+    for message in after:
+        if isinstance(message, RemoveMessage):
+            by_id.pop(message.id, None)
+        else:
+            by_id[message.id] = message
+    return list(by_id.values())
+
+
+class Shown(Sequence[BaseMessage]):
+    """Messages as handlers see them: copies, each made at its first access and kept."""
+
+    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+        self._messages = messages
+        self._copies: dict[int, BaseMessage] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> BaseMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BaseMessage]: ...
+    def __getitem__(self, index: int | slice) -> BaseMessage | Sequence[BaseMessage]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        if (copy := self._copies.get(at)) is None:
+            copy = self._copies.setdefault(at, freeze(self._messages[at]))
+        return copy
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def the(self, message: BaseMessage | None) -> BaseMessage | None:
+        """The copy of that message, matched by identity; None if it is not in the list."""
+        for at in range(len(self) - 1, -1, -1):
+            if self._messages[at] is message:
+                return self[at]
+        return None
+
+
+def newest_human(messages: Sequence[BaseMessage]) -> BaseMessage | None:
+    return next((message for message in reversed(messages) if isinstance(message, HumanMessage)), None)
+
+
+def speaker_said(message: BaseMessage | None) -> str | None:
+    """The entity that a message claims to be from; None without such a claim."""
+    said = None if message is None else message.additional_kwargs.get(SPEAKER)
+    return said if isinstance(said, str) and said.strip() else None
+
+
+def state_of(turn_input: Any, turn_output: Any, key: str, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+    """Input merged with output, plus the merged messages. No reducers are applied to other keys."""
+    state = {**as_state(turn_input), **as_state(turn_output)}
+    state.pop(ROOT, None)
+    if messages:
+        state[key] = list(messages)
+    return state

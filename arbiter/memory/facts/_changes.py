@@ -1,0 +1,143 @@
+"""Pure functions that change a fact: a mention, a replacement, a contradiction, a deletion. Applying one
+twice changes nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from arbiter.memory._records import Fact, Visibility
+from arbiter.memory.facts._confidence import after_contradiction, after_mention
+from arbiter.memory.facts._rules import VISIBILITIES, FactRules
+
+CLOSED = ("superseded", "retracted")
+"""States of closed records. A closed claim that is said again gets a new record."""
+_MOST_SOURCES = 500
+_MOST_TURNS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """A statement in a turn: its messages, speaker and room, the end of the turn, and the visibility of
+    the statement."""
+
+    sources: tuple[str, ...]
+    speaker: str
+    room_id: str
+    at: datetime
+    turn: str
+    visibility: Visibility
+
+
+def mentioned(fact: Fact, mention: Mention, rules: FactRules, *, literally: bool = True) -> tuple[Fact, bool]:
+    """The fact after a mention, and True if the mention was independent: from a new source, in a turn not yet
+    counted.
+
+    A mention without a new source returns the same object. Counting does not depend on order, so a mention of
+    an earlier turn counts too. A mention in other words, not `literally` these, never widens the fact's
+    visibility, because its own words were not said there.
+    """
+    fresh = [id for id in mention.sources if id not in fact.source_message_ids]
+    if not fresh:
+        return fact, False
+    told = literally or not opens(fact, mention)
+    seen = replace(
+        fact,
+        source_message_ids=(*fact.source_message_ids, *fresh)[-_MOST_SOURCES:],
+        room_ids=_with(fact.room_ids, [mention.room_id]) if told else fact.room_ids,
+    )
+    if mention.turn in fact.counted:
+        return seen, False
+    last = max(fact.last_seen_at, mention.at)
+    return replace(
+        seen,
+        confidence=after_mention(fact.confidence, same_speaker=mention.speaker in fact.speakers),
+        mention_count=fact.mention_count + 1,
+        speakers=_with(fact.speakers, [mention.speaker]),
+        counted=(*fact.counted, mention.turn)[-_MOST_TURNS:],
+        last_seen_at=last,
+        expires_at=expiry(fact.type, last, rules),
+        state="active" if fact.state == "expired" else fact.state,
+        visibility=_wider(fact, mention.visibility) if told else fact.visibility,
+    ), True
+
+
+def opens(fact: Fact, mention: Mention) -> bool:
+    """True if the mention has a wider audience than the fact."""
+    if fact.visibility == "room" and mention.room_id not in fact.room_ids:
+        return True
+    return VISIBILITIES.index(mention.visibility) > VISIBILITIES.index(fact.visibility)
+
+
+def expiry(type: str, last_seen_at: datetime, rules: FactRules) -> datetime | None:
+    return last_seen_at + rules.status_ttl if type == "status" else None
+
+
+def superseded(fact: Fact, by: str, *, at: datetime) -> Fact:
+    if fact.state in CLOSED:
+        return fact
+    return replace(fact, state="superseded", superseded_by=by, valid_to=at)
+
+
+def disputed(fact: Fact, by: str) -> Fact:
+    if fact.state in CLOSED or by in fact.contradicts:
+        return fact
+    return replace(
+        fact,
+        state="disputed",
+        contradicts=(*fact.contradicts, by),
+        confidence=after_contradiction(fact.confidence),
+    )
+
+
+def settled(fact: Fact) -> Fact:
+    """The winning side of a dispute, active again. Its links stay as history."""
+    return replace(fact, state="active") if fact.state == "disputed" else fact
+
+
+def retracted(fact: Fact, *, at: datetime) -> Fact:
+    return fact if fact.state in CLOSED else replace(fact, state="retracted", valid_to=at)
+
+
+def put_away(fact: Fact) -> Fact:
+    return replace(fact, state="expired") if fact.state == "active" else fact
+
+
+def unlinked(fact: Fact, gone: Collection[str]) -> Fact:
+    """The fact without links to deleted ones. A dispute with no other side left ends."""
+    contradicts = tuple(id for id in fact.contradicts if id not in gone)
+    lonely = fact.state == "disputed" and fact.contradicts and not contradicts
+    changed = replace(
+        fact,
+        contradicts=contradicts,
+        derived_from=tuple(id for id in fact.derived_from if id not in gone),
+        supersedes=None if fact.supersedes in gone else fact.supersedes,
+        superseded_by=None if fact.superseded_by in gone else fact.superseded_by,
+        refines=None if fact.refines in gone else fact.refines,
+        state="active" if lonely else fact.state,
+    )
+    return fact if changed == fact else changed
+
+
+def read(value: Mapping[str, Any] | None) -> Fact | None:
+    """The fact in a store's value; None if there is none, or if it cannot be read."""
+    if value is None:
+        return None
+    try:
+        return Fact.from_value(value)
+    except ValueError:
+        return None
+
+
+def _with(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*known, *more)))
+
+
+def _wider(fact: Fact, visibility: Visibility) -> Visibility:
+    """The wider visibility of the two: a claim said in confidence and now openly is open. Sensitive facts
+    keep theirs."""
+    if fact.sensitivity == "sensitive":
+        return fact.visibility
+    return VISIBILITIES[max(map(VISIBILITIES.index, (fact.visibility, visibility)))]

@@ -1,0 +1,235 @@
+"""`FactStore`: all facts of one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from arbiter.errors import ParameterError
+from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory._context import EvalContext
+from arbiter.memory._records import Fact
+from arbiter.memory.facts._boundaries import Forget, said_by
+from arbiter.memory.facts._changes import read
+from arbiter.memory.facts._forgetting import KINDS, Forgetting, Wanted
+from arbiter.memory.facts._ingest import Ingestion
+from arbiter.memory.facts._retention import keep_within
+from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts._wishes import Wishes
+from arbiter.memory.stores import Entry, MemoryStore, namespace
+from arbiter.models import ChatModel
+
+BELIEVED = ("facts", "status")
+"""All kinds except opinions."""
+_OPEN = ("active", "disputed")
+
+
+class FactStore:
+    """All facts of one agent. `rules` decide what is remembered and for how long."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        agent_id: str,
+        clock: Callable[[], datetime],
+        rules: FactRules | None = None,
+    ) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.clock = clock
+        given: Any = FactRules() if rules is None else rules
+        if not isinstance(given, FactRules):
+            raise ParameterError("FactStore", "rules", f"expected FactRules, got {rules!r:.80}.")
+        self.rules = given
+
+    async def ingest(
+        self, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str, model: ChatModel | None = None
+    ) -> Ingested:
+        """Store claims, in order; see docs/memory.md. Their effects on known facts are appended to
+        `ctx.events`.
+
+        Ingesting the same claims of a turn again changes nothing, even from another evaluator. `model`
+        compares new claims with known ones; the default is the cycle's.
+        """
+        ingestion = Ingestion(self.store, self.rules, ctx, evaluator, model)
+        ingested = await ingestion.run(claims)
+        for entity_id in sorted(ingestion.scopes):
+            await keep_within(
+                self.store, self.rules, agent_id=self.agent_id, entity_id=entity_id, now=self.clock()
+            )
+        return ingested
+
+    async def facts(
+        self,
+        entity_id: str,
+        *,
+        state: str | None = "active",
+        kinds: Sequence[str] = BELIEVED,
+        limit: int | None = None,
+    ) -> list[Fact]:
+        """The facts about an entity, newest first, without expired statuses; `state=None` returns those of
+        every state.
+
+        With `limit` the newest ones, as far as the store knows when each was written.
+        """
+        found: list[Fact] = []
+        for kind in kinds:
+            # Read a little more than the limit: some may have expired, and stores sort by the time of writing.
+            ample = None if limit is None else 2 * limit + 8
+            entries = await self._listed(entity_id, kind, state, ample)
+            known = self._believed(entries)
+            if limit is not None and len(known) < limit and len(entries) == ample:
+                known = self._believed(await self._listed(entity_id, kind, state, None))
+            found += known
+        found.sort(key=lambda fact: fact.last_seen_at, reverse=True)
+        return found if limit is None else found[: max(limit, 0)]
+
+    async def relevant(
+        self, entity_ids: Iterable[str], query: str, *, room_id: str, limit: int
+    ) -> list[Fact]:
+        """The active and disputed facts about these entities that may be used in that room.
+
+        For each entity and kind, first those similar to `query`, at most `limit`, then as many of the newest.
+        """
+        found: dict[str, Fact] = {}
+        for entity_id in entity_ids:
+            for kind in BELIEVED:
+                hits = await self.store.asearch(namespace(self.agent_id, kind, entity_id), query, limit=limit)
+                for fact in self._believed([*hits.entries, *hits.by_words]):
+                    found.setdefault(fact.id, fact)
+            for state in ("active", "disputed"):
+                for fact in await self.facts(entity_id, state=state, limit=limit):
+                    found.setdefault(fact.id, fact)
+        return [
+            fact
+            for fact in found.values()
+            if fact.state in ("active", "disputed")
+            and (fact.visibility != "room" or room_id in fact.room_ids)
+        ]
+
+    async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
+        """Permanently delete facts about an entity: those that contain `query` in any case, the one with that
+        id, or all.
+
+        Vectors, derived facts, and mentions in thoughts, tags and metadata of relationships go too; deleting
+        all facts deletes all relationships. A deleted claim cannot be learned again in the same words.
+        Returns how many facts were deleted. Raises `ParameterError` for a blank query, and for a query
+        together with an id.
+        """
+        if query is not None and id is not None:
+            raise ParameterError("forget", "id", "expected a query or an id, got both. Call it twice.")
+        if query is not None and not query.strip():
+            raise ParameterError(
+                "forget", "query", f"expected a text, got {query!r:.80}. Leave it out for all."
+            )
+        if id is not None:
+            wanted = Wanted(fact=lambda fact: fact.id == id, thought=lambda thought: False)
+        elif query is not None:
+            part = query.strip().casefold()
+            wanted = Wanted(
+                fact=lambda fact: any(
+                    part in (text or "").casefold()
+                    for text in (
+                        fact.claim,
+                        fact.value,
+                        fact.slot,
+                        fact.subject if fact.subject != entity_id else "",
+                    )
+                ),
+                thought=lambda thought: part in thought.text.casefold(),
+                text=lambda text: part in text.casefold(),
+                words=said_by(query),
+            )
+        else:
+            wanted = Wanted(
+                fact=lambda fact: True,
+                thought=lambda thought: entity_id in thought.entity_ids,
+                everything=True,
+            )
+        return await self._forgetting(entity_id).forget(wanted)
+
+    async def forget_as_asked(
+        self, entity_id: str, asked: Forget, *, said_before: str | None, room_id: str, at: datetime
+    ) -> int:
+        """Delete the facts that an entity asked to forget: about itself, and those about others that it alone
+        has said.
+
+        `said_before` is the id of its previous message. Returns how many facts were deleted.
+        """
+        if not asked.last:
+            await Wishes(self.store, agent_id=self.agent_id, entity_id=entity_id).note(
+                asked.words, room_id=room_id, at=at
+            )
+        forgotten = await self._forget_as_asked(entity_id, asked, said_before)
+        if asked.everything:
+            return forgotten
+
+        def told(fact: Fact) -> bool:
+            if asked.last:
+                return said_before is not None and fact.source_message_ids == (said_before,)
+            return asked.means(fact.claim)
+
+        # Facts about another participant are stored with that participant.
+        others = [fact.subject for fact in await self._said_of_others(entity_id) if told(fact)]
+        for other in dict.fromkeys(others):
+            wanted = Wanted(fact=told, thought=lambda thought: False)
+            forgotten += await self._forgetting(other, speaker=entity_id).forget(wanted)
+        return forgotten
+
+    async def _said_of_others(self, speaker: str) -> list[Fact]:
+        spaces = [ns for kind in KINDS for ns in await self.store.aspaces(self.agent_id, kind)]
+        found = [
+            read(entry.value)
+            for ns in spaces
+            for entry in await self.store.alist(ns, filter={"speaker": speaker})
+        ]
+        return [fact for fact in found if fact is not None and fact.subject != speaker]
+
+    async def _forget_as_asked(self, entity_id: str, asked: Forget, said_before: str | None) -> int:
+        if asked.last:
+            wanted = Wanted(
+                fact=lambda fact: fact.source_message_ids == (said_before,),
+                thought=lambda thought: said_before in thought.source_message_ids,
+            )
+            return await self._forgetting(entity_id).forget(wanted) if said_before else 0
+        known = await self.facts(entity_id, state=None, kinds=KINDS)
+        # Matching by names is a guess, used only if no fact matches by words.
+        loosely = not any(asked.means(fact.claim) for fact in known)
+        wanted = Wanted(
+            fact=lambda fact: asked.means(fact.claim, loosely=loosely),
+            thought=lambda thought: asked.means(thought.text),
+            text=asked.means,
+            words=asked.words,
+            everything=asked.everything,
+        )
+        return await self._forgetting(entity_id).forget(wanted)
+
+    async def reindex(self, entity_ids: Iterable[str]) -> int:
+        """Retry embedding the facts that could not be embedded. Returns how many were."""
+        spaces = [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in KINDS]
+        return sum([await self.store.areindex(ns) for ns in spaces])
+
+    def _forgetting(self, entity_id: str, *, speaker: str | None = None) -> Forgetting:
+        now = self.clock()
+        return Forgetting(self.store, agent_id=self.agent_id, entity_id=entity_id, now=now, speaker=speaker)
+
+    async def _listed(self, entity_id: str, kind: str, state: str | None, limit: int | None) -> list[Entry]:
+        wanted = None if state is None else {"state": state}
+        return await self.store.alist(namespace(self.agent_id, kind, entity_id), filter=wanted, limit=limit)
+
+    def _believed(self, entries: Iterable[Entry]) -> list[Fact]:
+        now = self.clock()
+        found = (read(entry.value) for entry in entries)
+        return [
+            fact for fact in found if fact is not None and not (fact.state in _OPEN and fact.expired(now))
+        ]
+
+
+def facts_of(ctx: EvalContext) -> FactStore:
+    """The facts of this turn's agent. Raises `NotAvailableError` without a store."""
+    return FactStore(ctx.needed_store(), agent_id=ctx.agent_id, clock=ctx.clock, rules=ctx.fact_rules)
+
+
+EvalContext.open_facts = facts_of

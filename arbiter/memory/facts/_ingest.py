@@ -1,0 +1,213 @@
+"""Compares each claim with the known facts, and writes the result. All evaluators share this path.
+
+admitted ─▶ exact ─known─▶ one mention more
+              │ new
+              ▼
+          candidates ─▶ adjudication ─▶ known facts superseded, disputed, refined, ended ─▶ the record itself
+
+Known facts change before the new record is written. Both writes are idempotent and keyed by the claim, so a
+crash between them is repaired when the same claim comes again. See docs/memory.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+
+from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory._context import EvalContext
+from arbiter.memory._records import Fact
+from arbiter.memory.facts._adjudication import Pair, Relation, Statement, adjudicate
+from arbiter.memory.facts._changes import CLOSED, expiry, opens
+from arbiter.memory.facts._confidence import prior
+from arbiter.memory.facts._intake import Candidate, Intake
+from arbiter.memory.facts._knowledge import Knowledge, Known
+from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts._writing import Writer
+from arbiter.memory.stores import MemoryStore
+from arbiter.memory.stores._words import overlap, words_of
+from arbiter.models import ChatModel
+
+_IN_BATCH = 0.75
+"""Claims of one batch are compared with each other too, from this overlap of words on."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Judged:
+    candidate: Candidate
+    against: list[tuple[Known, Relation]] = field(default_factory=list[tuple[Known, Relation]])
+
+
+class Ingestion:
+    """The claims of one turn and one evaluator on their way into the store. `scopes` are the entities with
+    new records."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        rules: FactRules,
+        ctx: EvalContext,
+        evaluator: str,
+        model: ChatModel | None = None,
+    ) -> None:
+        self.rules = rules
+        self.ctx = ctx
+        self.evaluator = evaluator
+        self.model = model
+        self.knowledge = Knowledge(store, rules, ctx.agent_id)
+        self.writer = Writer(store, rules, ctx, self.knowledge)
+        self.scopes = self.writer.scopes
+
+    async def run(self, claims: Sequence[Claim]) -> Ingested:
+        intake = Intake(self.ctx, self.rules)
+        fresh: list[Candidate] = []
+        await self._look_when_it_was_said()
+        for candidate in intake.admitted(claims):
+            if await self.knowledge.is_forgotten(candidate):
+                intake.dropped_private += 1
+                continue
+            generation, known = await self.knowledge.exact(candidate)
+            known = known or await self.knowledge.named(candidate)
+            repeats = known is None and candidate.claim.already_known
+            if known is not None and _may_count(known, candidate):
+                await self.writer.mention(known, candidate)
+            elif not repeats:
+                fresh.append(self.knowledge.of_generation(candidate, generation))
+        for judged in await self._judged(fresh):
+            await self._take_in(judged)
+        writer = self.writer
+        return Ingested(
+            inserted=writer.inserted,
+            reinforced=writer.reinforced,
+            superseded=writer.superseded,
+            refined=writer.refined,
+            conflicts=tuple(dict.fromkeys(writer.conflicts)),
+            dropped_private=intake.dropped_private,
+            dropped_invalid=intake.dropped_invalid,
+            fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
+        )
+
+    async def _look_when_it_was_said(self) -> None:
+        cursors = self.ctx.cursors(self.evaluator)
+        unread = [m.id for m in await cursors.unprocessed(self.ctx.messages) if isinstance(m, HumanMessage)]
+        self.knowledge.read_until = (await cursors.read()).turn_ended_at
+        if self.ctx.message is not None and unread == [self.ctx.message.id]:
+            self.knowledge.said_now = self.ctx.message.id
+
+    async def _judged(self, fresh: Sequence[Candidate]) -> list[_Judged]:
+        """Each new claim with its relation to similar records, and to similar earlier claims of the batch."""
+        found = [_Judged(candidate=candidate) for candidate in fresh]
+        asked: list[tuple[_Judged, Known]] = []
+        for place, judged in enumerate(found):
+            for known in await self.knowledge.similar(judged.candidate):
+                decided = self._decided(known.fact, judged.candidate)
+                if decided is not None:
+                    judged.against.append((known, decided))
+                elif known.fact.state not in CLOSED:
+                    asked.append((judged, known))
+            for earlier in fresh[:place]:
+                if _alike(earlier, judged.candidate):
+                    asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))
+        pairs = [
+            Pair(new=_statement(judged.candidate), known=_stated(known.fact), score=known.score)
+            for judged, known in asked
+        ]
+        for (judged, known), relation in zip(
+            asked, await adjudicate(pairs, self.ctx, self.rules, self.model), strict=True
+        ):
+            judged.against.append((known, relation))
+        return found
+
+    def _decided(self, fact: Fact, candidate: Candidate) -> Relation | None:
+        """The relation that an earlier, crashed attempt has already applied; None if there was none."""
+        if fact.superseded_by == candidate.id:
+            return "supersedes"
+        return "contradicts" if candidate.id in fact.contradicts else None
+
+    async def _take_in(self, judged: _Judged) -> None:
+        candidate = judged.candidate
+        if any(
+            known.fact.sensitivity == "sensitive" and relation in ("duplicate", "refines")
+            for known, relation in judged.against
+        ):
+            candidate = candidate.as_sensitive()
+        duplicates = [known for known, relation in judged.against if relation == "duplicate"]
+        # A confidential duplicate in other words stays confidential: an open claim gets a record of its own.
+        same = next((known for known in duplicates if _may_count(known, candidate)), None)
+        if same is not None:
+            await self.writer.mention(same, candidate)
+            return
+        record = self._record(candidate)
+        if candidate.claim.derived_from:
+            premises = [await self.knowledge.find(candidate, id) for id in candidate.claim.derived_from]
+            if not all(known is not None and known.fact.state == "active" for known in premises):
+                return
+            record = replace(
+                record, confidence=prior("inferred", [known.fact.confidence for known in premises if known])
+            )
+        for known, relation in judged.against:
+            record = await self.writer.related(record, known, relation, candidate)
+        await self.writer.insert(record, candidate)
+
+    def _record(self, candidate: Candidate) -> Fact:
+        claim, mention, ctx = candidate.claim, candidate.mention, self.ctx
+        checkpoint: Any = ctx.config.get("configurable", {}).get("checkpoint_id")
+        origin = {"thread_id": ctx.room_id, "node": ctx.node, "evaluator": self.evaluator}
+        return Fact(
+            id=candidate.id,
+            claim=claim.claim.strip(),
+            type="fact" if claim.type == "fact" else "status" if claim.type == "status" else "opinion",
+            subject=candidate.subject,
+            agent_id=ctx.agent_id,
+            provenance=candidate.provenance,
+            speaker=mention.speaker,
+            confidence=prior(candidate.provenance),
+            first_seen_at=mention.at,
+            last_seen_at=mention.at,
+            source_message_ids=mention.sources,
+            room_ids=(mention.room_id,),
+            slot=claim.slot,
+            value=claim.value,
+            valid_from=claim.valid_from,
+            derived_from=claim.derived_from,
+            sensitivity=candidate.sensitivity,
+            visibility=mention.visibility,
+            expires_at=expiry(claim.type, mention.at, self.rules),
+            origin={**origin, **({"checkpoint_id": checkpoint} if isinstance(checkpoint, str) else {})},
+            speakers=(mention.speaker,),
+            counted=(mention.turn,),
+        )
+
+
+def _may_count(known: Known, candidate: Candidate) -> bool:
+    """True if a claim may count as a mention of a known fact: it has the same words, or its audience
+    already knows the fact."""
+    return normal_form(known.fact.claim) == normal_form(candidate.claim.claim) or not opens(
+        known.fact, candidate.mention
+    )
+
+
+def _statement(candidate: Candidate) -> Statement:
+    claim = candidate.claim
+    return Statement(claim=claim.claim, type=claim.type, slot=claim.slot, value=claim.value)
+
+
+def _stated(fact: Fact) -> Statement:
+    return Statement(claim=fact.claim, type=fact.type, slot=fact.slot, value=fact.value)
+
+
+def _alike(one: Candidate, other: Candidate) -> bool:
+    """True if two claims of one batch are worth comparing."""
+    if (
+        one.scope != other.scope
+        or one.subject != other.subject
+        or "opinion" in (one.claim.type, other.claim.type)
+    ):
+        return False
+    if one.claim.slot and one.claim.slot == other.claim.slot:
+        return normal_form(one.claim.value or "") != normal_form(other.claim.value or "")
+    return overlap(words_of(one.claim.claim), words_of(other.claim.claim)) >= _IN_BATCH

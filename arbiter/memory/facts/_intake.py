@@ -1,0 +1,232 @@
+"""Decides which claims may be remembered, about which entity, and on whose word."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from arbiter.memory._claims import Claim
+from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import speaker_of
+from arbiter.memory._entities import resolve
+from arbiter.memory._records import Provenance, Sensitivity
+from arbiter.memory.facts._boundaries import Forget, on_record, requests
+from arbiter.memory.facts._changes import Mention
+from arbiter.memory.facts._normal import fact_id, normal_form, sentences
+from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.facts._rules import FactRules
+
+LONGEST = 2_000
+"""Longest text of a claim in characters."""
+_LONGEST_SUBJECT = 200
+_SENSITIVITIES: dict[str | None, Sensitivity] = {"public": "public", "sensitive": "sensitive"}
+_USER = frozenset({"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i"})
+"""Generic names that models use for the user of the turn."""
+KINDS = {"fact": "facts", "status": "status", "opinion": "opinions"}
+"""The kind of namespace for each type of claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A claim that may be remembered. `scope` is the entity whose namespace it belongs to."""
+
+    claim: Claim
+    id: str
+    scope: str
+    subject: str
+    mention: Mention
+    provenance: Provenance
+    sensitivity: Sensitivity
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.claim.type]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that may hold the same claim: one evaluator's status is another's fact."""
+        return ("opinions",) if self.claim.type == "opinion" else ("facts", "status")
+
+    def as_sensitive(self) -> Candidate:
+        """The same candidate, visible in its room only."""
+        return replace(self, sensitivity="sensitive", mention=replace(self.mention, visibility="room"))
+
+
+class Intake:
+    """The admission of one turn's claims. `dropped_private` and `dropped_invalid` count the rejected ones
+    by reason."""
+
+    def __init__(self, ctx: EvalContext, rules: FactRules) -> None:
+        self.ctx = ctx
+        self.rules = rules
+        self.dropped_private = 0
+        self.dropped_invalid = 0
+
+    def admitted(self, claims: Iterable[Claim]) -> list[Candidate]:
+        """The claims that may be remembered, each once, in order of first appearance."""
+        found: dict[tuple[str, str], Candidate] = {}
+        for claim in claims:
+            candidate = self._candidate(claim)
+            if candidate is None:
+                continue
+            # A repeated claim keeps all sources; it is new if one of the repetitions is.
+            key = (candidate.kinds[0], candidate.id)
+            before = found.get(key)
+            found[key] = candidate if before is None else _joined(before, candidate)
+        return list(found.values())
+
+    def _candidate(self, claim: Claim) -> Candidate | None:
+        if not _is_claim(claim):
+            self.dropped_invalid += 1
+            return None
+        if claim.in_bio or (claim.type == "opinion" and not self.rules.store_opinions):
+            return None
+        if normal_form(claim.claim) in sentences(self.ctx.character.bio):
+            return None
+        if has_secret(claim.claim, subject=claim.subject, slot=claim.slot, value=claim.value):
+            self.dropped_private += 1
+            return None
+        sensitive = claim.sensitivity == "sensitive" or category(claim.claim, claim.slot, claim.value)
+        if sensitive and not self.rules.allow_sensitive:
+            self.dropped_private += 1
+            return None
+        return self._attributed(claim, _SENSITIVITIES["sensitive"] if sensitive else None)
+
+    def _attributed(self, claim: Claim, sensitivity: Sensitivity | None) -> Candidate | None:
+        """The claim with its subject and speaker; None if no credible speaker has said it."""
+        if claim.derived_from:
+            return self._inferred(claim, sensitivity) if self.rules.chaining else None
+        cited = [id for id in claim.source_message_ids if id in self._places]
+        told = [self._on_record[id] for id in cited if id in self._on_record]
+        if cited and not told:
+            self.dropped_private += 1
+            return None
+        if not told and self._newest is not None:
+            told = [self._newest]
+        speakers = [self._speaker(message) for message in told]
+        scope, subject = self._subject(claim, speakers if cited else [])
+        # The agent's claims about others are repetitions or inventions, so they are no evidence.
+        heard = [
+            (str(message.id), speaker)
+            for message, speaker in zip(told, speakers, strict=True)
+            if speaker != self.ctx.agent_id or scope == self.ctx.agent_id
+        ]
+        if not heard:
+            return None
+        sources = tuple(id for id, _ in heard)
+        if self._is_to_be_forgotten(claim, sources if cited else (), {scope, heard[0][1]}):
+            self.dropped_private += 1
+            return None
+        given: Provenance = "self_reported" if heard[0][1] == subject else "third_party"
+        return self._made(claim, scope, subject, given, sensitivity, sources, heard[0][1])
+
+    def _inferred(self, claim: Claim, sensitivity: Sensitivity | None) -> Candidate:
+        scope, subject = self._subject(claim, [])
+        return self._made(claim, scope, subject, "inferred", sensitivity, (), self.ctx.agent_id)
+
+    def _made(
+        self,
+        claim: Claim,
+        scope: str,
+        subject: str,
+        provenance: Provenance,
+        sensitivity: Sensitivity | None,
+        sources: tuple[str, ...],
+        speaker: str,
+    ) -> Candidate:
+        ctx = self.ctx
+        narrow = sensitivity == "sensitive" or ctx.is_private
+        return Candidate(
+            claim=claim,
+            id=fact_id(ctx.agent_id, subject, claim.claim),
+            scope=scope,
+            subject=subject,
+            provenance=provenance,
+            sensitivity=sensitivity or _SENSITIVITIES.get(claim.sensitivity, "personal"),
+            mention=Mention(
+                sources=sources,
+                speaker=speaker,
+                room_id=ctx.room_id,
+                at=ctx.ended_at,
+                turn=ctx.run_key,
+                visibility="room" if narrow else self.rules.visibility,
+            ),
+        )
+
+    def _subject(self, claim: Claim, speakers: Sequence[str]) -> tuple[str, str]:
+        """The entity whose namespace a claim belongs to, and its subject.
+
+        A claim about somebody who takes no part is stored with its speaker.
+        """
+        users = [speaker for speaker in speakers if speaker != self.ctx.agent_id]
+        author = users[0] if users else self.ctx.entity_id
+        named = (claim.subject or "").strip()
+        if not named:
+            return author, author
+        known = resolve(named, self.ctx.entities)
+        if known is None and named == self.ctx.entity_id:
+            known = named
+        if known is None and normal_form(named).casefold() in _USER:
+            known = author
+        return (known, known) if known is not None else (author, normal_form(named))
+
+    def _is_to_be_forgotten(self, claim: Claim, sources: Sequence[str], people: Collection[str]) -> bool:
+        """True if one of `people` asked, after all of `sources`, to forget this claim."""
+        said = max((self._places[id] for id in sources), default=-1)
+        for message, speaker, wish in self._wishes:
+            later = said < self._places.get(message.id or "", len(self._places))
+            if speaker in people and later and not wish.everything and wish.means(claim.claim):
+                return True
+        return False
+
+    def _speaker(self, message: BaseMessage) -> str:
+        return speaker_of(message, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {message.id: place for place, message in enumerate(self.ctx.messages) if message.id}
+
+    @cached_property
+    def _wishes(self) -> list[tuple[BaseMessage, str, Forget]]:
+        return requests(self.ctx.messages, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
+
+    @cached_property
+    def _on_record(self) -> dict[str, BaseMessage]:
+        shown = on_record(self.ctx.messages, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
+        return {message.id: message for message in shown if message.id}
+
+    @cached_property
+    def _newest(self) -> BaseMessage | None:
+        humans = [message for message in self._on_record.values() if isinstance(message, HumanMessage)]
+        return humans[-1] if humans else None
+
+
+def _is_claim(claim: Claim) -> bool:
+    texts: tuple[Any, ...] = (claim.claim, claim.subject or "", claim.slot or "", claim.value or "")
+    return (
+        all(isinstance(text, str) and len(text) <= LONGEST for text in texts)
+        and bool(claim.claim.strip())
+        and len(claim.subject or "") <= _LONGEST_SUBJECT
+        and claim.type in KINDS
+    )
+
+
+def _joined(one: Candidate, other: Candidate) -> Candidate:
+    sources = dict.fromkeys((*one.mention.sources, *other.mention.sources))
+    first, second = one.claim, other.claim
+    return replace(
+        one,
+        claim=replace(
+            first,
+            already_known=first.already_known and second.already_known,
+            known_id=first.known_id or second.known_id,
+            slot=first.slot or second.slot,
+            value=first.value or second.value,
+            valid_from=first.valid_from or second.valid_from,
+        ),
+        mention=replace(one.mention, sources=tuple(sources)),
+    )

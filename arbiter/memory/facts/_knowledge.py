@@ -1,0 +1,144 @@
+"""Looks up the known facts that a new claim may affect: the same claim, or similar ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from arbiter.memory._records import Fact
+from arbiter.memory.facts._boundaries import said_by
+from arbiter.memory.facts._changes import CLOSED, read
+from arbiter.memory.facts._guards import may_repeat
+from arbiter.memory.facts._intake import Candidate
+from arbiter.memory.facts._normal import fact_id, tombstone_key
+from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts._wishes import Wish, Wishes
+from arbiter.memory.stores import MemoryStore, Namespace, namespace
+
+_MOST_GENERATIONS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A record and the kind of its namespace. `score` as in `Pair`."""
+
+    kind: str
+    fact: Fact
+    score: float | None = None
+
+
+class Knowledge:
+    """The facts of an agent, looked up by claims."""
+
+    def __init__(self, store: MemoryStore, rules: FactRules, agent_id: str) -> None:
+        self.store = store
+        self.rules = rules
+        self.agent_id = agent_id
+        self.read_until: datetime | None = None
+        """End of the last turn of the room that was read; unread messages are later."""
+        self.said_now: str | None = None
+        """The id of the room's only unread human message, if it belongs to this turn."""
+
+    def space(self, kind: str, candidate: Candidate) -> Namespace:
+        return namespace(self.agent_id, kind, candidate.scope)
+
+    async def exact(self, candidate: Candidate) -> tuple[int, Known | None]:
+        """The generation to write, and the record of this very claim, if there is one.
+
+        A closed record is history: the claim begins a new generation, unless the record has all of these
+        sources or was closed after the mention.
+        """
+        generation = 0
+        for kind in candidate.kinds:
+            for number in range(_MOST_GENERATIONS):
+                id = self._id(candidate, number)
+                fact = read(await self.store.aget(self.space(kind, candidate), id))
+                if fact is None:
+                    break
+                known = Known(kind=kind, fact=fact)
+                if fact.state not in CLOSED or self._is_history(fact, candidate):
+                    return number, known
+                generation = max(generation, number + 1)
+        return generation, None
+
+    def _is_history(self, fact: Fact, candidate: Candidate) -> bool:
+        ended = fact.valid_to is not None and candidate.mention.at < fact.valid_to
+        return ended or {*candidate.mention.sources} <= {*fact.source_message_ids}
+
+    async def named(self, candidate: Candidate) -> Known | None:
+        """The record that the model says is repeated; None if the guards or the record's state rule that
+        out."""
+        id = candidate.claim.known_id
+        if not id:
+            return None
+        known = await self.find(candidate, id)
+        if known is None or known.fact.state in CLOSED or known.fact.subject != candidate.subject:
+            return None
+        return known if may_repeat(candidate.claim.claim, known.fact.claim) else None
+
+    async def find(self, candidate: Candidate, id: str) -> Known | None:
+        for kind in candidate.kinds:
+            fact = read(await self.store.aget(self.space(kind, candidate), id))
+            if fact is not None:
+                return Known(kind=kind, fact=fact)
+        return None
+
+    async def is_forgotten(self, candidate: Candidate) -> bool:
+        """True if a request to forget, by the subject or the speaker, covers the claim."""
+        ns, speaker = self.space("tombstones", candidate), candidate.mention.speaker
+        for by in (None, speaker):
+            key = tombstone_key(self.agent_id, candidate.scope, candidate.claim.claim, by)
+            if await self.store.aget(ns, key) is not None:
+                return True
+        words = said_by(candidate.claim.claim)
+        for entity_id in {candidate.scope, speaker}:
+            wishes = Wishes(self.store, agent_id=self.agent_id, entity_id=entity_id)
+            if any(not self._is_later(candidate, wish) for wish in await wishes.about(words)):
+                return True
+        return False
+
+    def _is_later(self, candidate: Candidate, wish: Wish) -> bool:
+        """True if a claim was certainly made after the wish. In the wish's own room, `Intake` has checked
+        that."""
+        read = self.read_until is not None and self.read_until > wish.at
+        now = candidate.mention.sources == (self.said_now,) and candidate.mention.at > wish.at
+        return read or now or candidate.mention.room_id == wish.room_id
+
+    async def similar(self, candidate: Candidate) -> list[Known]:
+        """The records of the same subject that may relate to a claim, most similar first."""
+        if candidate.claim.type == "opinion":
+            return []
+        rules = self.rules
+        scored: dict[str, tuple[float, Known]] = {}
+        for kind in candidate.kinds:
+            ns = self.space(kind, candidate)
+            found = await self.store.asearch(ns, candidate.claim.claim, limit=2 * rules.candidates)
+            for entries, semantic in ((found.entries, found.semantic), (found.by_words, False)):
+                least = rules.candidate_score if semantic else rules.lexical_score
+                for entry in entries:
+                    fact = read(entry.value)
+                    if fact is None or entry.score is None or entry.score < least:
+                        continue
+                    known = Known(kind=kind, fact=fact, score=entry.score if semantic else None)
+                    scored.setdefault(fact.id, (entry.score, known))
+            if candidate.claim.slot:
+                for entry in await self.store.alist(ns, filter={"slot": candidate.claim.slot}):
+                    fact = read(entry.value)
+                    if fact is not None:
+                        scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
+        best = sorted(scored.values(), key=lambda pair: pair[0], reverse=True)
+        similar = [known for _, known in best if self._is_comparable(known.fact, candidate)]
+        return similar[: rules.candidates]
+
+    def _is_comparable(self, fact: Fact, candidate: Candidate) -> bool:
+        if fact.subject != candidate.subject or fact.id == candidate.id or fact.state == "expired":
+            return False
+        if fact.id in candidate.claim.derived_from:
+            return False
+        return fact.state not in CLOSED or fact.superseded_by == candidate.id
+
+    def _id(self, candidate: Candidate, generation: int) -> str:
+        return fact_id(self.agent_id, candidate.subject, candidate.claim.claim, generation)
+
+    def of_generation(self, candidate: Candidate, generation: int) -> Candidate:
+        return replace(candidate, id=self._id(candidate, generation)) if generation else candidate

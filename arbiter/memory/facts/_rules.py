@@ -1,0 +1,68 @@
+"""`FactRules`: which facts are remembered, for how long, and when two are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from arbiter.errors import ParameterError
+from arbiter.evaluators._outputs import checked_number
+from arbiter.memory._records import Visibility
+
+VISIBILITIES: Sequence[Visibility] = ("room", "entity", "agent")
+"""From the narrowest to the widest."""
+_OWNER = "FactRules"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactRules:
+    """The options of remembering facts.
+
+    A status is believed for `status_ttl` after its last mention. Opinions are dropped unless
+    `store_opinions`. Sensitive claims (health, religion, politics, sexuality, addresses, minors, criminal
+    records) are dropped unless `allow_sensitive`, and then visible in their room only. `visibility` applies
+    to all other claims, except in private rooms, where it is "room".
+
+    Records with a similarity of at least `candidate_score` are compared with a new claim, at most
+    `candidates` of them. Without embeddings, `lexical_score` is the limit for their words. Without a model to
+    decide, two claims with a similarity of at least `duplicate_score` are the same, unless a guard objects.
+
+    Above `max_facts_per_entity` the facts with the least confidence and the greatest age expire (state
+    "expired"). Superseded facts are deleted after `retention_days`; None keeps them. With `chaining`, a model
+    may infer facts from known facts.
+    """
+
+    status_ttl: timedelta = timedelta(days=30)
+    store_opinions: bool = False
+    allow_sensitive: bool = False
+    visibility: Visibility = "entity"
+    candidate_score: float = 0.65
+    lexical_score: float = 0.35
+    duplicate_score: float = 0.95
+    candidates: int = 8
+    max_facts_per_entity: int = 500
+    retention_days: float | None = None
+    chaining: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("candidate_score", "lexical_score", "duplicate_score"):
+            checked_number(_OWNER, name, getattr(self, name), low=0, high=1)
+        for name in ("candidates", "max_facts_per_entity"):
+            checked_number(_OWNER, name, getattr(self, name), low=1, whole=True)
+        for name in ("store_opinions", "allow_sensitive", "chaining"):
+            given: Any = getattr(self, name)
+            if not isinstance(given, bool):
+                raise ParameterError(_OWNER, name, f"expected True or False, got {given!r:.80}.")
+        if self.visibility not in VISIBILITIES:
+            allowed = ", ".join(map(repr, VISIBILITIES))
+            raise ParameterError(
+                _OWNER, "visibility", f"expected one of {allowed}, got {self.visibility!r:.80}."
+            )
+        period: Any = self.status_ttl
+        if not isinstance(period, timedelta) or period <= timedelta(0):
+            problem = f"expected a timedelta above 0, got {period!r:.80}. Write timedelta(days=30)."
+            raise ParameterError(_OWNER, "status_ttl", problem)
+        if self.retention_days is not None:
+            checked_number(_OWNER, "retention_days", self.retention_days, above=0)

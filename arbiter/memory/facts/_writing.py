@@ -1,0 +1,221 @@
+"""Writes the effects of a new claim. Every write changes one record, under its lock, and may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+
+from arbiter.memory._context import EvalContext
+from arbiter.memory._events import Events, FactEvent
+from arbiter.memory._records import Fact
+from arbiter.memory.facts._adjudication import Relation
+from arbiter.memory.facts._changes import CLOSED, disputed, mentioned, read, retracted, settled, superseded
+from arbiter.memory.facts._intake import Candidate
+from arbiter.memory.facts._knowledge import Knowledge, Known
+from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.stores import MemoryStore, Value
+
+
+class Writer:
+    """Changes known facts, counts its changes, and notes them for evaluators that run later in the turn.
+
+    The events that trust counts are stored before each change: after a crash an applied change is not made
+    again, so its event could not be added then.
+    """
+
+    def __init__(self, store: MemoryStore, rules: FactRules, ctx: EvalContext, knowledge: Knowledge) -> None:
+        self.store = store
+        self.rules = rules
+        self.ctx = ctx
+        self.knowledge = knowledge
+        self.inserted = self.reinforced = self.superseded = self.refined = 0
+        self.conflicts: list[tuple[str, str]] = []
+        self.fact_ids: list[str] = []
+        self.events = Events(store, agent_id=ctx.agent_id, room_id=ctx.room_id)
+        self.scopes: set[str] = set()
+        """The entities with new records."""
+
+    async def related(self, record: Fact, known: Known, relation: Relation, candidate: Candidate) -> Fact:
+        """Change the known fact as the relation demands. Returns the new record with its links."""
+        old, at = known.fact, candidate.mention.at
+        if relation == "refines":
+            await self.mention(known, candidate, event="refined", other=record.id)
+            self.refined += 1
+            return replace(record, refines=record.refines or old.id)
+        if relation == "contradicts" and "status" not in (old.type, record.type):
+            return await self._dispute(record, known, candidate)
+        ends = relation == "ends" and (old.type == "status" or record.type == "fact")
+        # A contradiction to a status is a change: a status was only true for a time.
+        if relation in ("supersedes", "contradicts") or ends:
+            until = record.valid_from or at
+            changed = await self._change(known, candidate, lambda fact: superseded(fact, record.id, at=until))
+            if changed is not None and changed.superseded_by == record.id:
+                if old.state not in CLOSED:
+                    self.superseded += 1
+                    self._note("ended" if ends else "superseded", candidate, old, record.id)
+                    await self._followed(known, candidate, record.id, until)
+                return replace(record, supersedes=record.supersedes or old.id)
+        return record
+
+    async def _dispute(self, record: Fact, known: Known, candidate: Candidate) -> Fact:
+        old = known.fact
+        is_new = record.id not in old.contradicts
+        event = self._event("contradicted", candidate, old, record.id)
+        if is_new:
+            await self.events.add(event)
+        changed = await self._change(known, candidate, lambda fact: disputed(fact, record.id))
+        if changed is None or record.id not in changed.contradicts or changed.state in CLOSED:
+            await self.events.remove([event])
+            return record
+        if is_new:
+            self.conflicts.append((old.id, record.id))
+            self.ctx.events.append(event)
+            await self._retract_derived(known, candidate)
+        return replace(record, state="disputed", contradicts=(*record.contradicts, old.id))
+
+    async def insert(self, record: Fact, candidate: Candidate) -> None:
+        """Write a new record; if another writer has created it meanwhile, count the mention."""
+        how: list[str] = []
+
+        def change(value: Value | None) -> Value | None:
+            there = read(value)
+            if there is None:
+                how[:] = ["inserted"]
+                return record.to_value()
+            after, counted = mentioned(there, candidate.mention, self.rules)
+            how[:] = ["reinforced"] if counted else []
+            return value if after is there else after.to_value()
+
+        known = Known(kind=candidate.kind, fact=record)
+        ns = self.knowledge.space(candidate.kind, candidate)
+        await self.store.aupdate(ns, record.id, change, ttl=self._ttl)
+        # Check again after the write: forgetting writes the tombstone first and deletes records afterwards.
+        if await self.knowledge.is_forgotten(candidate):
+            await self.store.aupdate(ns, record.id, lambda value: None)
+            return
+        self.fact_ids.append(record.id)
+        self.scopes.add(candidate.scope)
+        if "inserted" in how:
+            self.inserted += 1
+        elif "reinforced" in how:
+            self.reinforced += 1
+            self._note("confirmed", candidate, known.fact)
+
+    async def mention(
+        self, known: Known, candidate: Candidate, *, event: str = "confirmed", other: str | None = None
+    ) -> None:
+        """Count the mention, once, and let it settle a dispute."""
+        counted = False
+        before: Fact = known.fact
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal counted, before
+            fact = read(value)
+            if fact is None:
+                counted = False
+                return value
+            before = fact
+            literally = normal_form(fact.claim) == normal_form(candidate.claim.claim)
+            after, counted = mentioned(fact, candidate.mention, self.rules, literally=literally)
+            return value if after is fact else after.to_value()
+
+        note = self._event(event, candidate, before, other)
+        is_kept = event == "confirmed" and mentioned(before, candidate.mention, self.rules)[1]
+        if is_kept:
+            await self.events.add(note)
+        ns = self.knowledge.space(known.kind, candidate)
+        await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl)
+        self.fact_ids.append(known.fact.id)
+        if not counted:
+            await self.events.remove([note] if is_kept else [])
+            return
+        if event == "confirmed":
+            self.reinforced += 1
+        self._note(event, candidate, before, other)
+        if before.state == "disputed" and event == "confirmed":
+            await self._settle(replace(known, fact=before), candidate)
+
+    async def _settle(self, known: Known, candidate: Candidate) -> None:
+        """End a dispute: a speaker of one side repeats it. Only the subject can overrule its own
+        statement."""
+        fact, speaker = known.fact, candidate.mention.speaker
+        found = [await self.knowledge.find(candidate, id) for id in fact.contradicts]
+        rivals = [rival for rival in found if rival is not None and rival.fact.state == "disputed"]
+        overruled = any(rival.fact.provenance == "self_reported" for rival in rivals)
+        if speaker not in fact.speakers or (overruled and speaker != fact.subject):
+            return
+        won = await self._change(known, candidate, settled)
+        if won is None or won.state != "active":
+            return
+        for rival in rivals:
+            changed = await self._change(
+                rival, candidate, lambda lost: superseded(lost, fact.id, at=candidate.mention.at)
+            )
+            if changed is not None and changed.superseded_by == fact.id:
+                self.superseded += 1
+                self._note("superseded", candidate, rival.fact, fact.id)
+
+    async def _followed(self, known: Known, candidate: Candidate, by: str, at: datetime) -> None:
+        """Supersede the refinements of a superseded fact, and retract the facts inferred from it."""
+        for kind in ("facts", "status"):
+            ns = self.knowledge.space(kind, candidate)
+            for entry in await self.store.alist(ns, filter={"refines": known.fact.id}):
+                finer = read(entry.value)
+                if finer is not None and finer.id != by and finer.state not in CLOSED:
+                    await self._change(
+                        Known(kind=kind, fact=finer), candidate, lambda fact: superseded(fact, by, at=at)
+                    )
+        await self._retract_derived(known, candidate)
+
+    async def _retract_derived(self, known: Known, candidate: Candidate) -> None:
+        if not self.rules.chaining:
+            return
+        for kind in ("facts", "status"):
+            for entry in await self.store.alist(self.knowledge.space(kind, candidate)):
+                fact = read(entry.value)
+                if fact is None or known.fact.id not in fact.derived_from or fact.state in CLOSED:
+                    continue
+                derived = Known(kind=kind, fact=fact)
+                await self._change(derived, candidate, lambda fact: retracted(fact, at=candidate.mention.at))
+                await self._retract_derived(derived, candidate)
+
+    async def _change(
+        self, known: Known, candidate: Candidate, change: Callable[[Fact], Fact]
+    ) -> Fact | None:
+        """Change a record, unless a later turn has mentioned it. Returns the record afterwards; None if it
+        is gone."""
+
+        def apply(value: Value | None) -> Value | None:
+            fact = read(value)
+            if fact is None or fact.last_seen_at > candidate.mention.at:
+                return value
+            after = change(fact)
+            return value if after is fact else after.to_value()
+
+        ns = self.knowledge.space(known.kind, candidate)
+        return read(await self.store.aupdate(ns, known.fact.id, apply, ttl=self._ttl))
+
+    def _ttl(self, value: Value) -> float | None:
+        """Seconds after which a store may drop a record; None except for active facts that expire."""
+        fact = read(value)
+        if fact is None or fact.expires_at is None or fact.state != "active":
+            return None
+        return max((fact.expires_at - fact.last_seen_at) / timedelta(seconds=1), 1.0)
+
+    def _note(self, kind: str, candidate: Candidate, fact: Fact, other: str | None = None) -> None:
+        self.ctx.events.append(self._event(kind, candidate, fact, other))
+
+    def _event(self, kind: str, candidate: Candidate, fact: Fact, other: str | None = None) -> FactEvent:
+        speaker = candidate.mention.speaker
+        return FactEvent(
+            kind=kind,
+            speaker=speaker,
+            fact_id=fact.id,
+            other_id=other,
+            same_speaker=speaker in fact.speakers,
+            key=sha256("\n".join(sorted(candidate.mention.sources)).encode()).hexdigest()[:16],
+            at=candidate.mention.at,
+        )

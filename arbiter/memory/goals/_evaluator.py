@@ -1,0 +1,225 @@
+"""`Goals`, the goals of rooms, and `GoalEvaluator`, which updates their progress from the conversation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from arbiter.errors import ParameterError
+from arbiter.instructions import Instruction
+from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import window
+from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample, ExampleMessage, HandlerOutcome
+from arbiter.memory._records import Goal, GoalStatus
+from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.goals._answers import GoalsAnswer, asking, shown_of
+from arbiter.memory.goals._progress import Allowed, Applied, GoalUpdate, apply_updates, progress
+from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.models import ChatModel
+
+MAX_GOALS = 50
+"""Goals of a room that a model sees, the first by id."""
+
+
+class Goals:
+    """The goals of one agent, by room."""
+
+    def __init__(self, store: MemoryStore, agent_id: str) -> None:
+        self.store = store
+        self.agent_id = agent_id
+
+    async def create(self, goal: Goal) -> Goal:
+        """Store a goal and return the stored one: an existing goal with that id in that room stays unchanged.
+
+        A node that runs again therefore loses no progress. Raises `ParameterError` for a goal that could not
+        be updated.
+        """
+        _check(goal)
+        stored = await self.store.aupdate(
+            self._namespace(goal.room_id), goal.id, lambda found: goal.to_value() if found is None else found
+        )
+        return _goal(stored) or goal
+
+    async def get(self, room_id: str, goal_id: str) -> Goal | None:
+        return _goal(await self.store.aget(self._namespace(room_id), goal_id))
+
+    async def all(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
+        """The goals of a room, sorted by id: those of one status, or all."""
+        found = (_goal(entry.value) for entry in await self.store.alist(self._namespace(room_id)))
+        goals = [goal for goal in found if goal is not None and status in (None, goal.status)]
+        return sorted(goals, key=lambda goal: goal.id)
+
+    async def update(self, room_id: str, goal_id: str, change: Callable[[Goal], Goal]) -> Goal | None:
+        """Change a goal atomically. Returns the goal afterwards; None if there is none. Its id and room
+        cannot change."""
+
+        def changed(value: Value | None) -> Value | None:
+            goal = _goal(value)
+            if goal is None:
+                return value
+            moved = replace(change(goal), id=goal.id, room_id=goal.room_id)
+            # Keep fields that a newer process may have written.
+            return value if moved == goal else {**(value or {}), **moved.to_value()}
+
+        return _goal(await self.store.aupdate(self._namespace(room_id), goal_id, changed))
+
+    async def delete(self, room_id: str, goal_id: str) -> None:
+        await self.store.adelete(self._namespace(room_id), goal_id)
+
+    async def apply(
+        self,
+        room_id: str,
+        updates: Sequence[GoalUpdate],
+        *,
+        allow_new_objectives: bool | Allowed = False,
+        allow_reopen: bool = False,
+    ) -> Applied:
+        """Apply `apply_updates` to the stored goals, each goal atomically."""
+        done: list[Applied] = []
+
+        def apply(goal: Goal) -> Goal:
+            said = [update for update in updates if update.id.strip() == goal.id]
+            done.append(
+                apply_updates(
+                    [goal], said, allow_new_objectives=allow_new_objectives, allow_reopen=allow_reopen
+                )
+            )
+            return next(iter(done[-1].changed), goal)
+
+        named = {update.id.strip() for update in updates}
+        goals = await self.all(room_id)
+        for goal in goals:
+            if goal.status == "IN_PROGRESS" or goal.id in named:
+                await self.update(room_id, goal.id, apply)
+        known = {goal.id for goal in goals}
+        unknown = apply_updates([], [update for update in updates if update.id.strip() not in known]).trace
+        return Applied(
+            changed=tuple(goal for part in done for goal in part.changed),
+            touched=tuple(goal for part in done for goal in part.touched),
+            trace=(*unknown, *(refusal for part in done for refusal in part.trace)),
+        )
+
+    def _namespace(self, room_id: str) -> Namespace:
+        return namespace(self.agent_id, "goals", room_id)
+
+
+def _goal(value: Value | None) -> Goal | None:
+    try:
+        return None if value is None else Goal.from_value(value)
+    except ValueError:
+        return None
+
+
+def _check(goal: Goal) -> None:
+    owner = f"goal {goal.id!r:.80}"
+    texts: dict[str, Any] = {"id": goal.id, "room_id": goal.room_id, "name": goal.name}
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text.strip():
+            raise ParameterError(owner, name, f"expected a non-empty text, got {text!r:.80}.")
+    if goal.id != goal.id.strip():
+        raise ParameterError(owner, "id", "expected a text without blanks around it.")
+    if goal.status not in ("IN_PROGRESS", "DONE", "FAILED"):
+        raise ParameterError(
+            owner, "status", f"expected IN_PROGRESS, DONE or FAILED, got {goal.status!r:.80}."
+        )
+    names = [objective.id or objective.description.strip() for objective in goal.objectives]
+    if not all(names) or len({*names}) < len(names):
+        raise ParameterError(
+            owner, "objectives", "expected a description, or an id, of its own for each, to tell them apart."
+        )
+
+
+class GoalEvaluator(CognitiveEvaluator):
+    """Finds reached objectives in the conversation, and updates the goals of the room.
+
+    It makes one model call for each turn with new messages, as long as a goal of the room is in progress.
+    After an unusable answer it waits; see `Cursors.fail`. The score is the `progress` of the goals that the
+    answer names, or of all goals in progress if it names none or is unusable. `model` replaces the cycle's.
+    Prompts never include messages off the record; they include known facts about the user, so register this
+    evaluator after those that find facts.
+    """
+
+    description = "Updates the goals of the conversation, where the newest messages show progress or failure."
+    similes = ("UPDATE_GOALS", "EDIT_GOAL", "UPDATE_GOAL_STATUS", "UPDATE_OBJECTIVES")
+    needs_store = True
+    needs_model = True
+    examples = (
+        EvaluationExample(
+            "The goal is to book a trip; the objectives are to choose a city and to book a flight.",
+            (
+                ExampleMessage("{{user1}}", "Lisbon it is. I have just booked the flight."),
+                ExampleMessage("{{user2}}", "Great, then all that is left is to pack."),
+            ),
+            "Both objectives are completed, so the goal is DONE.",
+        ),
+    )
+
+    def __init__(
+        self,
+        name: str = "UPDATE_GOAL",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        allow_new_objectives: bool = False,
+        allow_reopen: bool = False,
+        model: ChatModel | None = None,
+        always_run: bool | None = None,
+        skip_selection: bool | None = None,
+    ) -> None:
+        super().__init__(
+            name, target_instructions, target_nodes, always_run=always_run, skip_selection=skip_selection
+        )
+        self.model = model
+        self.allow_new_objectives = allow_new_objectives
+        self.allow_reopen = allow_reopen
+
+    async def validate(self, ctx: EvalContext) -> bool:
+        goals = Goals(ctx.needed_store(), ctx.agent_id)
+        if not await goals.all(ctx.room_id, "IN_PROGRESS"):
+            return False
+        cursors = ctx.cursors(self.name)
+        return bool(await cursors.unprocessed(ctx.messages, limit=1)) and not await cursors.waits()
+
+    async def handle(self, ctx: EvalContext) -> HandlerOutcome:
+        goals = Goals(ctx.needed_store(), ctx.agent_id)
+        looked_at = (await goals.all(ctx.room_id, "IN_PROGRESS"))[:MAX_GOALS]
+        messages = window(ctx.messages, ctx.conversation_length)
+        if not looked_at or not messages:
+            return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at)})
+        cursors = ctx.cursors(self.name)
+        shown = shown_of(ctx, messages)
+        if not shown:
+            await cursors.advance(messages)
+            return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at), "llm_calls": 0})
+        answer = await ctx.ask(
+            GoalsAnswer, await asking(ctx, looked_at, shown), model=self.model, item_field="goals"
+        )
+        data: dict[str, Any] = {
+            "status": answer.status,
+            "goals": len(looked_at),
+            "llm_calls": answer.calls,
+            "dropped_invalid": answer.dropped_items,
+        }
+        if answer.value is None or (answer.dropped_items and not answer.value.goals):
+            data |= {"status": "failed", "window_skipped": await cursors.fail(messages, raised=answer.raised)}
+            return HandlerOutcome(progress(looked_at), False, "no usable answer", data)
+        applied = await goals.apply(
+            ctx.room_id,
+            [goal.update() for goal in answer.value.goals],
+            allow_new_objectives=partial(_may_keep, ctx) if self.allow_new_objectives else False,
+            allow_reopen=self.allow_reopen,
+        )
+        await cursors.advance(messages)
+        data["changed"] = [goal.id for goal in applied.changed]
+        data["refused"] = dict(Counter(refusal.reason for refusal in applied.trace))
+        return HandlerOutcome(progress(applied.touched or looked_at), data=data)
+
+
+def _may_keep(ctx: EvalContext, words: str) -> bool:
+    """True if a model's words may be stored: no secret, and nothing sensitive unless the fact rules allow
+    it."""
+    allowed = bool(getattr(ctx.fact_rules, "allow_sensitive", False))
+    return not has_secret(words) and (allowed or category(words) is None)

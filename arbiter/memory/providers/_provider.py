@@ -1,0 +1,248 @@
+"""`Provider`: gives a node additional text for one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from langchain_core.messages import BaseMessage
+from langgraph.config import get_config
+
+from arbiter._threads.deadlines import LOOP, within
+from arbiter.advice import Advisor
+from arbiter.errors import ArbiterError, RegistrationError
+from arbiter.history._items import History
+from arbiter.instructions import Instruction
+from arbiter.memory._calling import call
+from arbiter.memory._characters import Character
+from arbiter.memory._context import NotAvailableError
+from arbiter.memory._conversation import text_of, window
+from arbiter.memory._entities import Entity
+from arbiter.memory.providers._composing import (
+    MAX_CHARS,
+    ComposedContext,
+    ProviderResult,
+    Section,
+    compose_sections,
+)
+from arbiter.memory.stores import MemoryStore
+
+ASKED_FOR = "providers"
+"""The key of `configurable` with the names of dynamic providers that a run asks for."""
+QUERIED = 5
+
+
+class ProviderError(ArbiterError):
+    """A provider failed. The message has its name and the type of its error, but not the error's text,
+    which may quote a user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderContext:
+    """The room and user of a call.
+
+    `messages` are the last ones of the conversation, read-only; `query` is the text of the last few, for
+    searches. `entity_id` is the user; `entities` are participants known beforehand.
+    """
+
+    store: MemoryStore | None
+    agent_id: str
+    room_id: str
+    entity_id: str
+    clock: Callable[[], datetime]
+    character: Character
+    messages: Sequence[BaseMessage] = ()
+    entities: Sequence[Entity] = ()
+    is_private: bool = False
+    query: str = ""
+    fact_rules: Any = None
+
+    def needed_store(self) -> MemoryStore:
+        """The store. Raises `NotAvailableError` without one; a provider that lets it pass counts as empty,
+        not as failed."""
+        if self.store is None:
+            raise NotAvailableError("no store: give the EvaluationCycle one, or compile the graph with one.")
+        return self.store
+
+
+def query_of(messages: Sequence[BaseMessage]) -> str:
+    """The texts of the last five messages with text, one a line, oldest first."""
+    return "\n".join(text_of(message).strip() for message in window(messages, QUERIED))
+
+
+class ProvidingCycle(Protocol):
+    """The part of an `EvaluationCycle` that providers use."""
+
+    max_context_chars: int
+
+    def provider_context(self, history: History, state: Mapping[str, Any]) -> ProviderContext | None:
+        """The room and user of a node that is about to run; None if they are unknown.
+
+        Called in the node's own context, where LangGraph's `get_config` works.
+        """
+        ...
+
+
+class Provider(Advisor):
+    """Adds the result of `get` to one call of a node. All providers of a node share one block of text.
+
+    The lowest `position` comes first; `description` is the heading. A `dynamic` provider is asked only in
+    runs that name it: `configurable={"providers": ["weather"]}`. `cycle` supplies store and identities; by
+    default the cycle of the `ArbiterOS`. Without any cycle the provider is not asked.
+    """
+
+    block = "memory"
+    name: str = ""
+    position: int = 0
+    dynamic: bool = False
+    deadline: float | None = 5.0
+
+    def __init__(
+        self,
+        name: str = "",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        description: str | None = None,
+        position: int | None = None,
+        dynamic: bool | None = None,
+        deadline: float | None = None,
+        cycle: ProvidingCycle | None = None,
+    ) -> None:
+        super().__init__(name or type(self).name, target_instructions, target_nodes, deadline)
+        if description is not None:
+            self.description = description
+        if position is not None:
+            self.position = position
+        if dynamic is not None:
+            self.dynamic = dynamic
+        self.cycle = cycle
+
+    def get(self, ctx: ProviderContext) -> ProviderResult | Awaitable[ProviderResult]:
+        """The text and values for this call; `async def` or `def`. A `def` is called on a thread of its
+        own."""
+        raise NotImplementedError
+
+    def advise(self, history: History, state: Mapping[str, Any]) -> Any:
+        asked = self._asked(history, state)
+        if asked is None:
+            return None
+        if LOOP.is_here:
+            raise ProviderError(f"provider {self.name!r} would wait for the event loop that it is called on.")
+        return self._said(_waited(LOOP.submit(section_of(self, asked[0])), self.deadline), asked[1])
+
+    async def aadvise(self, history: History, state: Mapping[str, Any]) -> Any:
+        asked = self._asked(history, state)
+        return None if asked is None else self._said(await section_of(self, asked[0]), asked[1])
+
+    def compose(self, parts: Sequence[Any]) -> str | None:
+        """The block of all sections; None if it is empty."""
+        sections = [part for part in parts if isinstance(part, Section)]
+        limits = [section.max_chars for section in sections if section.max_chars is not None]
+        return compose_sections(sections, min(limits, default=MAX_CHARS)).text or None
+
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
+        if type(self).get is Provider.get:
+            raise RegistrationError(
+                f"provider {self.name!r} ({type(self).__name__}) has no method 'get'. "
+                "Define async def get(self, ctx)."
+            )
+
+    def _asked(self, history: History, state: Mapping[str, Any]) -> tuple[ProviderContext, int] | None:
+        """The context of the call and the maximum length of the block; None if this provider is not asked."""
+        cycle: Any = self.cycle or history.cycle
+        if not hasattr(cycle, "provider_context") or (self.dynamic and self.name not in _named()):
+            return None
+        ctx: ProviderContext | None = cycle.provider_context(history, state)
+        return None if ctx is None else (ctx, cycle.max_context_chars)
+
+    def _said(self, section: Section, max_chars: int) -> Section | None:
+        if section.error:
+            raise ProviderError(section.error)
+        if section.result is None or not section.result.text.strip():
+            return None
+        return Section(
+            name=section.name,
+            result=section.result,
+            position=section.position,
+            heading=section.heading,
+            max_chars=max_chars,
+        )
+
+
+async def section_of(provider: Provider, ctx: ProviderContext) -> Section:
+    """The section of a provider; its `error` is set if the provider failed. Never raises."""
+    called = await call(provider.get, ctx, timeout=provider.deadline)
+    answer: Any = called.value
+    error = ""
+    result: ProviderResult | None = None
+    if isinstance(called.error, NotAvailableError):
+        result = ProviderResult()
+    elif called.error is not None:
+        # Without the error's text, which may quote a user.
+        error = f"{type(called.error).__name__} in provider {provider.name!r}"
+    elif (fault := _fault(answer)) is None:
+        result = answer
+    else:
+        error = f"provider {provider.name!r} returned {fault}; expected a ProviderResult"
+    return Section(
+        name=provider.name,
+        result=result,
+        position=provider.position,
+        heading=provider.description,
+        error=error,
+    )
+
+
+def _fault(answer: Any) -> str | None:
+    if not isinstance(answer, ProviderResult):
+        return f"a {type(answer).__name__}"
+    text: Any = answer.text
+    if not isinstance(text, str):
+        return f"a text that is a {type(text).__name__}"
+    values: Any = answer.values
+    data: Any = answer.data
+    if isinstance(values, Mapping) and isinstance(data, Mapping):
+        return None
+    return "values or data that are not a mapping"
+
+
+async def acompose_context(
+    providers: Sequence[Provider],
+    ctx: ProviderContext,
+    names: Iterable[str] | None = None,
+    max_chars: int = MAX_CHARS,
+) -> ComposedContext:
+    """Ask providers, all at once, and compose their results.
+
+    `names` selects providers; without it all that are not dynamic are asked. Errors of providers are in the
+    result, never raised.
+    """
+    wanted = None if names is None else frozenset(names)
+    asked = [p for p in providers if (not p.dynamic if wanted is None else p.name in wanted)]
+    sections = await asyncio.gather(*(section_of(provider, ctx) for provider in asked))
+    return compose_sections(sections, max_chars)
+
+
+def _named() -> Sequence[str]:
+    """The names of dynamic providers that this run asks for."""
+    try:
+        named: Any = (get_config().get("configurable") or {}).get(ASKED_FOR)
+    except RuntimeError:  # outside of a graph
+        return ()
+    return (named,) if isinstance(named, str) else tuple(named or ())
+
+
+def _waited(future: Future[Section], seconds: float | None) -> Section:
+    try:
+        # The provider's own deadline runs on the loop; this one works even if the loop is blocked.
+        section: Section = within(None if seconds is None else seconds + 1, future)
+        return section
+    except TimeoutError:
+        future.cancel()
+        raise

@@ -1,0 +1,322 @@
+"""`ReflectionEvaluator`: thoughts about a conversation, facts in it, and relationships between its
+participants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from arbiter.instructions import Instruction
+from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
+from arbiter.memory._conversation import speaker_of, text_of, window
+from arbiter.memory._cursors import Cursors
+from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
+from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory._records import Fact, Thought
+from arbiter.memory.answers import StructuredOutcome
+from arbiter.memory.facts import Ingested
+from arbiter.memory.facts._boundaries import on_record
+from arbiter.memory.facts._forgotten import Forgotten
+from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.reflection._answer import FoundRelationship, ReflectionAnswer
+from arbiter.memory.reflection._prompt import EXAMPLES, Known, reflection_prompt, shown_ids
+from arbiter.memory.reflection._relationships import EXCLUSIVE_TAGS, Relationships, Sighting
+from arbiter.memory.reflection._thoughts import Thoughts, thought_id
+from arbiter.models import ChatModel
+
+KNOWN_PEOPLE = 8
+"""Speakers whose known facts the prompt includes."""
+KNOWN_FACTS = 8
+"""Facts of each speaker in a prompt: this many similar ones, and this many of the newest."""
+MAX_QUERY = 4_000
+BEFORE = 4
+"""Messages read before the window: they decide whether the window's first messages are on the record."""
+MAX_THOUGHT = 2_000
+"""Longest thought in characters; the rest is cut off."""
+SHARED_THOUGHT = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """The stretch of a conversation for one reflection: the last messages, and those of them that may be
+    shown."""
+
+    messages: Sequence[BaseMessage]
+    shown: Sequence[BaseMessage]
+    new_ids: frozenset[str | None]
+    entities: Sequence[Entity]
+    speakers: tuple[str, ...]
+
+
+class ReflectionEvaluator(CognitiveEvaluator):
+    """Reflects once more than a quarter of a conversation's length is new; stores a thought, facts and
+    relationships.
+
+    `exclusive_tags` are groups of tags; a relationship keeps the latest of each group. `aliases` maps
+    additional names of participants to ids; by default `AGENT_ALIASES` for the agent. With
+    `thought_in_feedback` the feedback begins with the shortened thought, unless the room is private. `model`
+    replaces the cycle's.
+    """
+
+    description = "Reflects on the conversation: how it goes, facts in it, and who has to do with whom."
+    similes = ("REFLECT", "SELF_REFLECT", "EVALUATE_INTERACTION", "ASSESS_SITUATION")
+    examples = EXAMPLES
+    needs_store = True
+    needs_model = True
+
+    def __init__(
+        self,
+        name: str = "REFLECTION",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        exclusive_tags: Sequence[Sequence[str]] = EXCLUSIVE_TAGS,
+        aliases: Mapping[str, str] | None = None,
+        thought_in_feedback: bool = False,
+        model: ChatModel | None = None,
+        always_run: bool | None = None,
+        skip_selection: bool | None = None,
+    ) -> None:
+        super().__init__(
+            name, target_instructions, target_nodes, always_run=always_run, skip_selection=skip_selection
+        )
+        self.exclusive_tags = exclusive_tags
+        self.aliases = aliases
+        self.thought_in_feedback = thought_in_feedback
+        self.model = model
+
+    async def validate(self, ctx: EvalContext) -> bool:
+        """True if more than a quarter of `conversation_length`, rounded up, is new, and no failure delays
+        the next attempt."""
+        interval = ceil(ctx.conversation_length / 4)
+        cursors = ctx.cursors(self.name)
+        if await cursors.waits():
+            return False
+        return len(await cursors.unprocessed(ctx.messages, limit=interval + 1)) > interval
+
+    async def handle(self, ctx: EvalContext) -> HandlerOutcome:
+        """Ask once about the last messages, store facts, relationships and thought, and then move the
+        cursor."""
+        cursors = ctx.cursors(self.name)
+        found = await self._window(ctx, cursors)
+        used = ctx.budget.used
+        if not found.shown:
+            await cursors.advance(found.messages)
+            return HandlerOutcome(
+                feedback="Nothing that may be remembered.", data={"status": "ok", "messages": 0}
+            )
+        answer = await ctx.ask(ReflectionAnswer, await self._prompt(ctx, found), model=self.model)
+        if answer.value is None:
+            skipped = await cursors.fail(found.messages, raised=answer.raised)
+            raise UnusableAnswerError(answer.calls, answer.error, skipped=skipped)
+        # A second evaluation of the same messages, here or in another process, must see that they were read.
+        async with ctx.needed_store().lock(ctx.agent_id, "room", ctx.room_id, self.name):
+            if not await cursors.unprocessed(found.messages):
+                return HandlerOutcome(
+                    feedback="Read already.", data={"status": "read_already", "llm_calls": answer.calls}
+                )
+            try:
+                outcome = await self._keep(ctx, answer, answer.value, found)
+            except (BudgetSpentError, NotAvailableError):
+                raise
+            except Exception:
+                # A write that keeps failing must not cost a model call in every turn.
+                await cursors.fail(found.messages, raised=True)
+                raise
+            await cursors.advance(found.messages)
+        outcome.data["llm_calls"] = ctx.budget.used - used
+        return outcome
+
+    # The prompt
+
+    async def _window(self, ctx: EvalContext, cursors: Cursors) -> _Window:
+        # Look a few messages back: the first one may answer a message that is off the record.
+        longer = window(ctx.messages, ctx.conversation_length + BEFORE)
+        messages = longer[-ctx.conversation_length :]
+        kept = {id(part) for part in await self._remembered(ctx, longer)}
+        shown = [part for part in messages if id(part) in kept]
+        said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in shown]
+        return _Window(
+            messages=messages,
+            shown=shown,
+            new_ids=frozenset(part.id for part in await cursors.unprocessed(messages)),
+            entities=participants(
+                shown,
+                agent_id=ctx.agent_id,
+                character=ctx.character,
+                entity_id=ctx.entity_id,
+                registered=ctx.entities,
+            ),
+            speakers=tuple(dict.fromkeys(reversed(said_by))),
+        )
+
+    async def _remembered(self, ctx: EvalContext, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """The messages that a model may see: on the record, without forgotten ones and the agent's answers
+        to those."""
+        forgotten = await self._forgotten(ctx, messages)
+        kept: list[BaseMessage] = []
+        answers_hidden = False
+        for part in on_record(messages, agent_id=ctx.agent_id, entity_id=ctx.entity_id):
+            speaker = speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+            hidden = forgotten.has_told(text_of(part), speaker=speaker, message_id=part.id)
+            if isinstance(part, HumanMessage):
+                answers_hidden = hidden
+            if not hidden and not answers_hidden:
+                kept.append(part)
+        return kept
+
+    async def _forgotten(self, ctx: EvalContext, messages: Sequence[BaseMessage]) -> Forgotten:
+        said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in messages]
+        known = [ctx.entity_id, *said_by, *(entity.id for entity in ctx.entities)]
+        return await Forgotten.about(ctx.needed_store(), ctx.agent_id, known)
+
+    async def _prompt(self, ctx: EvalContext, found: _Window) -> list[BaseMessage]:
+        return reflection_prompt(
+            found.shown,
+            new_ids=found.new_ids,
+            agent_id=ctx.agent_id,
+            entity_id=ctx.entity_id,
+            entities=found.entities,
+            character=ctx.character,
+            known=await self._known(ctx, found.speakers[:KNOWN_PEOPLE], found.shown),
+            now=ctx.clock(),
+        )
+
+    async def _known(self, ctx: EvalContext, speakers: Sequence[str], shown: Sequence[BaseMessage]) -> Known:
+        query = " ".join(text_of(part) for part in shown)[-MAX_QUERY:]
+        known = await ctx.facts.relevant(speakers, query, room_id=ctx.room_id, limit=KNOWN_FACTS)
+        facts = [fact for fact in known if _may_be_told(fact, ctx, speakers)]
+        store = self._relationships(ctx)
+        pairs = [(one, other) for one in speakers for other in speakers if one != other]
+        related = [await store.between(*pair) for pair in pairs]
+        told = [one.told_in(ctx.room_id) for one in related if one is not None]
+        return Known(facts=facts, relationships=[one for one in told if one is not None])
+
+    # The results
+
+    async def _keep(
+        self,
+        ctx: EvalContext,
+        answer: StructuredOutcome[ReflectionAnswer],
+        value: ReflectionAnswer,
+        found: _Window,
+    ) -> HandlerOutcome:
+        """Store facts, then relationships, then the thought. Every write is idempotent."""
+        message_ids = shown_ids(part.id for part in found.shown)
+        claims = [fact.sourced(message_ids) for fact in value.facts]
+        ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name) if claims else Ingested()
+        sightings, unresolved = self._resolved(ctx, value.relationships, found.entities)
+        upserted = await self._relationships(ctx).upsert(sightings, ctx)
+        thought = await self._keep_thought(ctx, value.thought, found)
+        related = upserted.created + upserted.updated + upserted.unchanged
+        data: dict[str, Any] = {
+            "status": answer.status,
+            "messages": len(found.shown),
+            **_as_data(ingested),
+            "dropped_private": ingested.dropped_private + (thought is None and bool(value.thought.strip())),
+            "dropped_invalid": ingested.dropped_invalid + answer.dropped_items,
+            "relationships": related,
+            "new_relationships": upserted.created,
+            "unresolved_relationships": unresolved,
+            "self_relationships": upserted.self_loops,
+            "thoughts": int(thought is not None),
+        }
+        return HandlerOutcome(
+            score=1.0 if answer.status == "ok" else 0.5,
+            feedback=self._feedback(ctx, data, thought),
+            data=data,
+        )
+
+    def _resolved(
+        self, ctx: EvalContext, found: Sequence[FoundRelationship], entities: Sequence[Entity]
+    ) -> tuple[list[Sighting], int]:
+        """The relationships with both ends known, and the number of the others."""
+        resolved: list[Sighting] = []
+        aliases = self._aliases(entities)
+        for one in found:
+            source, target = (resolve(name, entities, aliases) for name in (one.source, one.target))
+            if source is None or target is None:
+                continue
+            metadata = {key: part for key, part in one.metadata.items() if _may_keep(f"{key}: {part}", ctx)}
+            tags = tuple(tag for tag in one.tags if _may_keep(tag.replace("_", " "), ctx))
+            resolved.append(Sighting(source=source, target=target, tags=tags, metadata=metadata))
+        return resolved, len(found) - len(resolved)
+
+    def _aliases(self, entities: Sequence[Entity]) -> Mapping[str, str]:
+        """The configured aliases, and the shown forms of ids that a prompt cannot show unchanged."""
+        agent = next((entity.id for entity in entities if entity.is_agent), "")
+        named = dict.fromkeys(AGENT_ALIASES, agent) if self.aliases is None else self.aliases
+        shown = shown_ids(entity.id for entity in entities)
+        return {label: id for label, id in shown.items() if label != id} | dict(named)
+
+    async def _keep_thought(self, ctx: EvalContext, text: str, found: _Window) -> str | None:
+        """Store the thought. Returns its text; None if there is none or it may not be stored."""
+        kept = " ".join(text.split())[:MAX_THOUGHT]
+        if not kept or not _may_keep(kept, ctx):
+            return None
+        thought = Thought(
+            id=thought_id(ctx.run_key, self.name),
+            text=kept,
+            room_id=ctx.room_id,
+            at=ctx.ended_at,
+            source_message_ids=tuple(part.id for part in found.shown if part.id),
+            entity_ids=found.speakers[::-1],
+        )
+        thoughts = Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        if await self._is_forgotten(ctx, thought, found):
+            return None
+        await thoughts.add(thought)
+        # Forgetting writes tombstones before it looks for thoughts, so one of the two sees the other's write.
+        if await self._is_forgotten(ctx, thought, found):
+            await thoughts.remove(thought.id)
+            return None
+        return kept
+
+    async def _is_forgotten(self, ctx: EvalContext, thought: Thought, found: _Window) -> bool:
+        forgotten = await self._forgotten(ctx, found.messages)
+        read = {part.id for part in found.messages if part.id}
+        return forgotten.tells(thought.text, sources=read, speakers=thought.entity_ids)
+
+    def _relationships(self, ctx: EvalContext) -> Relationships:
+        return Relationships(
+            ctx.needed_store(), agent_id=ctx.agent_id, clock=ctx.clock, exclusive_tags=self.exclusive_tags
+        )
+
+    def _feedback(self, ctx: EvalContext, data: Mapping[str, Any], thought: str | None) -> str:
+        counts = (
+            f"{data['inserted']} new facts, {data['reinforced']} confirmed; {data['relationships']} relationships, "
+            f"{data['unresolved_relationships']} not resolved; {data['thoughts']} thoughts."
+        )
+        if not self.thought_in_feedback or thought is None or ctx.is_private:
+            return counts
+        short = thought if len(thought) <= SHARED_THOUGHT else thought[: SHARED_THOUGHT - 3] + "..."
+        return f"{short} ({counts})"
+
+
+def _may_keep(text: str, ctx: EvalContext) -> bool:
+    """True if a model's words may be stored: no secret, and nothing sensitive unless the fact rules allow
+    it."""
+    allowed = bool(getattr(ctx.fact_rules, "allow_sensitive", False))
+    return not has_secret(text) and (allowed or category(text) is None)
+
+
+def _may_be_told(fact: Fact, ctx: EvalContext, speakers: Sequence[str]) -> bool:
+    """True if a thought may repeat a fact: everybody in the room may read thoughts, so facts told
+    elsewhere stay out."""
+    alone = {*speakers} <= {ctx.agent_id, fact.subject}
+    return alone or fact.visibility == "agent" or ctx.room_id in fact.room_ids
+
+
+def _as_data(ingested: Ingested) -> dict[str, Any]:
+    return {
+        "inserted": ingested.inserted,
+        "reinforced": ingested.reinforced,
+        "superseded": ingested.superseded,
+        "refined": ingested.refined,
+        "conflicts": [list(pair) for pair in ingested.conflicts],
+        "fact_ids": list(ingested.fact_ids),
+    }

@@ -1,0 +1,245 @@
+"""Relationships between entities: sightings, tags and counted interactions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from arbiter.memory._records import Relationship
+from arbiter.memory.facts._privacy import category
+from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores._names import joined
+
+if TYPE_CHECKING:
+    from arbiter.memory._context import EvalContext
+
+EXCLUSIVE_TAGS = (("new_interaction", "frequent_interaction"),)
+COUNTED = 64
+"""Counted turns that each relationship remembers, the latest."""
+ROOMS = 256
+"""Rooms of sightings that each relationship remembers, the latest."""
+MAX_TAGS = 32
+MAX_TAG = 64
+"""Longest tag in characters; longer ones are dropped."""
+INTERACTIONS = "interactions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """One relationship as an evaluator saw it, from `source` to `target`, both ids of entities."""
+
+    source: str
+    target: str
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upserted:
+    """Numbers of relationships: created, updated, unchanged; `self_loops` are sightings of an entity with
+    itself."""
+
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    self_loops: int = 0
+
+
+class Relationships:
+    """All relationships that one agent knows.
+
+    `exclusive_tags` are groups of tags that exclude each other: only the latest tag of a group is kept; of
+    tags seen at once, the one later in its group.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        agent_id: str,
+        clock: Callable[[], datetime],
+        exclusive_tags: Sequence[Sequence[str]] = EXCLUSIVE_TAGS,
+    ) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.clock = clock
+        self.exclusive_tags = tuple(normal_tags(group) for group in exclusive_tags)
+
+    async def upsert(self, found: Iterable[Sighting], ctx: EvalContext) -> Upserted:
+        """Add the sightings of a turn. Each direction is a relationship of its own; repeated sightings are
+        merged first.
+
+        A new relationship has 1 interaction; a known one gets 1 more for each turn (`ctx.run_key`), whatever
+        a sighting's metadata says. Other metadata and tags are added to the known ones. Sightings in private
+        rooms and sensitive tags are recorded as such: see `Relationship.told_in`.
+        """
+        united: dict[tuple[str, str], Sighting] = {}
+        loops = 0
+        for sighting in found:
+            if sighting.source == sighting.target:
+                loops += 1
+                continue
+            pair = (sighting.source, sighting.target)
+            known = united.get(pair)
+            united[pair] = sighting if known is None else _united(known, sighting)
+        changes = [await self._upsert(sighting, ctx) for sighting in united.values()]
+        return Upserted(
+            created=changes.count("created"),
+            updated=changes.count("updated"),
+            unchanged=changes.count("unchanged"),
+            self_loops=loops,
+        )
+
+    async def _upsert(self, sighting: Sighting, ctx: EvalContext) -> str:
+        turn = _digest(ctx.run_key)
+        done = ""
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal done
+            known = _relationship(value)
+            now = self.clock()
+            if known is None:
+                done = "created"
+                return self._new(sighting, now, ctx, turn).to_value()
+            changed = self._tagged(
+                replace(known, metadata={**known.metadata, **_without_count(sighting.metadata)}),
+                normal_tags(sighting.tags),
+                ctx,
+            )
+            if turn not in known.counted:
+                changed = replace(
+                    changed,
+                    metadata={**changed.metadata, INTERACTIONS: known.interactions + 1},
+                    last_seen_at=max(known.last_seen_at, now),
+                    room_ids=tuple(dict.fromkeys([*known.room_ids, ctx.room_id]))[-ROOMS:],
+                    counted=(*known.counted, turn)[-COUNTED:],
+                    private_interactions=_counted(known.private_interactions, ctx),
+                )
+            done = "unchanged" if changed == known else "updated"
+            return value if changed == known else changed.to_value()
+
+        await self.store.aupdate(self._namespace, key_of(sighting.source, sighting.target), change)
+        return done
+
+    def _new(self, sighting: Sighting, now: datetime, ctx: EvalContext, turn: str) -> Relationship:
+        untagged = Relationship(
+            source=sighting.source,
+            target=sighting.target,
+            tags=(),
+            metadata={**_without_count(sighting.metadata), INTERACTIONS: 1},
+            first_seen_at=now,
+            last_seen_at=now,
+            room_ids=(ctx.room_id,),
+            counted=(turn,),
+            private_interactions=_counted({}, ctx),
+        )
+        return self._tagged(untagged, normal_tags(sighting.tags), ctx)
+
+    def _tagged(self, known: Relationship, seen: Sequence[str], ctx: EvalContext) -> Relationship:
+        """The relationship with the tags seen in this room, and the rooms of each tag."""
+        tags = self._tags(known.tags, seen)
+        rooms = {tag: known.tag_rooms.get(tag, known.room_ids if tag in known.tags else ()) for tag in tags}
+        confined = {tag for tag in tags if tag in known.confined_tags}
+        for tag in seen:
+            if tag not in rooms:
+                continue
+            rooms[tag] = list(dict.fromkeys([*rooms[tag], ctx.room_id]))[-ROOMS:]
+            if category(tag.replace("_", " ")) is not None or (ctx.is_private and tag not in known.tags):
+                confined.add(tag)
+            elif not ctx.is_private:
+                confined.discard(tag)
+        return replace(
+            known,
+            tags=tags,
+            tag_rooms={tag: list(found) for tag, found in rooms.items()},
+            confined_tags=tuple(tag for tag in tags if tag in confined),
+        )
+
+    def _tags(self, known: Sequence[str], seen: Iterable[str]) -> tuple[str, ...]:
+        """The known tags and then the new ones, without tags that a later one of their group excludes."""
+        latest = normal_tags(seen)
+        tags = tuple(dict.fromkeys([*known, *latest]))
+        for group in self.exclusive_tags:
+            present = [tag for tag in group if tag in latest] or [tag for tag in group if tag in tags]
+            tags = tuple(tag for tag in tags if tag not in group or tag == present[-1])
+        # The newest tags are the most current, so the oldest are cut.
+        return tags[-MAX_TAGS:]
+
+    async def of(self, entity_id: str | None = None) -> list[Relationship]:
+        """Relationships from or to an entity, or all: most interactions first, then the latest."""
+        if entity_id is None:
+            entries = await self.store.alist(self._namespace)
+        else:
+            entries = await self.store.alist(self._namespace, filter={"source": entity_id})
+            entries += await self.store.alist(self._namespace, filter={"target": entity_id})
+        read = (_relationship(entry.value) for entry in entries)
+        found = [relationship for relationship in read if relationship is not None]
+        return sorted(found, key=lambda one: (one.interactions, one.last_seen_at), reverse=True)
+
+    async def between(self, source: str, target: str) -> Relationship | None:
+        """The relationship from `source` to `target`; None if it is unknown."""
+        return _relationship(await self.store.aget(self._namespace, key_of(source, target)))
+
+    @property
+    def _namespace(self) -> Namespace:
+        return namespace(self.agent_id, "relationships", "all")
+
+
+def key_of(source: str, target: str) -> str:
+    """The key of the relationship in that direction."""
+    return _digest(joined((source, target)))
+
+
+def normal_tags(tags: Iterable[str] | str) -> tuple[str, ...]:
+    """Tags in lower case, trimmed, with `_` for blanks, each once. A single text is split at commas."""
+    parts = [tags] if isinstance(tags, str) else tags
+    found = (_BLANKS.sub("_", tag.strip().lower()) for part in parts for tag in part.split(","))
+    return tuple(dict.fromkeys(tag for tag in found if tag and len(tag) <= MAX_TAG))
+
+
+_BLANKS = re.compile(r"\s+")
+_NO_ROOM = ""
+
+
+def _united(one: Sighting, other: Sighting) -> Sighting:
+    return replace(
+        one,
+        tags=(*normal_tags(one.tags), *normal_tags(other.tags)),
+        metadata={**one.metadata, **other.metadata},
+    )
+
+
+def _counted(known: Mapping[str, int], ctx: EvalContext) -> Mapping[str, int]:
+    """The sightings by private room, plus one if this room is private."""
+    if not ctx.is_private:
+        return known
+    counts = {**known, ctx.room_id: known.get(ctx.room_id, 0) + 1}
+    # Counts of dropped rooms move to "no room": they must not count as seen openly.
+    dropped = [room for room in counts if room not in (_NO_ROOM, ctx.room_id)][: max(0, len(counts) - ROOMS)]
+    lost = sum(counts.pop(room) for room in dropped)
+    return {**counts, _NO_ROOM: counts.get(_NO_ROOM, 0) + lost} if lost else counts
+
+
+def _without_count(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metadata.items() if key != INTERACTIONS}
+
+
+def _relationship(value: Value | None) -> Relationship | None:
+    try:
+        found = None if value is None else Relationship.from_value(value)
+        # Access both fields now: other programs may have written the store, and reading these may raise.
+        return found if found is None or (found.interactions and found.first_seen_at) else None
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+    ):  # an unreadable record; the next sighting replaces it
+        return None
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

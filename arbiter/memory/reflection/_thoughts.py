@@ -1,0 +1,43 @@
+"""The agent's thoughts about conversations, by room."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from arbiter.memory._records import Thought
+from arbiter.memory.stores import MemoryStore, Namespace, namespace
+
+
+class Thoughts:
+    """The thoughts of one agent about one room."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.room_id = room_id
+
+    async def add(self, thought: Thought) -> None:
+        """Store a thought; it replaces one with the same id."""
+        await self.store.aput(self._namespace, thought.id, thought.to_value())
+
+    async def remove(self, id: str) -> None:
+        await self.store.adelete(self._namespace, id)
+
+    async def all(self, *, limit: int | None = None) -> list[Thought]:
+        """The thoughts of the room, newest first."""
+        found: list[Thought] = []
+        for entry in await self.store.alist(self._namespace):
+            try:
+                found.append(Thought.from_value(entry.value))
+            except ValueError:
+                continue
+        return sorted(found, key=lambda thought: thought.at, reverse=True)[:limit]
+
+    @property
+    def _namespace(self) -> Namespace:
+        return namespace(self.agent_id, "thoughts", self.room_id)
+
+
+def thought_id(run_key: str, evaluator: str) -> str:
+    """The id of an evaluator's thought about a turn; a repetition has the same id."""
+    return sha256(f"{evaluator}\n{run_key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]

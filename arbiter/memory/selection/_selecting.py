@@ -1,0 +1,218 @@
+"""Stage SELECT: chooses the evaluators that run, by rule, by a model or by a callable."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from pydantic import BaseModel, field_validator
+
+from arbiter.errors import ConfigurationError, RegistrationError
+from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
+from arbiter.memory._evaluators import CognitiveEvaluator
+from arbiter.memory.selection._prompt import prompt
+from arbiter.models import visible
+
+Names = Iterable[str]
+Selector = Callable[[EvalContext, Sequence[CognitiveEvaluator]], Names | Awaitable[Names]]
+Strategy = Literal["rule", "llm"] | Selector
+OnSelectorError = Literal["all", "none"]
+
+MAX_NAMES = 1_000
+"""Names read from an answer; more are ignored."""
+MAX_UNKNOWN = 20
+"""Unknown names kept for the record; more are dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The outcome of a selection.
+
+    `chosen` are names of candidates, in their order. `unknown` are answers that match no candidate, at most
+    20, cut to 60 characters; a model may have read them in the conversation, so they must not be recorded.
+    `fallback` is True if the selector failed; `detail` then gives the reason, without words of a model or of
+    an error.
+    """
+
+    chosen: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+    fallback: bool = False
+    detail: str = ""
+
+
+class _SelectorError(Exception):
+    """The selector failed. The message goes into the trace."""
+
+
+def check_selectable(evaluators: Iterable[CognitiveEvaluator]) -> None:
+    """Raises `RegistrationError` if a model is to select an evaluator that has no description."""
+    silent = [each.name for each in evaluators if _offered(each) and not each.description.strip()]
+    if silent:
+        raise RegistrationError(
+            f"evaluators without a description cannot be selected by a model: {', '.join(map(repr, silent))}. "
+            "Give each a description, or set skip_selection=True."
+        )
+
+
+async def select(
+    strategy: Strategy,
+    ctx: EvalContext,
+    candidates: Sequence[CognitiveEvaluator],
+    on_error: OnSelectorError = "all",
+    *,
+    seed: int = 0,
+    timeout_s: float | None = 20,
+) -> Selection:
+    """Choose among `candidates`, which are in the order of registration.
+
+    "rule" chooses all. "llm" asks `ctx.selector_model`, or else `ctx.model`, about those that are
+    `selectable` and not `skip_selection`; the others run anyway. A callable, sync (on a thread) or async,
+    receives all candidates and returns names within `timeout_s` seconds; a single text is not a list of
+    names. If the selector fails, all candidates in question run; with `on_error="none"`, none of them. The
+    same `seed` gives the same prompt.
+    """
+    if strategy == "rule":
+        return Selection(chosen=tuple(each.name for each in candidates))
+    if strategy != "llm" and not callable(strategy):
+        raise ConfigurationError(f"selector: expected 'rule', 'llm' or a callable, got {strategy!r:.80}.")
+    asked = [each for each in candidates if callable(strategy) or _offered(each)]
+    if not asked:
+        return Selection(chosen=tuple(each.name for each in candidates))
+    wanted = {each.name for each in candidates if each not in asked}
+    unknown: list[str] = []
+    failure = ""
+    try:
+        if callable(strategy):
+            given = await _called(strategy, ctx, candidates, timeout_s)
+        else:
+            given = await _by_model(ctx, asked, seed)
+        for name in given[:MAX_NAMES]:
+            found = resolve(name, candidates)
+            if found is not None:
+                wanted.add(found)
+            elif (shown := visible(name)[:60]) not in unknown:
+                unknown.append(shown)
+    except _SelectorError as error:
+        failure = f"{error}; {on_error} of {len(asked)} run"
+        wanted |= {each.name for each in asked if on_error == "all"}
+    return Selection(
+        chosen=tuple(each.name for each in candidates if each.name in wanted),
+        unknown=tuple(unknown[:MAX_UNKNOWN]),
+        fallback=bool(failure),
+        detail=failure,
+    )
+
+
+def _offered(evaluator: CognitiveEvaluator) -> bool:
+    return evaluator.selectable and not evaluator.skip_selection
+
+
+# From a name to a candidate -----------------------------------------------------------------------
+
+
+def resolve(name: str, candidates: Iterable[CognitiveEvaluator]) -> str | None:
+    """The name of the candidate that `name` means: its own name, else one of its `similes`.
+
+    Case, surrounding quotes and the kind of gap between words do not matter. A name
+    that fits two candidates gives None.
+    """
+    known = list(candidates)
+    exact = name.strip(_AROUND)
+    if any(each.name == exact for each in known):
+        return exact
+    wanted = normal(name)
+    for others in (False, True):
+        found = [
+            each.name for each in known if wanted in map(normal, each.similes if others else (each.name,))
+        ]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+_AROUND = " \t\r\n\"'`\u201c\u201d\u2018\u2019"
+
+
+def normal(name: str) -> str:
+    """A name for comparison: without case and quotes, any run of blanks, `-` and `_` as one `_`."""
+    return re.sub(r"[\s_-]+", "_", name.strip(_AROUND).casefold())
+
+
+# Asking a callable --------------------------------------------------------------------------------
+
+
+async def _called(
+    selector: Selector, ctx: EvalContext, candidates: Sequence[CognitiveEvaluator], timeout_s: float | None
+) -> list[str]:
+    given = tuple(candidates)
+
+    def on_thread() -> Any:
+        answer = selector(ctx, given)
+        return answer if inspect.isawaitable(answer) else _names_in(answer)
+
+    is_async = inspect.iscoroutinefunction(selector) or inspect.iscoroutinefunction(
+        getattr(selector, "__call__", None)  # noqa: B004  # an object with `async def __call__`
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer: Any = selector(ctx, given) if is_async else await asyncio.to_thread(on_thread)
+            return _names_in(await answer) if inspect.isawaitable(answer) else answer
+    except _SelectorError:
+        raise
+    except Exception as error:  # user code may raise anything
+        raise _SelectorError(f"the selector raised {type(error).__name__}") from error
+
+
+def _names_in(answer: Any) -> list[str]:
+    # A single text would be read letter by letter.
+    given: Any = answer
+    if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
+        raise _SelectorError(f"the selector returned {type(given).__name__}, and not names of evaluators")
+    names: list[Any] = list(islice(given, MAX_NAMES))
+    for name in names:
+        if not isinstance(name, str):
+            raise _SelectorError(f"the selector returned {type(name).__name__} as the name of an evaluator")
+    return names
+
+
+# Asking a model -----------------------------------------------------------------------------------
+
+
+class Choice(BaseModel):
+    """The evaluators that should run."""
+
+    evaluators: list[str]
+
+    @field_validator("evaluators", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(value, str | list):
+            return items
+        names = [name for name in map(_name_in, items) if name]
+        if items and not names:
+            raise ValueError("expected names of evaluators")  # an empty choice would be []
+        return names
+
+
+def _name_in(item: Any) -> str:
+    given: Any = item
+    name: Any = given.get("name") if isinstance(item, dict) else item
+    return name if isinstance(name, str) and name.strip(_AROUND) else ""
+
+
+async def _by_model(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], seed: int) -> list[str]:
+    try:
+        outcome = await ctx.ask(
+            Choice, prompt(ctx, offered, seed=seed), model=ctx.selector_model, item_field="evaluators"
+        )
+    except (BudgetSpentError, NotAvailableError) as error:
+        raise _SelectorError(str(error).rstrip(".")) from error
+    if outcome.value is None:
+        raise _SelectorError(f"the selector returned no names: {outcome.error}")
+    return outcome.value.evaluators

@@ -1,0 +1,98 @@
+"""A check on the embedder of a store: an invalid vector must not get into the index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from typing import Any, cast
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import BaseStore
+
+from arbiter._threads.forks import new_lock
+
+
+class VectorError(ValueError):
+    """An embedder returned an invalid vector."""
+
+
+def check_vector(vector: Sequence[float], dims: int | None) -> None:
+    """Raise `VectorError` for a wrong length, for all zeros (which are equally similar to everything), and
+    for numbers that are not finite."""
+    if dims is not None and len(vector) != dims:
+        raise VectorError(
+            f"the embedder returned a vector of {len(vector)} dimensions; the store has {dims}."
+        )
+    size = sum(abs(float(number)) for number in vector)
+    if not size or not isfinite(size):
+        raise VectorError("the embedder returned a vector without a direction: all zeros, or not finite.")
+
+
+class WatchedEmbeddings(Embeddings):
+    """An embedder that rejects its own invalid vectors, but only for watched texts: other users of the
+    store are not affected."""
+
+    def __init__(self, inner: Embeddings, dims: int | None) -> None:
+        self.inner = inner
+        self.dims = dims
+        self._guard = new_lock()
+        self._texts: Counter[str] = Counter()
+
+    @contextmanager
+    def watch(self, text: str) -> Generator[None]:
+        with self._guard:
+            self._texts[text] += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._texts[text] -= 1
+                if not self._texts[text]:
+                    del self._texts[text]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return self._checked(texts, self.inner.embed_documents(texts))
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        return self._checked(texts, await self.inner.aembed_documents(texts))
+
+    def embed_query(self, text: str) -> list[float]:
+        return self._checked([text], [self.inner.embed_query(text)])[0]
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return self._checked([text], [await self.inner.aembed_query(text)])[0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # unpickling asks before the attribute is set
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def _checked(self, texts: Sequence[str], vectors: list[list[float]]) -> list[list[float]]:
+        watched = [text in self._texts for text in texts]
+        if any(watched):
+            if len(vectors) != len(texts):
+                raise VectorError(f"the embedder returned {len(vectors)} vectors for {len(texts)} texts.")
+            for vector, ours in zip(vectors, watched, strict=True):
+                if ours:
+                    check_vector(vector, self.dims)
+        return vectors
+
+
+def watched_embeddings(store: BaseStore) -> WatchedEmbeddings | None:
+    """Wrap the embedder of a store in `WatchedEmbeddings` and return it; None if the store has none or
+    hides it."""
+    inner: object = getattr(store, "embeddings", None)
+    if isinstance(inner, WatchedEmbeddings):
+        return inner
+    config: object = getattr(store, "index_config", None)
+    if not isinstance(inner, Embeddings) or not isinstance(config, dict):
+        return None
+    dims: object = cast("dict[str, object]", config).get("dims")
+    watched = WatchedEmbeddings(inner, dims if isinstance(dims, int) else None)
+    try:
+        cast(Any, store).embeddings = watched
+    except (AttributeError, TypeError):
+        return None
+    return watched

@@ -1,0 +1,193 @@
+"""`open_store`: a store in a file or a database, with the best index that the machine supports."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import BaseStore
+
+from arbiter.errors import ConfigurationError
+from arbiter.memory.stores._values import CLAIM
+from arbiter.memory.stores._vectors import LocalIndex, Rows, VectorTable
+
+if TYPE_CHECKING:
+    from langgraph.store.sqlite import SqliteStore
+    from psycopg import Connection
+
+_POSTGRES = ("postgresql://", "postgres://")
+_SETUP_LOCK = 0x6172626974657201
+_BUSY = 30.0
+# The trigger deletes a vector with its record, even if a process without vectors or the time to live deletes it.
+# (In SQLite a replaced record does not fire it.)
+_FORGET_SQLITE = (
+    "CREATE TRIGGER IF NOT EXISTS arbiter_forget AFTER DELETE ON store BEGIN "
+    "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; END"
+)
+_FORGET_POSTGRES_FUNCTION = (
+    "CREATE OR REPLACE FUNCTION arbiter_forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+    "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; RETURN OLD; END $$"
+)
+_FORGET_POSTGRES = (
+    "CREATE TRIGGER arbiter_forget AFTER DELETE ON store FOR EACH ROW EXECUTE FUNCTION arbiter_forget()"
+)
+_TRIES = 20
+
+
+@contextmanager
+def open_store(
+    where: str | PathLike[str], *, embeddings: Embeddings | None = None, dims: int | None = None
+) -> Generator[BaseStore]:
+    """A store in the SQLite file `where` (":memory:" for none), or in the PostgreSQL database of a
+    "postgresql://" URL.
+
+    The store is set up, usable from any thread, and closed at the end of the `with` block. With `embeddings`
+    it can be searched by meaning; `dims` is the length of their vectors, determined by one call if not given.
+    If the store's own index is not available (a Python that cannot load extensions into SQLite, a PostgreSQL
+    without pgvector), `LocalIndex` compares vectors, with a warning. Raises `ConfigurationError` if a package
+    is missing.
+
+    Open it with the same embeddings in every process: records written without embeddings are not found by
+    meaning until `MemoryStore.areindex(..., everything=True)`.
+    """
+    if embeddings is not None and dims is None:
+        dims = len(embeddings.embed_query("how long is a vector?"))
+    index = None if embeddings is None or dims is None else _index(embeddings, dims)
+    name = fspath(where)
+    with _postgres(name, index) if name.startswith(_POSTGRES) else _sqlite(name, index) as store:
+        yield store
+
+
+def _index(embeddings: Embeddings, dims: int) -> dict[str, Any]:
+    # SqliteStore reads `text_fields` where the others read `fields`, and embeds the whole value without it.
+    return {"dims": dims, "embed": embeddings, "fields": [CLAIM], "text_fields": [CLAIM]}
+
+
+@contextmanager
+def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
+    try:
+        from arbiter.memory.stores._sqlite import ForgettingStore
+    except ImportError as error:
+        raise _missing("a store in SQLite", "sqlite", error) from error
+    with closing(_connected(path)) as connection:
+        if index is None or _loads_extensions(connection):
+            store = ForgettingStore(connection, path, index=index)
+            _set_up(store)
+            yield store
+            return
+        _warn("this Python cannot load SQLite's extensions")
+        store = ForgettingStore(connection, path)
+        _set_up(store)
+        with closing(_connected(path)) as beside:
+
+            def run(statement: str, values: Sequence[Any]) -> Rows:
+                return beside.execute(statement, values).fetchall()
+
+            table = VectorTable(run, text="TEXT", binary="BLOB")
+            if path != ":memory:":  # each connection has a memory database of its own
+                run(_FORGET_SQLITE, ())
+            yield LocalIndex(store, table, index["embed"], index["dims"])
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY)
+    with suppress(sqlite3.OperationalError):  # another process is setting the same
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    # Deleted data is overwritten. Not every build of SQLite does so by default.
+    connection.execute("PRAGMA secure_delete = ON")
+    # Without it the vectors of deleted records stay in the file.
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _loads_extensions(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.enable_load_extension(True)
+        connection.enable_load_extension(False)
+    except (AttributeError, sqlite3.Error):
+        return False
+    return True
+
+
+def _set_up(store: SqliteStore) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            store.setup()
+            return
+        except sqlite3.Error:  # another process is setting up the same file
+            if not left:
+                raise
+            time.sleep(0.05)
+
+
+@contextmanager
+def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
+    try:
+        from langgraph.store.postgres import PostgresStore
+        from psycopg import Connection
+        from psycopg.rows import dict_row, tuple_row
+        from psycopg_pool import ConnectionPool
+    except ImportError as error:
+        raise _missing("a store in PostgreSQL", "postgres", error) from error
+    options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    with ExitStack() as stack:
+        with closing(Connection[Any].connect(conninfo, autocommit=True)) as connection:
+            # A pool retries an unreachable server for half a minute; this connection fails at once.
+            pool = stack.enter_context(ConnectionPool[Any](conninfo, min_size=1, max_size=8, kwargs=options))
+            _wait_for_turn(connection)
+            if index is None or _has_pgvector(connection):
+                plain = PostgresStore(pool, index=index)
+                plain.setup()
+                store: BaseStore = plain
+            else:
+                _warn("this PostgreSQL has no pgvector")
+                plain = PostgresStore(pool)
+                plain.setup()
+
+                def run(statement: str, values: Sequence[Any]) -> Rows:
+                    with pool.connection() as lent, lent.cursor(row_factory=tuple_row, binary=True) as cursor:
+                        cursor.execute(statement.replace("?", "%s").encode(), values)
+                        return cursor.fetchall() if cursor.description else []
+
+                table = VectorTable(run, text='TEXT COLLATE "C"', binary="BYTEA")
+                if not connection.execute(
+                    "SELECT 1 FROM pg_trigger WHERE tgname = 'arbiter_forget'"
+                ).fetchone():
+                    run(_FORGET_POSTGRES_FUNCTION, ())
+                    run(_FORGET_POSTGRES, ())
+                store = LocalIndex(plain, table, index["embed"], index["dims"])
+        yield store
+
+
+def _wait_for_turn(connection: Connection[Any]) -> None:
+    """Wait until no other process sets up the database; the lock ends with the connection.
+
+    It polls: a waiting statement would block the other process's `CREATE INDEX CONCURRENTLY`.
+    """
+    while not connection.execute("SELECT pg_try_advisory_lock(%s)", (_SETUP_LOCK,)).fetchall()[0][0]:
+        time.sleep(0.05)
+
+
+def _has_pgvector(connection: Connection[Any]) -> bool:
+    found = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
+    return found is not None
+
+
+def _warn(why: str) -> None:
+    warnings.warn(
+        f"{why}, so embeddings are compared one by one in this process: exact, fast enough for some ten thousand "
+        "records of one user, and slow beyond.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _missing(what: str, extra: str, error: ImportError) -> ConfigurationError:
+    return ConfigurationError(f"{what} needs {error.name}: pip install 'arbiteros[{extra}]'")

@@ -1,0 +1,279 @@
+"""`Trust`: profiles computed from evidence. `TrustEvaluator`: collects the evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+
+from arbiter.errors import ParameterError, nearest
+from arbiter.history._causal import CausalHistory
+from arbiter.history._items import History, HistoryItem
+from arbiter.instructions import Instruction
+from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import counts, heard, speaker_of, window
+from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory._events import Events, FactEvent
+from arbiter.memory.facts._boundaries import on_record
+from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory.trust._evidence import EVIDENCE, Evidence, TrustProfile, admit
+from arbiter.memory.trust._risks import RiskAnswer, asking_risk, of_risk
+from arbiter.models import ChatModel
+from arbiter.verdicts import FAILED, Verdict
+
+_KEY = "profile"
+_MAX_DENIALS = 1_024
+
+
+class Trust:
+    """The trust profiles of one agent."""
+
+    def __init__(self, store: MemoryStore, agent_id: str, clock: Callable[[], datetime]) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.clock = clock
+
+    async def profile(self, entity_id: str) -> TrustProfile:
+        """The evidence about an entity, and its trust at this moment. A stranger has no evidence."""
+        found = await self.store.aget(namespace(self.agent_id, "trust", entity_id), _KEY)
+        return replace(self._profile(entity_id, found), at=self.clock())
+
+    async def record(self, entity_id: str, evidence: Iterable[Evidence]) -> TrustProfile:
+        """Add evidence; pieces with a known id are not added again. Returns the profile. Raises
+        `ParameterError` for an unknown type."""
+        profile, _ = await self.add(entity_id, evidence)
+        return profile
+
+    async def add(self, entity_id: str, evidence: Iterable[Evidence]) -> tuple[TrustProfile, int]:
+        """Like `record`; also returns the number of pieces that are new and were kept."""
+        pieces = [*evidence]
+        for piece in pieces:
+            _check(piece)
+        now = self.clock()
+        added = 0
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal added
+            profile = self._profile(entity_id, value)
+            kept = admit(profile.evidence, pieces)
+            added = len({piece.id for piece in kept} - {piece.id for piece in profile.evidence})
+            if kept == profile.evidence:
+                return value
+            return {**(value or {}), **replace(profile, at=now, evidence=kept).to_value()}
+
+        found = await self.store.aupdate(namespace(self.agent_id, "trust", entity_id), _KEY, change)
+        return replace(self._profile(entity_id, found), at=now), added
+
+    def _profile(self, entity_id: str, value: Value | None) -> TrustProfile:
+        try:
+            if value is not None:
+                return TrustProfile.from_value(value)
+        except ValueError:
+            pass
+        return TrustProfile(entity_id=entity_id, at=self.clock())
+
+
+def _check(piece: Evidence) -> None:
+    owner = f"evidence {piece.id!r:.80}"
+    if piece.type not in EVIDENCE:
+        raise ParameterError(owner, "type", f"there is no {piece.type!r:.80}.{nearest(piece.type, EVIDENCE)}")
+    if piece.at.tzinfo is None:
+        raise ParameterError(owner, "at", "expected a time with its zone.")
+    if piece.points is not None and not math.isfinite(piece.points):
+        raise ParameterError(owner, "points", f"expected a finite number, got {piece.points!r}.")
+
+
+class TrustEvaluator(CognitiveEvaluator):
+    """Keeps the trust in the user of a turn up to date; needs no model.
+
+    Evidence comes from facts and from denials. A user who contradicts or confirms an own statement gives
+    evidence, as found by evaluators registered before this one; a changed fact is no evidence. A checker's
+    denial in this thread counts as `policy_evidence` says: types of evidence by the checker's name, "*" for
+    all others, None for no evidence. A denial counts against the speaker of the newest human message in the
+    node's input, so exclude checkers that deny for other reasons. A denial that raised is in no checkpoint;
+    only the process in which it happened counts it.
+
+    With `judge`, a model, or True for the cycle's, one call for each new message of the user gives evidence
+    too, unless the message is off the record. The score is the overall trust / 100; it passes from
+    `min_trust` on, by default the trust in a stranger.
+    """
+
+    description = "Keeps up to date how far the user can be trusted."
+    always_run = True
+    skip_selection = True
+    needs_store = True
+    needs_messages = False
+
+    def __init__(
+        self,
+        name: str = "TRUST",
+        target_instructions: Iterable[Instruction | str] | None = None,
+        target_nodes: Iterable[str] | None = None,
+        *,
+        min_trust: float = 50,
+        policy_evidence: Mapping[str, str | None] | None = None,
+        judge: ChatModel | bool = False,
+    ) -> None:
+        super().__init__(name, target_instructions, target_nodes)
+        given: Any = min_trust
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
+            raise ParameterError(f"evaluator {name!r}", "min_trust", f"expected 0 to 100, got {given!r:.80}.")
+        self.min_trust = min_trust
+        self.policy_evidence = (
+            {"*": "SUSPICIOUS_ACTIVITY"} if policy_evidence is None else {**policy_evidence}
+        )
+        for checker, type in self.policy_evidence.items():
+            if type is not None and type not in EVIDENCE:
+                problem = f"there is no evidence {type!r:.80}.{nearest(str(type), EVIDENCE)}"
+                raise ParameterError(f"evaluator {name!r}", f"policy_evidence[{checker!r}]", problem)
+        self.judge = judge
+
+    async def handle(self, ctx: EvalContext) -> HandlerOutcome:
+        trust = Trust(ctx.needed_store(), ctx.agent_id, ctx.clock)
+        events = Events(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        kept = await events.all()
+        found = of_events([*kept, *ctx.events], run_key=ctx.run_key, at=ctx.ended_at)
+        for entity, pieces in (await self._of_denials(ctx)).items():
+            found.setdefault(entity, []).extend(pieces)
+        agents = {ctx.agent_id, *(entity.id for entity in ctx.entities if entity.is_agent)}
+        recorded = 0
+        for entity, pieces in found.items():
+            if entity not in agents and pieces:
+                _, added = await trust.add(entity, pieces)
+                recorded += added
+        await events.remove(kept)
+        data: dict[str, Any] = {}
+        if self.judge is not False:
+            added, data = await self._of_judge(ctx, trust, agents)
+            recorded += added
+        profile = await trust.profile(ctx.entity_id)
+        overall = profile.overall
+        data = {
+            "overall": overall,
+            "dimensions": {name: round(value, 2) for name, value in profile.dimensions.items()},
+            "confidence": round(profile.confidence, 4),
+            "evidence": len(profile.evidence),
+            "recorded": recorded,
+            **data,
+        }
+        return HandlerOutcome(overall / 100, overall >= self.min_trust, f"trust {overall} of 100", data)
+
+    async def _of_denials(self, ctx: EvalContext) -> dict[str, list[Evidence]]:
+        """Evidence from the denials in the history, by the entity that each was first attributed to in
+        this room."""
+        denials = {id: (item, type) for id, item, type in self._denials(ctx.history)}
+        if not denials:
+            return {}
+        blamed: dict[str, str] = {}
+
+        def change(value: Value | None) -> Value | None:
+            kept = _blamed(value)
+            blamed.update(kept)
+            missing = {id: _cause(item, ctx) for id, (item, _) in denials.items() if id not in kept}
+            if not missing:
+                return value
+            blamed.update(missing)
+            return {"denials": [[id, entity] for id, entity in blamed.items()][-_MAX_DENIALS:]}
+
+        # Store the attribution before the evidence: after a crash in between, the same entity is blamed again.
+        place = namespace(ctx.agent_id, "cursors", ctx.room_id)
+        await ctx.needed_store().aupdate(place, f"{self.name}:denials", change)
+        found: dict[str, list[Evidence]] = {}
+        for id, (item, type) in denials.items():
+            piece = Evidence(id=f"policy:{id}", type=type, at=_when(item, ctx), source="policy")
+            found.setdefault(blamed[id], []).append(piece)
+        return found
+
+    def _denials(self, history: History) -> Iterable[tuple[str, HistoryItem, str]]:
+        """The id, the node run and the type of evidence of each denial."""
+        remembered = history.denied() if isinstance(history, CausalHistory) else ()
+        for item in (*history.items(), *remembered):
+            for checker, verdict in item.check_policy_results.items():
+                type = self.policy_evidence.get(checker, self.policy_evidence.get("*"))
+                if type is not None and verdict.kind == "deny" and not _failed(verdict):
+                    yield f"{item.id}:{checker}", item, type
+
+    async def _of_judge(self, ctx: EvalContext, trust: Trust, agents: set[str]) -> tuple[int, dict[str, Any]]:
+        """Have the newest message judged, once. Returns the number of new pieces, and metadata."""
+        model = ctx.model if isinstance(self.judge, bool) else self.judge
+        message = ctx.message
+        if message is None or not counts(message):
+            return 0, {}
+        speaker = speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+        cursors = ctx.cursors(self.name)
+        new = await cursors.unprocessed(ctx.messages)
+        if speaker in agents or all(part.id != message.id for part in new) or await cursors.waits():
+            return 0, {}
+        if (
+            model is None or ctx.budget.left < 1
+        ):  # not an error: it would lose the evidence found without a model
+            return 0, {"judge": "no model" if model is None else "budget"}
+        shown = on_record(
+            window(ctx.messages, ctx.conversation_length), agent_id=ctx.agent_id, entity_id=ctx.entity_id
+        )
+        if all(part.id != message.id for part in shown):
+            await cursors.advance(new)
+            return 0, {"judge": "off the record"}
+        answer = await ctx.ask(RiskAnswer, asking_risk(shown, message), model=model)
+        data: dict[str, Any] = {"judge": answer.status, "llm_calls": answer.calls}
+        if answer.value is None:
+            data["window_skipped"] = await cursors.fail(new, raised=answer.raised)
+            return 0, data
+        added = 0
+        if (meant := of_risk(answer.value.risk)) is not None:
+            piece = Evidence(
+                id=f"judge:{message.id}", type=meant[0], at=ctx.ended_at, source="judge", points=meant[1]
+            )
+            _, added = await trust.add(speaker, [piece])
+        await cursors.advance(new)
+        return added, data
+
+
+def of_events(events: Iterable[FactEvent], *, run_key: str, at: datetime) -> dict[str, list[Evidence]]:
+    """Evidence by entity from the events of a turn: a contradiction of an own statement, and a confirmation.
+
+    Facts that are superseded, refined or ended have changed, which counts against no speaker.
+    """
+    found: dict[str, list[Evidence]] = {}
+    for event in events:
+        if event.kind == "confirmed":
+            type = "CONSISTENT_BEHAVIOR"
+        elif event.kind == "contradicted" and event.same_speaker:
+            type = "INCONSISTENT_BEHAVIOR"
+        else:
+            continue
+        facts = "+".join(sorted(filter(None, (event.fact_id, event.other_id))))
+        id = f"{event.kind}:{facts}:{event.key or run_key}"
+        piece = Evidence(id=id, type=type, at=event.at or at, source="facts")
+        found.setdefault(event.speaker, []).append(piece)
+    return found
+
+
+def _failed(verdict: Verdict) -> bool:
+    """True if the checker itself failed, which is no user's fault; see arbiter/_lifecycle/checking.py."""
+    return verdict.reason.startswith(FAILED)
+
+
+def _cause(item: HistoryItem, ctx: EvalContext) -> str:
+    """The speaker of the newest human message in the node's input, else the user of this turn."""
+    for part in item.input_state.values():
+        messages: Any = part
+        for message in reversed(messages) if isinstance(part, list | tuple) else ():
+            if isinstance(message, HumanMessage):
+                [message] = heard([message], ctx.speakers)
+                return speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+    return ctx.entity_id
+
+
+def _when(item: HistoryItem, ctx: EvalContext) -> datetime:
+    """The time of a node run by the clock of the cycle; the history has a clock of its own."""
+    return ctx.ended_at - max(ctx.item.timestamp - item.timestamp, timedelta(0))
+
+
+def _blamed(value: Value | None) -> dict[str, str]:
+    pairs: Any = (value or {}).get("denials")
+    return {str(pair[0]): str(pair[1]) for pair in pairs or () if len(pair) == 2}

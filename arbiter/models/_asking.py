@@ -1,0 +1,468 @@
+"""Requests to a language model for a value, and prompts with text that must stay data.
+
+`ask` and `aask` follow one procedure: structured output if the model supports it, else JSON in its text, else
+one repair, else no value. `quote` puts untrusted text into a prompt. No function here invents an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Generic, TypeVar, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from arbiter._threads.deadlines import start
+from arbiter.errors import ConfigurationError
+from arbiter.models._json import json_values
+
+# `BaseChatModel` itself takes longer to import than all of Arbiter.
+ChatModel = Runnable[Any, Any]
+"""A `BaseChatModel`, or one with retries, fallbacks or bound arguments around it."""
+
+T = TypeVar("T", bound=BaseModel)
+
+MAX_REQUESTS = 2
+"""The number of model calls that one `ask` makes at most."""
+MAX_ANSWER = 100_000
+"""The length, in characters, above which a model's text is not searched for an answer."""
+
+
+def _no_truth_value(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number, got true or false")
+    return value
+
+
+WHOLE = BeforeValidator(_no_truth_value)
+"""A validator for whole numbers, last in the type of a schema: `Annotated[int, Field(ge=0, le=10), WHOLE]`.
+
+It accepts 7, 7.0 and "7", and rejects true, which pydantic reads as 1, as well as 7.5, "seven" and "7/10".
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[T]):
+    """The result of a request to a model. `value` is None if no answer fits, and `problem` gives the reason.
+
+    `texts` are the model's answers, oldest first; the arguments of a tool call as JSON. `usage` is the sum of
+    the usage that the model reports for all of them, None if it reports none for one of them. `attempts`
+    counts the calls. `model` is the name in the answer, else the name of the object that was called.
+    """
+
+    value: T | None
+    problem: str
+    texts: tuple[str, ...]
+    attempts: int
+    usage: UsageMetadata | None
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The result of one call of a model: its `message`.
+
+    After a request for structured output, `parsed` or `failure` is the reading of the model's own
+    integration.
+    """
+
+    message: Any
+    parsed: Any = None
+    failure: BaseException | None = None
+
+    @property
+    def calls(self) -> list[Any]:
+        """The arguments of its tool calls."""
+        return _tool_calls(self.message)
+
+    @property
+    def text(self) -> str:
+        """The message as text, the arguments of tool calls as JSON. Reasoning shown before the answer is left
+        out.
+        """
+        return _text(self.message)
+
+
+def ask(model: ChatModel, messages: Sequence[BaseMessage], schema: type[T]) -> Answer[T]:
+    """Ask for a value of `schema`. At most `MAX_REQUESTS` calls of the model.
+
+    The first call uses the model's own structured output, if it has one. An answer without a tool call is
+    searched for JSON. If there is no value, the model gets the mistake and is asked once more. If an endpoint
+    rejects the structured request as such (status 400, 422 or 501), or an integration cannot make one
+    (`NotImplementedError`, `TypeError`), the second and last call asks for text. Other exceptions of the
+    model (rate limits, timeouts) are raised here.
+    """
+    steps = _asking(model, messages, schema)
+    request = next(steps)
+    while True:
+        try:
+            reply = request.model.invoke(request.messages)
+        except Exception as error:
+            reply = error
+        try:
+            request = steps.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # of `_asking`
+
+
+async def aask(
+    model: ChatModel,
+    messages: Sequence[BaseMessage],
+    schema: type[T],
+    *,
+    read: Callable[[Reply], tuple[T | None, str]] | None = None,
+    more: Callable[[int], bool] | None = None,
+    config: RunnableConfig | None = None,
+) -> Answer[T]:
+    """As `ask`, without blocking the event loop.
+
+    `read` finds the value in a reply, or returns None and the mistake, which the model gets. `more` replaces
+    `MAX_REQUESTS`: it is called before each further call with the number of replies so far and returns True
+    to allow it. `config` is for the model.
+    """
+    steps = _asking(model, messages, schema, read, more)
+    request = next(steps)
+    awaitable = _is_async(model)
+    while True:
+        try:
+            reply = await areply(request.model, request.messages, config, awaitable=awaitable)
+        except Exception as error:
+            reply = error
+        try:
+            request = steps.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # of `_asking`
+
+
+async def areply(
+    model: ChatModel,
+    messages: Sequence[BaseMessage],
+    config: RunnableConfig | None = None,
+    *,
+    awaitable: bool | None = None,
+) -> Any:
+    """The model's reply, without blocking the event loop: a model without async methods is called on a thread
+    of its own.
+
+    `awaitable` is True if the model has async methods, None if that is unknown.
+    """
+    if _is_async(model) if awaitable is None else awaitable:
+        return await model.ainvoke(messages, config)
+    return await asyncio.wrap_future(start(partial(model.invoke, messages, config)))
+
+
+def _is_async(model: Any) -> bool:
+    """True if a model can be awaited without a thread.
+
+    LangChain runs other models in the loop's default executor. Its few threads are shared, and the loop waits
+    for all of them when it ends: a model that hangs would block other sync calls, long after its own timeout.
+    """
+    from langchain_core.runnables import RunnableWithFallbacks  # langgraph alone does not import it
+
+    if isinstance(model, _BINDING):  # a model with retries is a binding too
+        return _is_async(model.bound)
+    if isinstance(model, RunnableSequence):
+        return all(map(_is_async, cast(Any, model).steps))
+    if isinstance(model, RunnableWithFallbacks):
+        return all(map(_is_async, cast(Any, model).runnables))
+    kind = model.__class__
+    own: Any = getattr(kind, "_agenerate", None) or kind.ainvoke
+    return own.__module__ not in _BY_THREAD or hasattr(model, "afunc")
+
+
+_BINDING: Any = RunnableBindingBase
+_BY_THREAD = ("langchain_core.language_models.chat_models", "langchain_core.runnables.base")
+"""The modules of the inherited async methods that only call the sync method on a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    model: ChatModel
+    messages: list[BaseMessage]
+
+
+def _asking(
+    model: ChatModel,
+    messages: Sequence[BaseMessage],
+    schema: type[T],
+    read: Callable[[Reply], tuple[T | None, str]] | None = None,
+    more: Callable[[int], bool] | None = None,
+) -> Generator[_Request, Any, Answer[T]]:
+    """Yields requests, and is sent the model's reply or its exception. Returns the answer."""
+    structured = _structured(model, schema)
+    replies: list[Reply] = []
+    refusal: Exception | None = None
+    value: T | None = None
+    problem = ""
+    attempt = 0
+    while value is None and (
+        attempt == 0 or (attempt < MAX_REQUESTS if more is None else more(len(replies)))
+    ):
+        attempt += 1
+        extra = [_repair(problem, replies[-1].text)] if replies else []
+        if structured is None:
+            extra.append(_as_json(schema))
+        request = [*messages, HumanMessage("\n\n".join(extra))] if extra else [*messages]
+        given = yield _Request(model if structured is None else structured, request)
+        if isinstance(given, Exception):
+            if structured is None or not _is_refusal(given):
+                raise given
+            structured, refusal = None, given
+            continue
+        reply = _reply(given, structured is not None)
+        replies.append(reply)
+        refusal = None
+        value, problem = _read(reply, schema) if read is None else read(reply)
+    if refusal is not None:
+        raise refusal
+    return Answer(
+        value=value,
+        problem=problem,
+        texts=tuple(reply.text for reply in replies),
+        attempts=attempt,
+        usage=_usage([reply.message for reply in replies]),
+        model=_name(model, replies[-1].message),
+    )
+
+
+def _reply(given: Any, structured: bool) -> Reply:
+    if not structured or isinstance(given, BaseMessage):
+        return Reply(given)
+    parts: Any = given
+    if isinstance(given, Mapping) and "raw" in parts:
+        return Reply(parts["raw"], parts.get("parsed"), parts.get("parsing_error"))
+    return Reply(given, given)  # an integration that does not know `include_raw`
+
+
+def _structured(model: ChatModel, schema: type[BaseModel]) -> ChatModel | None:
+    """The model with structured output for `schema`, or None if it has none."""
+    try:
+        make = getattr(model, "with_structured_output", None)
+        if make is None:
+            return None
+        made: ChatModel = make(schema, include_raw=True)
+    except Exception:
+        # Each integration refuses in its own way (NotImplementedError, ValueError, ImportError, ...). The
+        # model is then asked for text, and that call shows any mistake in the model itself.
+        return None
+    return made
+
+
+def _is_refusal(error: Exception) -> bool:
+    """True if an endpoint does not support structured output, as opposed to a temporary or personal refusal."""
+    return isinstance(error, NotImplementedError | TypeError) or (
+        getattr(error, "status_code", None) in (400, 422, 501)
+    )
+
+
+@lru_cache(maxsize=256)
+def _as_json(schema: type[BaseModel]) -> str:
+    wanted = json.dumps(schema.model_json_schema())
+    return f"Answer with one JSON object and nothing else. It has to fit this JSON Schema:\n{wanted}"
+
+
+def _repair(problem: str, text: str) -> str:
+    return (
+        f"Your last answer could not be used: {problem}. It was:\n{quote(text, limit=2_000)}\n"
+        "Answer once more, completely, with that put right."
+    )
+
+
+# Reading an answer --------------------------------------------------------------------------------
+
+
+def _read(reply: Reply, schema: type[T]) -> tuple[T | None, str]:
+    """The value in an answer, or None and the mistake."""
+    calls, text, failure = reply.calls, reply.text, reply.failure
+    found: list[Any] = []
+    if calls:
+        found = calls
+    elif reply.parsed is not None:  # in a form that only the model's own integration knows
+        found = [reply.parsed]
+    elif len(text) > MAX_ANSWER:
+        return None, f"it has {len(text)} characters, and at most {MAX_ANSWER} are read"
+    else:
+        fenced, loose = json_values(text)
+        for value in fenced + loose:
+            found += value if isinstance(value, list) else [value]
+        found = [part for part in found if isinstance(part, dict)]
+    values: list[T] = []
+    problem = ""
+    for candidate in found:
+        try:
+            value = schema.model_validate(candidate)
+        except ValidationError as error:
+            problem = problem or described(error)
+        else:
+            if value not in values:
+                values.append(value)
+    if len(values) > 1:
+        # A model may quote an answer from its input, so choosing between different answers would be a guess.
+        return None, f"it has {len(values)} different answers where one is expected"
+    if values:
+        return values[0], ""
+    if not problem and failure is not None:
+        problem = _one_line(str(failure))
+    return None, problem or "it has no JSON object"
+
+
+def _tool_calls(reply: Any) -> list[Any]:
+    return [call["args"] for call in reply.tool_calls] if isinstance(reply, AIMessage) else []
+
+
+def _text(reply: Any) -> str:
+    """A model's answer as text. Reasoning shown before the answer is left out."""
+    if calls := _tool_calls(reply):
+        return "\n".join(json.dumps(arguments, ensure_ascii=False, default=str) for arguments in calls)
+    text = str(reply.text) if isinstance(reply, BaseMessage) else str(reply)
+    return _THOUGHT.sub("", text)
+
+
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+
+
+def described(error: ValidationError) -> str:
+    """The mistakes of a validation in one line, without the values."""
+    mistakes = error.errors(include_url=False, include_input=False, include_context=False)
+    return _one_line(
+        "; ".join(
+            f"{'.'.join(map(str, mistake['loc'])) or 'the answer'}: {mistake['msg']}"
+            for mistake in mistakes[:5]
+        )
+    )
+
+
+def _one_line(text: str) -> str:
+    line = visible(" ".join(text.split())).rstrip(".")
+    return line if len(line) <= 500 else line[:497] + "..."
+
+
+def _usage(replies: Sequence[Any]) -> UsageMetadata | None:
+    total: UsageMetadata | None = None
+    for reply in replies:
+        usage = getattr(reply, "usage_metadata", None)
+        if usage is None:
+            return None  # a partial sum would look like the whole
+        total = add_usage(total, usage)
+    return total
+
+
+def _name(model: ChatModel, reply: Any) -> str:
+    said: Mapping[str, Any] = getattr(reply, "response_metadata", None) or {}
+    for name in (said.get("model_name"), getattr(model, "model_name", None), getattr(model, "model", None)):
+        if isinstance(name, str) and name:
+            return name
+    return type(model).__name__
+
+
+# Text that must stay data -------------------------------------------------------------------------
+
+
+def quote(text: str, *, limit: int = 20_000) -> str:
+    """`text` for a prompt, as lines that each begin with "> ", between two lines that do not.
+
+    No text can end its quotation or imitate a line outside of it, and equal texts are quoted alike. If `text`
+    is longer than `limit` characters, its first and last `limit / 2` are shown, with a line between them that
+    counts the others. Invisible characters are shown by their code.
+    """
+    if len(text) <= limit:
+        lines = _quoted(text)
+    else:
+        half = limit // 2
+        cut = f"[... {len(text) - 2 * half:,} characters cut ...]"
+        lines = [*_quoted(text[:half]), cut, *_quoted(text[len(text) - half :])]
+    return "\n".join(["[quoted text begins]", *lines, "[quoted text ends]"])
+
+
+def _quoted(text: str) -> list[str]:
+    return ["> " + visible(line) for line in text.replace("\r\n", "\n").split("\n")]
+
+
+def visible(text: str) -> str:
+    """`text` with each invisible character, and line ends, as its code: `\\u200b`. Tabs stay."""
+    if text.replace("\t", "").isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\t" else _code(char) for char in text)
+
+
+def _code(char: str) -> str:
+    # Python does not call blanks of other widths "printable", but they are harmless to read.
+    if unicodedata.category(char) == "Zs":
+        return char
+    number = ord(char)
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def as_text(value: Any) -> str:
+    """A part of a state as readable text: a text or message unchanged, any other value as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, BaseMessage) and not _tool_calls(value):
+        return str(value.text)
+    return json.dumps(_plain(value, 0), ensure_ascii=False, indent=1)
+
+
+_MAX_DEPTH = 20
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if depth < _MAX_DEPTH:
+        if isinstance(value, BaseMessage):
+            message: dict[str, Any] = {"type": value.type, "text": str(value.text)}
+            if isinstance(value, AIMessage) and value.tool_calls:
+                message["tool_calls"] = [
+                    {"name": call["name"], "args": _plain(call["args"], depth + 1)}
+                    for call in value.tool_calls
+                ]
+            return message
+        if isinstance(value, BaseModel):
+            return _plain(dict(value), depth + 1)
+        parts: Any = value
+        if isinstance(value, Mapping):
+            return {str(key): _plain(part, depth + 1) for key, part in parts.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_plain(part, depth + 1) for part in parts]
+    return str(value)
+
+
+# Which model --------------------------------------------------------------------------------------
+
+
+def model_of(value: ChatModel | str, **settings: Any) -> ChatModel:
+    """`value` itself, or for a text like "openai:gpt-5-mini" the model from LangChain's `init_chat_model`.
+
+    `settings`, such as a temperature, apply only to a model that is made here. Raises `ConfigurationError`,
+    also for mistakes that the provider's package finds, such as a missing key.
+    """
+    given: Any = value
+    if not isinstance(value, str) and isinstance(given, Runnable):
+        return value
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigurationError(
+            f"expected a chat model, or a text like 'openai:gpt-5-mini', got {given!r:.80}."
+        )
+    try:
+        from langchain.chat_models import init_chat_model
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the model {given!r} is named by a text, which needs the package langchain. "
+            "Install arbiteros[models], or pass a chat model."
+        ) from error
+    try:
+        made: ChatModel = cast(Any, init_chat_model)(given, **settings)
+    except Exception as error:  # a provider's package may raise anything
+        raise ConfigurationError(
+            f"the model {given!r} could not be made: {_one_line(str(error))}."
+        ) from error
+    return made

@@ -1,0 +1,224 @@
+"""The shipped interventions, against converging voices and against stagnating ideas, and their nudges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from itertools import combinations
+from typing import Any, Literal
+
+from arbiter._contracts import Contract
+from arbiter._values.states import is_whole
+from arbiter.errors import ConfigurationError
+from arbiter.models import ChatModel
+from arbiter.personas._characters import Persona
+from arbiter.personas._config import GateConfig
+from arbiter.personas._conversation import Cast, checked_configs, config_for
+from arbiter.personas._engine import PropositionEngine
+from arbiter.personas._interventions import Condition, Effect, Intervention, InterventionBatch
+from arbiter.personas._judges import Judge
+from arbiter.personas._propositions import Proposition
+from arbiter.personas._scorers import weighted_mean
+from arbiter.personas._targets import Target
+from arbiter.personas._texts import tokens
+from arbiter.personas._trajectories import window
+
+NudgeKind = Literal[
+    "devils_advocate", "change_subject", "personal_story", "challenging_question", "new_ideas"
+]
+
+NUDGES: Mapping[NudgeKind, str] = {
+    "devils_advocate": "Everybody agrees a little too quickly. Name the weakest point of what was said last, and hold "
+    "to it as {name} would.",
+    "change_subject": "This has been talked through. Bring up something else that matters to {name}.",
+    "personal_story": "Tell something that happened to {name} and that puts all of this in another light.",
+    "challenging_question": "Ask the one question that nobody here wants to answer, in the words of {name}.",
+    "new_ideas": "Think of all ideas so far. Now come up with a completely new one, no variation of any of them, that "
+    "only {name} could have.",
+}
+
+
+def nudge_for(kind: NudgeKind, target: Target) -> str:
+    """A nudge in the name of the target's character, with a reminder of its description."""
+    persona = target.own_personas[0] if target.own_personas else None
+    text = NUDGES[kind].replace("{name}", target.agent or "yourself")
+    if persona is None or not persona.description.strip():
+        return text
+    return f"{text} You are {persona.name}: {' '.join(persona.description.split())}"
+
+
+AGREEING = (
+    "The participants agree with one another too readily: they take up what was said before, in much the same words, "
+    "without objection, doubt or a view of their own."
+)
+STAGNATING = (
+    "{{agent_name}} has brought up no entirely new idea in more than its last %d messages: what it says are "
+    "repetitions and refinements of ideas that were there before."
+)
+
+
+def anti_convergence(
+    agents: Iterable[Persona | str],
+    judge: PropositionEngine | Judge | ChatModel | str,
+    config: GateConfig | Mapping[str, GateConfig] | None = None,
+    *,
+    nudges: Mapping[str, NudgeKind] | NudgeKind = "devils_advocate",
+    persist: bool = False,
+    name: str = "anti_convergence",
+    **settings: Any,
+) -> InterventionBatch:
+    """Keeps voices apart: nudges each agent when the agents share many words and a judge finds that they
+    agree too readily.
+
+    The agents must share at least `convergence_threshold` of their words (`shared_words`, mean over all
+    pairs; 0 leaves the decision to the judge). Both conditions read the first 5 and last 15 events of the
+    conversation, unless `first_n` and `last_n` are given; only messages of the agents count, not those of a
+    host.
+
+    `nudges` sets the kind of nudge, for all agents or by agent. With a `config`, only agents with
+    `anti_convergence_enabled` are nudged. Agents with different thresholds have an intervention each.
+    """
+    known = list(agents)
+    cast = Cast(known)
+    config = _checked(config, cast, name)
+    thresholds: dict[float, list[Persona | str]] = {}
+    for agent in known:
+        limits = _limits(config, cast, agent.name if isinstance(agent, Persona) else agent)
+        if limits is None or limits.anti_convergence_enabled:
+            thresholds.setdefault((limits or GateConfig()).convergence_threshold, []).append(agent)
+    targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
+    made: dict[str, Any] = {"first_n": 5, "last_n": 15, **settings}
+    effect = _nudging(cast, nudges, "devils_advocate", name)
+    each = [
+        Intervention(group, judge=judge, agents=known, name=name, persist=persist, **made)
+        .set_functional_precondition(_converged(cast, threshold, made["first_n"], made["last_n"]))
+        .set_propositional_precondition(
+            Proposition("agreeing", AGREEING, target_type="environment", include_personas=False)
+        )
+        .set_effect(effect)
+        for threshold, group in thresholds.items()
+    ]
+    return InterventionBatch(each, name=name, cast=_cast_of(known, settings, targets), **targets)
+
+
+def variety(
+    agents: Iterable[Persona | str],
+    judge: PropositionEngine | Judge | ChatModel | str,
+    config: GateConfig | Mapping[str, GateConfig] | None = None,
+    *,
+    stale_after: int = 5,
+    nudges: Mapping[str, NudgeKind] | NudgeKind = "new_ideas",
+    persist: bool = False,
+    name: str = "variety",
+    **settings: Any,
+) -> InterventionBatch:
+    """Keeps ideas coming: nudges an agent when a judge finds no entirely new idea in its last `stale_after`
+    messages.
+
+    Each agent has its own intervention, which waits for `variety_message_threshold` messages. With a
+    `config`, only agents with `variety_intervention_enabled` take part.
+    """
+    if not is_whole(stale_after, least=1):
+        raise ConfigurationError(
+            f"{name!r}: stale_after: expected a whole number from 1, got {stale_after!r:.80}."
+        )
+    known = list(agents)
+    targets = {key: settings.pop(key) for key in _OF_BATCH if key in settings}
+    cast = _cast_of(known, settings, targets)
+    config = _checked(config, cast, name)
+    made: dict[str, Any] = {"first_n": 5, "last_n": 20, **settings}
+    effect = _nudging(cast, nudges, "new_ideas", name)
+    each: list[Intervention] = []
+    for agent in known:
+        called = agent.name if isinstance(agent, Persona) else agent
+        limits = _limits(config, cast, called)
+        if limits is None or limits.variety_intervention_enabled:
+            one = Intervention(agent, judge=judge, name=f"{name}:{called}", persist=persist, **made)
+            one.set_functional_precondition(_many((limits or GateConfig()).variety_message_threshold))
+            each.append(one.set_textual_precondition(STAGNATING % stale_after).set_effect(effect))
+    return InterventionBatch(each, name=name, cast=cast, **targets)
+
+
+def _limits(
+    config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, agent: str
+) -> GateConfig | None:
+    return None if config is None else config_for(config, cast, agent)
+
+
+_OF_BATCH = ("target_instructions", "target_nodes", "round_of")
+
+
+def _cast_of(
+    agents: Iterable[Persona | str], settings: Mapping[str, Any], targets: Mapping[Any, Any]
+) -> Cast:
+    contract = Contract("cast", targets.get("target_instructions"), targets.get("target_nodes"))
+    known = {key: settings[key] for key in ("key", "agent_of", "channel") if key in settings}
+    return Cast(agents, nodes=contract.target_nodes, instructions=contract.target_instructions, **known)
+
+
+def _converged(cast: Cast, threshold: float, first_n: int, last_n: int) -> Condition:
+    def converged(targets: list[Target]) -> bool:
+        words: dict[str, set[str]] = {}
+        shown = window(targets[0].trajectory.events, first_n, last_n)
+        for event in (*shown.head, *shown.tail):
+            if event.kind == "action" and event.type == "TALK" and event.actor in cast.personas:
+                words.setdefault(event.actor, set()).update(tokens(event.text))
+        alike = weighted_mean(
+            (1.0, shared_words(one, other)) for one, other in combinations(words.values(), 2)
+        )
+        return alike is not None and alike >= threshold
+
+    return converged
+
+
+def shared_words(one: Set[str], other: Set[str]) -> float:
+    """The share of the smaller vocabulary that is also in the other one, 0.0 to 1.0; 0.0 if one is empty.
+
+    A speaker who echoes adds few words, however much the other says. The Jaccard overlap would miss that: it
+    stays below 0.6 even if three speakers repeat one another.
+    """
+    smaller = min(len(one), len(other))
+    return len(one & other) / smaller if smaller else 0.0
+
+
+def _many(threshold: int) -> Condition:
+    def many(targets: list[Target]) -> bool:
+        target = targets[0]
+        said = target.trajectory.actions_of(target.agent or "", last=threshold, type="TALK")
+        return len(said) >= threshold
+
+    return many
+
+
+def _checked(
+    config: GateConfig | Mapping[str, GateConfig] | None, cast: Cast, name: str
+) -> GateConfig | Mapping[str, GateConfig] | None:
+    return None if config is None else checked_configs(config, cast, f"intervention {name!r}")
+
+
+def _nudging(
+    cast: Cast, nudges: Mapping[str, NudgeKind] | NudgeKind, fallback: NudgeKind, name: str
+) -> Effect:
+    kinds: dict[str | None, NudgeKind] = {}
+    otherwise = fallback
+    if isinstance(nudges, str):
+        otherwise = nudges
+    else:
+        kinds = {cast.name(agent): kind for agent, kind in nudges.items()}
+    for agent in kinds.keys() - cast.personas.keys():
+        agents = ", ".join(map(repr, cast.personas))
+        raise ConfigurationError(f"intervention {name!r}: nudges: {agent!r} is no agent. Agents: {agents}.")
+    for kind in (otherwise, *kinds.values()):
+        if kind not in NUDGES:
+            known = ", ".join(map(repr, NUDGES))
+            raise ConfigurationError(
+                f"intervention {name!r}: nudges: expected one of {known}, got {kind!r:.80}."
+            )
+
+    def effect(targets: list[Target]) -> dict[str, str]:
+        return {
+            target.agent: nudge_for(kinds.get(target.agent, otherwise), target)
+            for target in targets
+            if target.agent is not None
+        }
+
+    return effect

@@ -1,0 +1,546 @@
+"""The command as a new user types it: in this process for what it prints, in another for how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from arbiter import ArbiterOS
+from arbiter._constitution.kinds import KINDS
+from arbiter._weaving.govern import NodeFacts
+from arbiter.cli._app import app
+from arbiter.cli._graphs import load_graph
+from arbiter.cli._init import propose
+from arbiter.errors import ArbiterError
+from tests import docs_check
+from tests.processes import python
+
+TEAM = '''
+import sqlite3
+from pathlib import Path
+from typing import TypedDict
+
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import ToolNode
+
+from arbiter import ArbiterOS
+
+
+class State(TypedDict, total=False):
+    messages: list
+    amount: float
+    paid: float
+
+
+@tool
+def look_at(place: str) -> str:
+    """Looks at a place."""
+    return place
+
+
+def chain(*nodes, saver=None):
+    builder = StateGraph(State)
+    for name, node in nodes:
+        builder.add_node(name, node)
+    for (before, _), (after, _) in zip(nodes, nodes[1:]):
+        builder.add_edge(before, after)
+    builder.add_edge(START, nodes[0][0])
+    builder.add_edge(nodes[-1][0], END)
+    return builder.compile(checkpointer=saver)
+
+
+def nothing(state): return {}
+def pay(state): return {"paid": state["amount"]}
+async def apay(state): return {"paid": state["amount"]}
+def step(state):
+    """Verifies that the amount is right."""
+    return {}
+def odd(state):
+    """Looks for the order of that amount."""
+    return {}
+@ArbiterOS().instruction("STORE")
+def labelled(state): return {}
+def broken(state): raise ValueError("the bank is closed\\nfor today")
+
+graph = chain(("draft", nothing), ("pay", pay))
+agraph = chain(("draft", nothing), ("pay", apay))
+failing = chain(("pay", broken))
+agent = create_agent(FakeListChatModel(responses=["hello"]), [look_at], name="agent")
+everything = chain(
+    ("draft", nothing), ("x1", ToolNode([look_at])), ("x2", FakeListChatModel(responses=["hello"])),
+    ("x5", RunnableLambda(nothing) | FakeListChatModel(responses=["hello"]).bind(stop=["."])),
+    ("x3", step), ("x4", odd), ("generate", labelled), ("team", chain(("verify_tool_call", nothing), ("odd", apay))),
+    ('nothing "here" {', nothing), ("helper", agent),
+)
+
+def saved():
+    return chain(("draft", nothing), ("pay", pay),
+        saver=SqliteSaver(sqlite3.connect("runs.db", check_same_thread=False)))
+def made(): return graph
+def needs(something): return graph
+def raises(): raise KeyError("no settings")
+number = 3
+'''
+POLICIES = """
+version: 1
+name: team-policies
+description: What may be paid.
+instructions:
+  - {node: draft, instruction: GENERATE}
+  - {node: pay, instruction: TOOL_CALL}
+checkers:
+  - name: small
+    use: condition
+    description: Large payments are made by people.
+    deny_when: input.amount > 1000
+    ask_when: input.amount > 100
+    target_instructions: [TOOL_CALL]
+"""
+VERIFIED = """
+version: 1
+name: verified
+description: Nothing is paid without a look at it.
+instructions: [{node: pay, instruction: TOOL_CALL}]
+checkers:
+  - {name: looked_at, use: require_before, required: VERIFY, target_instructions: [TOOL_CALL]}
+"""
+MODULES = {
+    "team.py": TEAM,
+    "rude.py": "raise RuntimeError('the key is missing')\n",
+    "quitter.py": "raise SystemExit(7)\n",
+    "typo.py": "def f(:\n",
+    "policies/team.yaml": POLICIES,
+    "verified.yaml": VERIFIED,
+    "bad.yaml": VERIFIED.replace("require_before", "requires_before"),
+    "input.json": '{"amount": 5}',
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a user's, which is also the working directory."""
+    for name, text in MODULES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("team", "rude", "quitter", "typo"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def typed(*arguments: str, answers: str = "", code: int = 0) -> str:
+    """Stdout of the command in this process."""
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, input=answers)
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.stdout
+
+
+def started(*arguments: str, folder: Path, code: int) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, where nobody can be asked. Nothing ends in a traceback."""
+    done = subprocess.run(
+        python("-m", "arbiter", *arguments),
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(docs_check.ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    return done
+
+
+# Help and version ---------------------------------------------------------------------------------
+
+
+def test_help_names_each_command_and_the_page_describes_it() -> None:
+    page = (docs_check.ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    told = typed("--help")
+    for command in app.registered_commands:
+        name = command.callback.__name__ if command.callback else ""
+        assert name in told
+        assert f"## arbiter {name}" in page
+        for option in re.findall(r" (--[a-z]+)", typed(name, "--help")):
+            assert option == "--help" or f"`{option}" in page, (name, option)
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    assert typed("--version") == "arbiter 0.1.0\n"
+
+
+# What is wrong is said in a sentence --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("lint", "team"), "expected package.module:graph or path/to/file.py:graph, got 'team'"),
+        (("lint", "nowhere:graph"), "nowhere could not be imported: ModuleNotFoundError"),
+        (("lint", "nowhere.py:graph"), "there is no file 'nowhere.py'"),
+        (("lint", "team:grph"), "team has no 'grph'.*Did you mean 'graph'"),
+        (("lint", "team:needs"), "team:needs is a function that needs arguments"),
+        (("lint", "team:raises"), r"team:raises\(\) raised KeyError: 'no settings'"),
+        (("lint", "team:number"), "team:number is of type int; expected a compiled graph"),
+        (("lint", "rude:graph"), "rude could not be imported: RuntimeError: the key is missing"),
+        (("lint", "quitter:graph"), "quitter could not be imported: SystemExit: 7"),
+        (("lint", "typo.py:graph"), r"typo.py could not be imported: SyntaxError: .*typo.py, line 1"),
+        (("lint", "team:graph", "--format", "xml"), "--format is 'xml'; expected one of table, json"),
+        (("lint", "team:graph", "-c", "nowhere"), "no constitution in 'nowhere'.*arbiter init"),
+        (
+            ("lint", "team:graph", "-c", "arbiter:kernl"),
+            "no pack 'arbiter:kernl'.*Did you mean 'arbiter:kernel'",
+        ),
+        (("lint", "team:graph", "-c", "bad.yaml"), r"bad.yaml:7: checkers\[0\].use: .*'require_before'"),
+        (("run", "team:graph", "--input", '{"amount": 5'), "--input is .*expected JSON, or a file"),
+        (("run", "team:graph", "--input", "nothing.json"), "--input is 'nothing.json'; expected JSON"),
+        (("run", "team:graph", "--resume", "approve"), "team:graph has no checkpointer"),
+        (("explain", "budgt"), "there is no rule or kind 'budgt'. Did you mean 'budget'"),
+        (("explain", "smal", "-c", "."), "there is no rule or kind 'smal'. Did you mean 'small'"),
+        (("init", "team:graph"), "policies/team.yaml already exists"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_a_sentence(arguments: tuple[str, ...], said: str, project: Path) -> None:
+    done = CliRunner().invoke(app, arguments, input="\n" * 9)
+    assert isinstance(done.exception, ArbiterError), done.output
+    assert re.search(said, str(done.exception)), done.exception
+
+
+@pytest.mark.parametrize(
+    "arguments", [("lint", "rude:graph"), ("run", "team:graph", "-c", "bad.yaml"), ("explain", "budgt")]
+)
+def test_a_mistake_is_told_on_stderr_and_ends_with_2(arguments: tuple[str, ...], project: Path) -> None:
+    done = started(*arguments, folder=project, code=2)
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_unknown_command_is_reported(project: Path) -> None:
+    assert "No such command" in started("dance", folder=project, code=2).stderr
+
+
+# lint ---------------------------------------------------------------------------------------------
+
+
+def test_lint_ends_with_1_when_there_are_errors(project: Path) -> None:
+    done = started("lint", "team:graph", "-c", "verified.yaml", folder=project, code=1)
+    assert "unverified-path" in done.stdout
+    assert "verified.yaml:7" in done.stdout
+
+
+def test_lint_counts_warnings_with_strict(project: Path) -> None:
+    assert "no-instruction" in typed("lint", "team:graph")
+    typed("lint", "team:graph", "--strict", code=1)
+    assert typed("lint", "team:graph", "-c", ".", "--strict")
+
+
+def test_lint_takes_files_functions_and_builders(project: Path) -> None:
+    for where in ("team.py:graph", "./team.py:made", "team:graph.builder"):
+        assert "warnings" in typed("lint", where)
+
+
+def test_lint_prints_json_sarif_and_mermaid(project: Path) -> None:
+    wrong = ("lint", "team:graph", "-c", "verified.yaml", "--format")
+    assert "unverified-path" in {
+        each["code"] for each in json.loads(typed(*wrong, "json", code=1))["findings"]
+    }
+    sarif = json.loads(typed(*wrong, "sarif", code=1))
+    assert sarif["version"] == "2.1.0"
+    assert "%% error unverified-path" in typed(*wrong, "mermaid", code=1)
+
+
+def test_lint_and_explain_call_for_no_model(project: Path) -> None:
+    """A rule that names a chat model is read without a key, a network or the model's package."""
+    assert "judged_quality" in typed("lint", "team:graph", "-c", "arbiter:judged-quality")
+    assert re.search(r"model +judge", typed("explain", "judged_quality"))
+
+
+# schema -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.lengthy
+def test_schema_is_written_beside_the_packs(project: Path) -> None:
+    assert typed("schema").splitlines() == ["wrote policies/pack.schema.json"]
+    schema = json.loads((project / "policies" / "pack.schema.json").read_text(encoding="utf-8"))
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert len(typed("schema", "new").splitlines()) == 3
+
+
+# init ---------------------------------------------------------------------------------------------
+
+
+def nodes_of(folder: Path) -> dict[str, str]:
+    (file,) = (folder / "instructions").glob("*.yaml")
+    return {
+        entry["node"]: entry["instruction"]
+        for entry in yaml.safe_load(file.read_text(encoding="utf-8"))["instructions"]
+    }
+
+
+def test_init_proposes_from_what_each_node_is(project: Path) -> None:
+    """Label, tool node, chat model, name, docstring; subgraphs and the nodes of `create_agent`, too."""
+    typed("init", "team:everything", "new", "--yes")
+    found = {node: instruction.rpartition(".")[2] for node, instruction in nodes_of(project / "new").items()}
+    assert found == {
+        "draft": "GENERATE",
+        "x1": "TOOL_CALL",
+        "x2": "GENERATE",
+        "x5": "GENERATE",
+        "x3": "VERIFY",
+        "generate": "STORE",
+        "team:verify_tool_call": "VERIFY",
+        "helper:model": "GENERATE",
+        "helper:tools": "TOOL_CALL",
+    }
+    text = (project / "new" / "instructions" / "team.yaml").read_text(encoding="utf-8")
+    assert json.dumps('nothing "here" {') + ": no proposal" in text
+
+
+def test_init_asks_about_each_node(project: Path) -> None:
+    """Return takes the proposal, a dash leaves a node open, and a name that there is not is asked again."""
+    told = typed("init", "team:graph", "new", answers="\nTOOLCALL\nTOOL_CALL\n")
+    assert "Did you mean 'TOOL_CALL'" in told
+    assert nodes_of(project / "new") == {"draft": "CognitiveCore.GENERATE", "pay": "ExecutionCore.TOOL_CALL"}
+    typed("init", "team:graph", "other", answers="-\n-\n")
+    assert nodes_of(project / "other") == {}
+
+
+def test_init_overwrites_nothing(project: Path) -> None:
+    before = (project / "policies" / "team.yaml").read_bytes()
+    done = started("init", "team:graph", "--yes", folder=project, code=2)
+    assert "policies/team.yaml already exists" in done.stderr
+    assert (project / "policies" / "team.yaml").read_bytes() == before
+    assert not (project / "instructions").exists()
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("where", ["team:graph", "team:agraph", "team:agent", "team:everything"])
+def test_the_files_that_init_writes_are_valid(where: str, project: Path) -> None:
+    """It loads, governs, and has no error that the linter finds."""
+    typed("init", where, "new", "--yes")
+    arbiter_os = ArbiterOS.from_constitution(project / "new")
+    governed = arbiter_os.govern(load_graph(where))
+    assert arbiter_os.lint(governed).errors == ()
+    assert "run_steps" in [checker.name for checker in arbiter_os.constitution.checkers]  # type: ignore[union-attr]
+    typed("lint", where, "-c", "new")
+
+
+@pytest.mark.parametrize(
+    ("name", "docstring", "instruction"),
+    [
+        ("load_order", "", "LOAD"),
+        ("CallModel", "", "GENERATE"),
+        ("summarise_tool_output", "", "COMPRESS"),
+        ("team:replies", "", "RESPOND"),
+        ("x", "Calls the model.", "GENERATE"),
+        ("x", "Looks for the order that was paid.", ""),
+        ("x", "", ""),
+    ],
+)
+def test_the_first_word_that_speaks_for_an_instruction_decides(
+    name: str, docstring: str, instruction: str
+) -> None:
+    proposal = propose(NodeFacts(name=name, instruction="", docstring=docstring, code="", chat_model=False))
+    assert proposal.rpartition(".")[2] == instruction
+
+
+# run ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["team:graph", "team:agraph"])
+def test_run_as_json_prints_the_output_alone_on_stdout(where: str, project: Path) -> None:
+    """So that it can be piped; the history is on stderr."""
+    done = started(
+        "run", where, "-c", ".", "--input", "input.json", "--format", "json", folder=project, code=0
+    )
+    assert json.loads(done.stdout) == {"amount": 5, "paid": 5}
+    assert "TOOL_CALL · pay · completed" in done.stderr
+    done = started("run", where, "--format", "yaml", folder=project, code=2)
+    assert "--format is 'yaml'; expected one of text, json." in done.stderr
+
+
+def test_a_question_of_a_run_as_json_is_on_stderr(project: Path) -> None:
+    arguments = ("run", "team:graph", "-c", ".", "--input", '{"amount": 500}', "--format", "json")
+    done = started(*arguments, folder=project, code=4)
+    assert done.stdout == ""
+    assert "waits for a human" in done.stderr
+
+
+def test_run_and_lint_report_a_rule_that_applies_to_no_node(project: Path) -> None:
+    rule = POLICIES.replace("target_instructions: [TOOL_CALL]", "target_nodes: [%s]")
+    (project / "policies" / "team.yaml").write_text(rule % "elsewhere", encoding="utf-8")
+    done = started("run", "team:graph", "-c", ".", "--input", "input.json", folder=project, code=0)
+    text = "policies/team.yaml:9: checker 'small' applies to no node: there is no node 'elsewhere'."
+    assert done.stderr.startswith(f"warning: {text}")
+    assert done.stderr.count("warning:") == 1
+    assert "'elsewhere', which is not a node of this graph" in typed("lint", "team:graph", "-c", ".", code=1)
+
+    (project / "policies" / "team.yaml").write_text(rule % "payy", encoding="utf-8")
+    done = started("run", "team:graph", "-c", ".", folder=project, code=2)
+    assert "Did you mean 'pay'?" in done.stderr
+    done = started(
+        "run", "team:graph", "-c", "arbiter:kernel", "--input", "input.json", folder=project, code=0
+    )
+    assert "8 of the 10 rules of arbiter:kernel apply to no node" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["team:graph", "team:agraph", "team.py:made"])
+@pytest.mark.parametrize("given", ['{"amount": 5}', "input.json"])
+def test_run_prints_history_and_output(where: str, given: str, project: Path) -> None:
+    printed = typed("run", where, "-c", ".", "--input", given)
+    assert "TOOL_CALL · pay · completed" in printed
+    assert "✓ small" in printed
+    assert json.loads(printed[printed.rindex("\n{") :]) == {"amount": 5, "paid": 5}
+
+
+@pytest.mark.parametrize("where", ["team:graph", "team:agraph"])
+def test_run_ends_with_3_on_denial(where: str, project: Path) -> None:
+    done = started("run", where, "-c", ".", "--input", '{"amount": 5000}', folder=project, code=3)
+    assert "policy 'small' denied node 'pay'" in done.stderr
+    assert "✗ small" in done.stdout
+
+
+def test_run_ends_with_1_when_the_graph_fails(project: Path) -> None:
+    done = started("run", "team:failing", "--input", '{"amount": 5}', folder=project, code=1)
+    assert re.search(r"node 'pay' raised ValueError: the bank is closed \(\S+team.py:\d+\)", done.stderr)
+    assert "pay · failed" in done.stdout
+    done = started("run", "team:graph", "--input", "[1]", folder=project, code=1)
+    assert done.stderr.startswith("the graph raised InvalidUpdateError")
+
+
+def test_run_ends_with_4_when_it_waits_and_another_process_goes_on(project: Path) -> None:
+    given = ("run", "team:saved", "-c", ".")
+    done = started(*given, "--input", '{"amount": 500}', "--thread", "a", folder=project, code=4)
+    assert "waits for a human" in done.stderr
+    assert "--thread a --resume" in done.stderr
+    edit = '{"type": "edit", "input": {"amount": 2000}}'
+    done = started(*given, "--thread", "a", "--resume", edit, folder=project, code=3)
+    assert "denied node 'pay'" in done.stderr
+    started(*given, "--input", '{"amount": 500}', "--thread", "b", folder=project, code=4)
+    done = started(*given, "--thread", "b", "--resume", "approve", folder=project, code=0)
+    assert '"paid": 500' in done.stdout
+
+
+def test_each_run_has_a_thread_of_its_own(project: Path) -> None:
+    given = ("run", "team:saved", "-c", ".", "--input")
+    typed(*given, '{"amount": 5}')
+    assert '"amount"' not in typed(*given, '{"messages": []}', code=3)
+
+
+def test_run_asks_the_human_at_the_terminal(project: Path) -> None:
+    """At a terminal the question is asked at once; what is no answer is asked again."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        python("-m", "arbiter.cli", "run", "team:graph", "-c", ".", "--input", '{"amount": 500}'),
+        cwd=project,
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(docs_check.ROOT)},
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.write(ours, b'{"type": \napprove\n')
+    printed, problems = process.communicate(timeout=100)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == 0, problems
+    assert "--resume is" in problems
+    assert '"paid": 500' in printed
+
+
+# explain ------------------------------------------------------------------------------------------
+
+
+def test_explain_tells_a_rule_of_a_constitution(project: Path) -> None:
+    told = typed("explain", "small", "-c", ".")
+    assert "checker small (condition) policies/team.yaml:9" in told
+    assert "Large payments are made by people." in told
+    assert re.search(r"deny_when +input.amount > 1000", told)
+    assert re.search(r"applies to +TOOL_CALL", told)
+
+
+def test_explain_finds_classes_in_the_working_directory(tmp_path: Path) -> None:
+    """As `run` and `lint` do; the folder of the installed command is another one."""
+    (tmp_path / "own_rules.py").write_text(
+        "from arbiter import PolicyChecker\n\n\nclass Never(PolicyChecker):\n"
+        "    def check_before(self, history):\n        return False\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "own.yaml").write_text(
+        "version: 1\nname: own\ndescription: d\ncheckers: [{name: never, use: own_rules.Never}]\n",
+        encoding="utf-8",
+    )
+    command = "import sys; sys.path.remove(''); from arbiter.cli import main; main()"
+    told = subprocess.run(
+        python("-c", command, "explain", "never", "-c", "own.yaml", "--allow", "own_rules"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(docs_check.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "checker never (own_rules.Never) own.yaml:4" in told.stdout
+
+
+def test_explain_tells_a_rule_that_ships() -> None:
+    told = typed("explain", "run_steps")
+    assert "checker run_steps (at_most) arbiter:policies/kernel.yaml:" in told
+    assert re.search(r"times +1000", told)
+    assert re.search(r"applies to +every node", told)
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"), [("run_tokens", "tokens +500000"), ("run_seconds", "seconds +1800")]
+)
+def test_explain_shows_the_limits_that_a_pack_sets(rule: str, told: str) -> None:
+    assert re.search(told, typed("explain", rule))
+
+
+def test_explain_shows_every_parameter_that_a_rule_is_given(tmp_path: Path) -> None:
+    pack = tmp_path / "pack.yaml"
+    pack.write_text(
+        "version: 1\nname: own\ndescription: d\ncheckers:\n"
+        "  - {name: signed, use: approval, approvers: [ann, bob], expires_after: 3600, reason: It is dear.}\n"
+        "  - {name: shape, use: schema, output: {required: [amount]}}\n",
+        encoding="utf-8",
+    )
+    signed = typed("explain", "signed", "-c", str(pack))
+    assert re.search("approvers +ann, bob", signed)
+    assert re.search("expires_after +3600", signed)
+    assert re.search("reason +It is dear.", signed)
+    assert re.search("output .*amount", typed("explain", "shape", "-c", str(pack)))
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("kind", sorted({kind for section in KINDS.values() for kind in section}))
+def test_explain_tells_each_kind(kind: str) -> None:
+    told = typed("explain", kind)
+    for section in KINDS.values():
+        assert section.get(kind, "") in told
+    assert re.search(r"target_nodes +name of a node or a list of them; default none", told)
+
+
+def test_explain_shows_type_bounds_default_and_meaning_of_a_parameter() -> None:
+    told = " ".join(typed("explain", "budget").split())
+    assert "cost number above 0; default none The most US dollars." in told
+    assert (
+        "per `run`, `thread`, `user` or `process`; default `run` Whose account a node run counts on." in told
+    )

@@ -1,0 +1,161 @@
+"""Parameters that a rule of one's own declares once: the check in Python and in YAML, and what is tighter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Unpack
+
+import pytest
+import yaml
+
+from arbiter import History, NodeEvaluator, Param, PolicyChecker, Verdict, check_parameters
+from arbiter._constitution.kinds import parameter_rows, parameters_of
+from arbiter._constitution.loading import load_constitution
+from arbiter.checkers import AtMost
+from arbiter.errors import PackError, ParameterError
+from arbiter.evaluation import EvaluatorOptions
+from arbiter.policy import CheckerOptions
+from arbiter.verdicts import EvaluationResult
+
+
+class Limit(PolicyChecker):
+    """Denies a payment above `most`."""
+
+    @check_parameters
+    def __init__(
+        self,
+        name: str,
+        most: Annotated[float, Param("the most that one payment may be", gt=0, tighter="lower")],
+        *,
+        payees: Annotated[list[str] | None, Param("who may be paid", min_length=1, tighter="fewer")] = None,
+        currency: Annotated[Literal["eur", "usd"], Param("the currency")] = "eur",
+        exact: Annotated[bool, Param("whether cents count")] = True,
+        **options: Unpack[CheckerOptions],
+    ) -> None:
+        super().__init__(name, **options)
+        self.most = most
+        self.payees = payees
+        self.currency = currency
+
+    def check_before(self, history: History) -> Verdict:
+        return Verdict.allow()
+
+
+class Eager(Limit):
+    """A subclass without a constructor of its own."""
+
+
+class Own(PolicyChecker):
+    """Its parameters have no declaration; those of its base class have."""
+
+    def __init__(self, name: str, most: int, on_deny: str = "raise", **rest: Any) -> None:
+        super().__init__(name, on_deny=on_deny, **rest)
+        self.most = most
+
+    def check_before(self, history: History) -> Verdict:
+        return Verdict.allow()
+
+
+class Patient(NodeEvaluator):
+    """Another default for a parameter of its base class, as a class attribute."""
+
+    deadline = 90.0
+
+    def __init__(self, name: str, **options: Unpack[EvaluatorOptions]) -> None:
+        super().__init__(name, **options)
+
+    def evaluate(self, history: History) -> EvaluationResult:
+        return EvaluationResult(1.0, True)
+
+
+HERE = f"{__name__}."
+HEAD = "version: 1\nname: it\ndescription: A test.\n"
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "bound": ({"most": 0}, "most: expected a number above 0, got 0"),
+    "type": ({"most": "ten"}, "most: expected a number"),
+    "truth value": ({"most": True}, "most: expected a number"),
+    "infinite": ({"most": float("inf")}, "most: expected a "),
+    "empty list": ({"payees": []}, "payees: expected a non-empty list of texts, got []"),
+    "empty member": ({"payees": ["ann", ""]}, "payees: expected a non-empty list of texts, got ['ann', '']"),
+    "a text": ({"payees": "ann"}, "payees: expected a "),
+    "another word": ({"currency": "gbp"}, "currency: expected 'eur' or 'usd', got 'gbp'"),
+    "a number": ({"exact": 1}, "exact: expected true or false, got 1"),
+    "common": ({"on_deny": "explode"}, "on_deny: expected 'raise', 'redirect:<node>', 'end' or 'audit', got"),
+    "deadline": ({"deadline": 0}, "deadline: expected seconds above 0, got 0"),
+    "targets": ({"target_nodes": 3}, "target_nodes: expected "),
+}
+
+
+@pytest.mark.parametrize("cls", [Limit, Eager])
+@pytest.mark.parametrize(("given", "problem"), WRONG.values(), ids=WRONG)
+def test_a_declared_parameter_is_checked_in_python(
+    cls: type[Limit], given: dict[str, Any], problem: str
+) -> None:
+    values: dict[str, Any] = {"most": 5, **given}
+    with pytest.raises(ParameterError) as caught:
+        cls("small", **values)
+    assert str(caught.value).startswith(f"checker 'small': {problem}")
+
+
+@pytest.mark.parametrize("cls", [Limit, Eager])
+@pytest.mark.parametrize(("given", "problem"), WRONG.values(), ids=WRONG)
+def test_a_declared_parameter_is_checked_in_yaml(
+    tmp_path: Path, cls: type[Limit], given: dict[str, Any], problem: str
+) -> None:
+    rule = {"name": "small", "use": HERE + cls.__name__, "most": 5, **given}
+    file = tmp_path / "a.yaml"
+    file.write_text(HEAD + yaml.safe_dump({"checkers": [rule]}, default_flow_style=None, width=1000))
+    with pytest.raises(PackError) as caught:
+        load_constitution(file, allow=[HERE])
+    (mistake,) = caught.value.mistakes
+    assert f"checkers[0].{problem}".startswith(mistake.path)
+    assert mistake.line >= 5
+    assert mistake.message.startswith("expected ")
+
+
+def test_positions_keywords_and_generators_are_taken_as_before() -> None:
+    rule = AtMost("x", 0, target_nodes=["a"], target_instructions="TOOL_CALL", on_deny="redirect:b")
+    assert (rule.times, rule.target_nodes, rule.on_deny) == (0, ("a",), "redirect:b")
+    assert AtMost("x", 1, target_nodes=(name for name in "ab")).target_nodes == ("a", "b")
+    assert Eager("x", 5.5, payees=["ann"]).most == 5.5
+
+
+def test_a_call_that_fits_no_signature_names_the_constructor() -> None:
+    with pytest.raises(
+        TypeError, match=r"Limit\.__init__\(\) missing 1 required positional argument: 'most'"
+    ):
+        Limit("small")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_parameters_without_a_declaration_have_that_of_the_base_class() -> None:
+    fields = parameters_of(Own).model_fields
+    assert fields["on_deny"].description == parameters_of(PolicyChecker).model_fields["on_deny"].description
+    assert fields["most"].description is None
+    assert "deadline" in fields
+
+
+def test_tables_show_the_default_that_a_class_sets() -> None:
+    shown = {row.name: row for row in parameter_rows(Patient)}
+    assert shown["deadline"].default == "90"
+    limit = {row.name: (row.expected, row.default, row.sentence) for row in parameter_rows(Limit)}
+    assert limit["most"] == ("number above 0", "required", "The most that one payment may be.")
+    assert limit["currency"] == ("`eur` or `usd`", "`eur`", "The currency.")
+    assert limit["payees"] == ("non-empty list of texts", "none", "Who may be paid.")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_tighter"),
+    [("most: 3", True), ("most: 7", False), ("payees: [ann]", True), ("currency: usd", False)],
+)
+def test_a_declaration_says_which_change_is_tighter(tmp_path: Path, change: str, is_tighter: bool) -> None:
+    base = f"{HEAD}checkers:\n  - {{name: small, use: {HERE}Limit, most: 5}}\n".replace("it\n", "base\n", 1)
+    mine = f"{HEAD}extends: [base]\ncheckers:\n  - {{name: small, {change}}}\n".replace("it\n", "mine\n", 1)
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    (folder / "base.yaml").write_text(base)
+    (folder / "mine.yaml").write_text(mine)
+    if is_tighter:
+        assert load_constitution(tmp_path, allow=[HERE]).checkers
+    else:
+        with pytest.raises(PackError, match="Make it tighter, or write override: true"):
+            load_constitution(tmp_path, allow=[HERE])

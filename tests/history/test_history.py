@@ -1,0 +1,777 @@
+"""The history: per run and per thread, exact totals, bounded memory, exports, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import RetryPolicy, Send
+from pydantic import BaseModel
+from rich.console import Console
+
+from arbiter import (
+    AmbiguousHistoryError,
+    ArbiterOS,
+    ConfigurationError,
+    EvaluationResult,
+    EvaluationRouter,
+    History,
+    PolicyViolationError,
+)
+from arbiter._weaving import FACTS
+from arbiter.errors import ArbiterWarning
+from arbiter.history._facts import KEEP
+from arbiter.history._past import NO_PAST
+from arbiter.history._record import Record
+from arbiter.history._recorder import ThreadLog, begin
+from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
+from tests.support import MODES, Check, Judge, Spy, State, allow, chain, good, run, thread
+
+
+def loop(times: int, checkpointer: Any = None) -> Any:
+    """One node that runs `times` times."""
+
+    def work(state: Any) -> Any:
+        return {"amount": state["amount"] + 1}
+
+    def again(state: Any) -> str:
+        return "work" if state["amount"] < times else "__end__"
+
+    builder = StateGraph(State)
+    builder.add_node("work", work)
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", again)
+    return builder.compile(checkpointer=checkpointer)
+
+
+@MODES
+def test_items_say_what_happened(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")), {"a": GENERATE})
+    run(app, {"log": ["in"]}, mode=mode)
+    a, b = arbiter_os.history.items()
+    assert (a.node, a.instruction, a.status, a.attempt, a.namespace) == ("a", GENERATE, "completed", 1, "")
+    assert a.input_state == {"log": ["in"]}
+    assert a.output_state == {"log": ["a"]}
+    assert a.timestamp.tzinfo is UTC
+    assert a.duration >= 0
+    assert b.instruction is None
+    assert b.step == a.step + 1
+    assert [len(step) for step in arbiter_os.history.entries] == [1, 1]
+    with pytest.raises(AttributeError):
+        a.status = "x"  # type: ignore[misc, assignment]
+
+
+def test_last_and_count() -> None:
+    arbiter_os = ArbiterOS()
+    kinds = {"a": GENERATE, "b": VERIFY, "c": GENERATE}
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c")), kinds)
+    app.invoke({"log": []})
+    history = arbiter_os.history
+    last = history.last(instruction="GENERATE")
+    assert last is not None
+    assert last.node == "c"
+    assert history.last(instruction=GENERATE, node="a") == history.entries[0][0]
+    assert history.last(instruction=TOOL_CALL) is None
+    assert (history.count(), history.count(GENERATE), history.count(node="b")) == (3, 2, 1)
+    assert history.count(GENERATE, "c") == 1
+    assert history.count(GENERATE, "b") == 0
+
+
+def test_every_shape_of_output_is_normalised() -> None:
+    from langgraph.types import Command
+
+    class Model(BaseModel):
+        amount: int
+
+    def returning(result: Any) -> Any:
+        def body(state: Any) -> Any:
+            return result
+
+        return body
+
+    shapes: list[tuple[Any, Any]] = [
+        (None, {}),
+        ({"amount": 1}, {"amount": 1}),
+        (Command(update={"amount": 2}), {"amount": 2}),
+        ([Command(update={"amount": 3}), {"log": ["x"]}], {"amount": 3, "log": ["x"]}),
+        (Model(amount=4), {"amount": 4}),
+        (Command(), {}),
+        (Command(update=[("amount", 5)]), {"amount": 5}),
+    ]
+    for result, expected in shapes:
+        arbiter_os = ArbiterOS()
+        builder = StateGraph(State)
+        builder.add_node("a", returning(result))
+        builder.add_edge(START, "a")
+        arbiter_os.govern(builder).invoke({"log": []})
+        assert arbiter_os.history.entries[-1][-1].output_state == expected
+
+
+@MODES
+def test_runs_and_threads_are_kept_apart(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
+    for name in ("1", "2", "1"):
+        run(app, {"log": [name]}, thread(name), mode=mode)
+    assert arbiter_os.history_of(thread_id="1").count() == 4
+    assert arbiter_os.history_of(thread_id="2").count() == 2
+    assert arbiter_os.history_of(thread_id="3").count() == 0
+    assert arbiter_os.history_of(thread_id="3").entries == []
+    # Reading a state runs nothing, and is no run.
+    app.get_state(thread("2"))
+    app.update_state(thread("2"), {"log": ["x"]}, as_node="b")
+    assert arbiter_os.history_of(thread_id="2").count() == 2
+    assert arbiter_os.history_of(thread_id="2").entries[0][0].input_state["log"][0] == "2"
+
+
+def test_the_history_of_the_context_is_the_run_that_began_in_it() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    for name in ("1", "2", "1"):
+        app.invoke({"log": [name]}, thread(name))
+        assert arbiter_os.history.entries[-1][-1].input_state["log"][-1] == name
+
+
+def test_one_thread_at_a_time_has_a_latest_run() -> None:
+    """Wherever it ran: in an event loop of its own, in another task, or in another OS thread."""
+    configs: list[Any] = [thread("1"), {}]
+    for config in configs:
+        arbiter_os = ArbiterOS()
+        app: Any = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver() if config else None))
+        for number in range(3):
+            asyncio.run(app.ainvoke({"log": [str(number)]}, config))
+            assert arbiter_os.history.entries[-1][-1].input_state["log"][-1] == str(number)
+        worker = threading.Thread(target=app.invoke, args=({"log": ["3"]}, config))
+        worker.start()
+        worker.join()
+        assert arbiter_os.history.entries[-1][-1].input_state["log"][-1] == "3"
+
+
+def waited_for(running: Any) -> Awaitable[Any]:
+    return asyncio.wait_for(running, 30)
+
+
+WAYS: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "wait_for": waited_for,
+    "task": asyncio.create_task,
+    "gather": asyncio.gather,
+}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_never_shows_the_history_of_another_request(way: str, named: bool) -> None:
+    """`arbiter_os.history` is the request's own run or an error that names `history_of`."""
+    arbiter_os = ArbiterOS()
+
+    async def slow(state: Any) -> Any:
+        await asyncio.sleep(0.001)
+        return {"amount": state["amount"]}
+
+    app = arbiter_os.govern(chain(slow, Spy("b"), checkpointer=InMemorySaver() if named else None))
+
+    async def request(number: int) -> None:
+        config: Any = thread(str(number)) if named else None
+        await asyncio.sleep(0.001 * (number % 3))
+        await WAYS[way](app.ainvoke({"log": [], "amount": number}, config))
+        if named:
+            own = arbiter_os.history_of(thread_id=str(number))
+            assert own.entries[0][0].input_state["amount"] == number
+        with pytest.raises(AmbiguousHistoryError, match=r"history_of\(thread_id="):
+            _ = arbiter_os.history
+
+    async def serve() -> None:
+        await asyncio.gather(*(request(number) for number in range(20)))
+
+    asyncio.run(serve())
+
+
+@pytest.mark.parametrize("way", ["wait_for", "to_thread", "executor"])
+def test_requests_whose_runs_do_not_overlap_never_see_each_other(way: str) -> None:
+    """The run of the second request begins and ends between that of the first and its look at the history."""
+    arbiter_os = ArbiterOS()
+    app: Any = arbiter_os.govern(chain(Spy("a")))
+    seen: list[Any] = []
+
+    async def request(number: int, goes_on: asyncio.Event) -> None:
+        state: Any = {"log": [], "amount": number}
+        if way == "wait_for":
+            await asyncio.wait_for(app.ainvoke(state), 30)
+        elif way == "to_thread":
+            await asyncio.to_thread(app.invoke, state)
+        else:
+            await asyncio.get_running_loop().run_in_executor(None, app.invoke, state)
+        await goes_on.wait()
+        try:
+            seen.append(arbiter_os.history.entries[0][0].input_state["amount"] == number)
+        except AmbiguousHistoryError:
+            seen.append("ambiguous")
+
+    async def serve() -> None:
+        goes_on = asyncio.Event()
+        first = asyncio.create_task(request(1, goes_on))
+        while (last := arbiter_os.history.last()) is None or last.status == "running":
+            await asyncio.sleep(0.001)
+        goes_on_at_once = asyncio.Event()
+        goes_on_at_once.set()
+        await asyncio.create_task(request(2, goes_on_at_once))
+        goes_on.set()
+        await first
+
+    asyncio.run(serve())
+    assert seen == ["ambiguous", "ambiguous"]
+
+
+@pytest.mark.parametrize("before", ["run", "run and state"])
+def test_a_run_in_a_copy_of_the_context_is_newer_than_that_before_it(before: str) -> None:
+    arbiter_os = ArbiterOS()
+    app: Any = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+
+    def latest() -> Any:
+        return arbiter_os.history.entries[0][0].input_state["amount"]
+
+    for number in (0, 10):
+        app.invoke({"amount": number}, thread("1"))
+        if before == "run and state":
+            app.get_state(thread("1"))
+        assert latest() == number
+        for further in (number + 1, number + 2):
+            asyncio.run(app.ainvoke({"amount": further}, thread(str(further))))
+            assert latest() == further
+
+    async def inside() -> None:
+        await app.ainvoke({"amount": 20}, thread("1"))
+        await asyncio.create_task(app.ainvoke({"amount": 21}, thread("2")))
+        assert latest() == 21
+        waiting = asyncio.Event()
+
+        async def aside() -> None:
+            await waiting.wait()
+            await app.ainvoke({"amount": 23}, thread("3"))
+
+        task = asyncio.create_task(aside())
+        await app.ainvoke({"amount": 22}, thread("1"))
+        waiting.set()
+        await task
+        assert latest() == 22, "a task that was begun before a run does not hide it"
+
+    asyncio.run(inside())
+
+
+@pytest.mark.parametrize("way", ["own", "wait_for", "to_thread"])
+def test_a_run_at_the_start_of_a_server_does_not_hide_those_of_its_requests(way: str) -> None:
+    """Each request inherits the context in which it ran."""
+    arbiter_os = ArbiterOS()
+    app: Any = arbiter_os.govern(chain(Spy("a")))
+    seen: list[Any] = []
+
+    def look() -> Any:
+        try:
+            return arbiter_os.history.entries[0][0].input_state["amount"]
+        except AmbiguousHistoryError:
+            return "ambiguous"
+
+    async def request(number: int) -> None:
+        if way == "own":
+            await app.ainvoke({"amount": number})
+            assert await asyncio.to_thread(look) == number
+        elif way == "wait_for":
+            await asyncio.wait_for(app.ainvoke({"amount": number}), 30)
+        else:
+            await asyncio.to_thread(app.invoke, {"amount": number})
+        seen.append(look())
+
+    async def serve() -> None:
+        await app.ainvoke({"amount": 0})
+        assert await asyncio.create_task(asyncio.to_thread(look)) == 0
+        for number in (1, 2):
+            await asyncio.create_task(request(number))
+
+    app.invoke({"amount": -1})
+    asyncio.run(serve())
+    assert seen == ([1, 2] if way == "own" else ["ambiguous"] * 2)
+
+
+def test_a_server_that_awaits_a_graph_in_its_own_task_sees_its_own_run() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a")))
+
+    async def request(number: int) -> None:
+        await app.ainvoke({"log": [], "amount": number})
+        assert arbiter_os.history.entries[0][0].input_state["amount"] == number
+
+    async def serve() -> None:
+        await asyncio.gather(*(request(number) for number in range(20)))
+
+    asyncio.run(serve())
+
+
+def test_threads_that_ran_longest_ago_are_forgotten_first() -> None:
+    """`keep_threads` bounds what stays in memory. Asking for a forgotten thread warns."""
+    arbiter_os = ArbiterOS(keep_threads=3)
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    for name in ("0", "1", "2", "0", "3", "4"):
+        app.invoke({"log": []}, thread(name))
+    assert [arbiter_os.history_of(thread_id=name).count() for name in ("0", "3", "4")] == [2, 1, 1]
+    with pytest.warns(ArbiterWarning, match="keep_threads=3"):
+        assert arbiter_os.history_of(thread_id="1").count() == 0
+    with pytest.raises(ConfigurationError, match="keep_threads"):
+        ArbiterOS(keep_threads=0)
+
+
+@pytest.mark.lengthy
+def test_memory_use_is_bounded() -> None:
+    """Neither a loop of denials nor many short threads keep more than `keep` and `keep_threads` allow."""
+
+    class Large(str):
+        __slots__ = ("__weakref__",)
+
+    def first(state: Any) -> Any:
+        return {}
+
+    def second(state: Any) -> Any:
+        raise AssertionError("it is denied")
+
+    alive: weakref.WeakSet[Large] = weakref.WeakSet()
+    arbiter_os = ArbiterOS(keep=5, keep_threads=4)
+    arbiter_os.add_policy_checker(Check("no", lambda h: h.entries[-1][-1].node != "second"))
+    app = arbiter_os.govern(chain(first, second))
+
+    def once(number: int) -> None:
+        text = Large(f"text {number}")
+        alive.add(text)
+        with pytest.raises(PolicyViolationError):
+            app.invoke({"log": [text]}, thread(str(number) if number < 30 else "one"))
+
+    for number in range(60):
+        once(number)
+    gc.collect()
+    assert len(alive) <= 5 + 4
+
+
+@MODES
+def test_history_inside_a_node_is_that_of_its_run(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    seen: list[list[str]] = []
+
+    def look(state: Any) -> Any:
+        seen.append([item.node for item in arbiter_os.history.items()])
+        return {"log": ["look"]}
+
+    run(arbiter_os.govern(chain(Spy("a"), look)), {"log": []}, mode=mode)
+    assert seen == [["a", "look"]]
+
+
+@MODES
+@pytest.mark.parametrize("registered", [False, True])
+def test_fork_has_the_history_of_its_own_past(registered: bool, mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    if registered:
+        arbiter_os.add_policy_checker(Check("fine", allow))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=InMemorySaver()))
+    run(app, {"log": []}, thread("1"), mode=mode)
+    before_b = next(s for s in app.get_state_history(thread("1")) if s.next == ("b",))
+    run(app, None, before_b.config, mode=mode)
+    if registered:
+        assert [item.node for item in arbiter_os.history.items()] == ["a", "b", "c"]
+        first_a = arbiter_os.history.entries[0][0]
+        assert first_a.output_state == {"log": ["a"]}
+    fork = app.update_state(before_b.config, {"log": ["edited"]})
+    run(app, None, fork, mode=mode)
+    if registered:
+        assert [item.node for item in arbiter_os.history.items()] == ["a", "b", "c"]
+    assert arbiter_os.history.entries[-1][-1].input_state["log"][:2] == ["a", "edited"]
+
+
+def test_memory_is_bounded_and_totals_stay_exact() -> None:
+    arbiter_os = ArbiterOS(keep=20)
+    app = arbiter_os.govern(loop(100), {"work": GENERATE})
+    app.invoke({"amount": 0}, {"recursion_limit": 200})
+    assert len(list(arbiter_os.history.items())) == 20
+    assert arbiter_os.history.count() == arbiter_os.history.count(GENERATE) == 100
+    assert arbiter_os.history.entries[-1][-1].output_state == {"amount": 100}
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("keep", [1, 7, 1000])
+def test_totals_are_exact_over_many_runs_and_forks_of_a_thread(keep: int) -> None:
+    """Whenever somebody asks, and however little is kept."""
+    arbiter_os = ArbiterOS(keep=keep)
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    app = arbiter_os.govern(loop(30, InMemorySaver()), {"work": GENERATE})
+    config: Any = {"recursion_limit": 99, **thread("1")}
+    for number in range(1, 5):
+        app.invoke({"amount": 0}, config)
+        assert arbiter_os.history.count(node="work") == 30
+        if number != 2:  # nobody asks in between
+            assert arbiter_os.history_of(thread_id="1").count(GENERATE) == 30 * number
+    earlier = [s for s in app.get_state_history(thread("1")) if s.next][9]
+    app.invoke(None, app.update_state(earlier.config, {"amount": 25}) | {"recursion_limit": 99})
+    more = arbiter_os.history_of(thread_id="1").count(GENERATE)
+    if keep == 1000:  # else nobody knows any more what the fork shares
+        assert more == 120 + 5
+    app.invoke({"amount": 28}, config)
+    assert arbiter_os.history_of(thread_id="1").count() == more + 2
+    assert arbiter_os.history.count() == 2
+
+
+@pytest.mark.parametrize("keep", [1, 5, 100])
+def test_a_run_that_others_of_its_thread_have_pushed_out_goes_on(keep: int) -> None:
+    """Two runs of one thread at the same time, without a checkpointer."""
+    arbiter_os = ArbiterOS(keep=keep)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(state: State) -> Any:
+        if state.get("amount") == 3:
+            begun.set()
+            assert go_on.wait(10)
+        return {"amount": state.get("amount", 0) + 1}
+
+    def again(state: Any) -> str:
+        return END if state["amount"] in (90, 190) else "work"
+
+    builder: Any = StateGraph(State)
+    builder.add_node("work", work)
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", again, ["work", END])
+    app = arbiter_os.govern(builder.compile())
+    config: Any = {"recursion_limit": 200, **thread("1")}
+
+    def run_first() -> None:
+        app.invoke({"amount": 0}, config)
+
+    first = threading.Thread(target=run_first)
+    first.start()
+    assert begun.wait(10)
+    assert app.invoke({"amount": 100}, config)["amount"] == 190
+    go_on.set()
+    first.join()
+    assert arbiter_os.history_of(thread_id="1").count() == 180
+    assert len(list(arbiter_os.history_of(thread_id="1").items())) == keep
+
+
+def test_checkpoint_does_not_grow_with_the_run_and_totals_are_exact() -> None:
+    seen: list[int] = []
+
+    def look(history: History) -> bool:
+        seen.append(history.count(node="work"))
+        assert len(history.entries) <= KEEP + 1
+        return True
+
+    arbiter_os = ArbiterOS(facts=10)
+    arbiter_os.add_policy_checker(Check("look", look))
+    saver = InMemorySaver()
+    app = arbiter_os.govern(loop(40, saver), {"work": GENERATE})
+    app.invoke({"amount": 0}, {"recursion_limit": 99, **thread("1")})
+    assert seen == list(range(1, 41))
+    saved = saver.get_tuple(thread("1"))
+    assert saved is not None
+    value = saved.checkpoint["channel_values"][FACTS]
+    assert len(value["facts"]) == 10
+    assert value["nodes"] == {"work": 40}
+    json.dumps(value)
+
+
+@MODES
+def test_facts_never_show(mode: str) -> None:
+    """Not in outputs, streams, states or schemas; and with nothing registered, not even in the checkpoint."""
+    for registered in (False, True):
+        saver = InMemorySaver()
+        arbiter_os = ArbiterOS()
+        if registered:
+            arbiter_os.add_policy_checker(Check("fine", allow))
+        app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=saver))
+        output = run(app, {"log": []}, thread("1"), mode=mode)
+        chunks = list(
+            app.stream(
+                {"log": []}, thread("2"), stream_mode=["values", "updates", "debug", "checkpoints", "tasks"]
+            )
+        )
+        shown = [
+            output,
+            chunks,
+            app.get_state(thread("1")),
+            app.get_input_jsonschema(),
+            app.get_output_jsonschema(),
+        ]
+        assert FACTS not in str(shown)
+        saved = saver.get_tuple(thread("1"))
+        assert saved is not None
+        assert (FACTS in saved.checkpoint["channel_values"]) is registered
+
+
+def test_exports() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    arbiter_os.add_evaluator(Judge("good", lambda h: EvaluationResult(0.5, True, "ok", {"x": float("nan")})))
+    arbiter_os.add_evaluator(Judge("broken", lambda h: 1 / 0))
+
+    def odd(state: Any) -> Any:
+        return {"log": [AIMessage("hi"), object(), b"\x00", "\ud800", {1: {2}}, float("inf")]}
+
+    arbiter_os.govern(chain(Spy("a"), odd), {"a": GENERATE}).invoke({"log": []})
+    dicts = arbiter_os.history.to_dicts()
+    assert [(d["superstep"], d["node"], d["instruction"]) for d in dicts] == [
+        (1, "a", "CognitiveCore.GENERATE"),
+        (2, "odd", None),
+    ]
+    assert dicts[0]["check_policy_results"] == {"fine": {"kind": "allow", "reason": ""}}
+    assert dicts[0]["evaluation_results"]["good"]["score"] == 0.5
+    assert "ZeroDivisionError" in dicts[0]["evaluation_errors"]["broken"]
+    lines = arbiter_os.history.to_jsonl().splitlines()
+    assert [json.loads(line) for line in lines] == dicts
+    lines[1].encode("utf-8")
+
+
+class NoTextError(Exception):
+    pass
+
+
+class NoText:
+    def __str__(self) -> str:
+        raise NoTextError
+
+    __repr__ = __str__
+
+
+class NoDump:
+    def model_dump(self) -> Any:
+        raise NoTextError
+
+
+class NoFields(dict[str, int]):
+    def __iter__(self) -> Any:
+        raise NoTextError
+
+    items = keys = values = __iter__
+
+
+class NoClass:
+    @property  # type: ignore[misc]  # a proxy's
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NoTextError
+
+
+class NoAttributes:
+    def __getattr__(self, name: str) -> Any:
+        raise NoTextError
+
+
+def _endless() -> list[Any]:
+    cycle: list[Any] = []
+    cycle += [cycle, cycle]
+    return cycle
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "a number of 5,000 digits": lambda: [10**5000, -(10**5000)],
+    "such a number as a key": lambda: {10**5000: 1},
+    "a key that has no text": lambda: {NoText(): 1},
+    "such a key in a tuple": lambda: {(1, NoText()): 1},
+    "no text": NoText,
+    "no dump": NoDump,
+    "no fields": lambda: NoFields(a=1),
+    "no class": NoClass,
+    "no attributes": NoAttributes,
+    "a list that holds itself": _endless,
+    "no number": lambda: [float("nan"), float("inf")],
+    "half a character": lambda: {"\ud800": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("made", ODD.values(), ids=ODD.keys())
+def test_one_odd_value_keeps_nothing_from_being_exported_and_printed(made: Callable[[], Any]) -> None:
+    arbiter_os = ArbiterOS()
+
+    def odd(state: Any) -> Any:
+        return {"log": [made(), "beside it"]}
+
+    arbiter_os.govern(chain(odd, Spy("next"))).invoke({"log": []})
+    history = arbiter_os.history
+    dicts = history.to_dicts()
+    assert [json.loads(line) for line in history.to_jsonl().splitlines()] == dicts
+    assert dicts[0]["output_state"]["log"][1] == dicts[1]["input_state"]["log"][1] == "beside it"
+    console = Console(width=80, record=True, file=io.StringIO())
+    history.pprint(console)
+    assert "beside it" in console.export_text()
+    assert "beside it" in history._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    "made", [lambda: list(range(1_000_000)), lambda: {str(n): n for n in range(300_000)}]
+)
+def test_of_a_very_large_state_the_beginning_is_exported(made: Callable[[], Any]) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": [made()]})
+    begun = time.process_time()
+    large: Any = json.loads(arbiter_os.history.to_jsonl())["input_state"]["log"][0]
+    assert time.process_time() - begun < 2
+    assert 99_000 < len(large) <= 100_000
+    assert f"{len(made()) - len(large) + 1:,} more" in str(large)[-200:]
+
+
+def test_pprint_prints_a_real_run() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("quality", good))
+    app = arbiter_os.govern(chain(Spy("a", text="[/red] \x1b[31m")), {"a": GENERATE})
+    app.invoke({"log": []})
+    console = Console(width=80, record=True, file=io.StringIO())
+    arbiter_os.history.pprint(console)
+    text = console.export_text()
+    assert "╔═══ SuperStep 1 ═══╗" in text
+    assert "[1.1] GENERATE" in text
+    assert "✓ quality: score=1.00 - good" in text
+    assert "[/red]" in text
+    assert "\x1b" not in text
+    assert "SuperStep" in arbiter_os.history._repr_html_()  # pyright: ignore[reportPrivateUsage]  # as notebooks call it
+
+
+@pytest.mark.parametrize("how", ["shallow", "deep", "digest"])
+def test_snapshots(how: Any) -> None:
+    items = ["one"]
+
+    def a(state: Any) -> Any:
+        return {"log": items}
+
+    def b(state: Any) -> Any:
+        items.append("two")
+        return {}
+
+    arbiter_os = ArbiterOS(snapshot=how)
+    arbiter_os.govern(chain(a, b)).invoke({"log": []})
+    kept = arbiter_os.history.entries[0][0].output_state["log"]
+    if how == "digest":
+        assert isinstance(kept, str)
+        assert len(kept) == 32
+    else:
+        assert kept == (["one", "two"] if how == "shallow" else ["one"])
+
+
+@given(
+    keep=st.integers(1, 6),
+    steps=st.lists(st.tuples(st.sampled_from(["run", "new", "share"]), st.integers(0, 9)), max_size=60),
+)
+def test_totals_are_exact_however_little_is_kept(keep: int, steps: list[tuple[str, int]]) -> None:
+    """Runs of one thread, side by side, of which some share what the others have: forks."""
+    log = ThreadLog("t", keep)
+    runs = [log.new_run(1, NO_PAST)]
+    added: list[list[Record]] = [[]]
+    for number, (what, which) in enumerate(steps):
+        at = which % len(runs)
+        if what == "run":
+            runs.append(log.new_run(1, NO_PAST))
+            added.append([])
+            continue
+        record = Record(f"id {number}", f"node {which % 3}", None, number, "", 0.0)
+        if what == "new":
+            log.add(runs[at], record)
+        else:
+            others = [known for known in log.by_id.values() if known not in runs[at].records]
+            if not others:
+                continue
+            record = others[which % len(others)]
+            log.share(runs[at], record)
+        added[at].append(record)
+        assert len(log.by_id) <= sum(len(each.records) for each in runs) == log.size <= keep
+        for each, records in zip(runs, added, strict=True):
+            of_run = Counter(record.node for record in records)
+            assert {name: each.history().count(node=name) for name in of_run} == of_run
+            assert each.history().count() == len(records)
+        ever = {id(record): record for records in added for record in records}
+        of_thread = Counter(record.node for record in ever.values())
+        assert {name: log.history().count(node=name) for name in of_thread} == of_thread
+        assert log.history().count() == len(ever)
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("keep", [1, 3, 1000])
+def test_retries_of_siblings_are_counted_once_however_little_is_kept(keep: int) -> None:
+    """They push out one another's records between two attempts."""
+    failed: Counter[str] = Counter()
+
+    def work(state: Any) -> Any:
+        failed[state["key"]] += 1
+        if failed[state["key"]] < 3:
+            raise ValueError("again")
+        return {"log": [state["key"]]}
+
+    def send(state: State) -> list[Send]:
+        return [Send("work", {"key": key}) for key in state.get("log", [])]
+
+    builder: Any = StateGraph(State)
+    retry = RetryPolicy(initial_interval=0.0001, max_interval=0.001, jitter=False, retry_on=ValueError)
+    builder.add_node("work", work, retry_policy=retry)
+    builder.add_conditional_edges(START, send, ["work"])
+    arbiter_os = ArbiterOS(keep=keep)
+    app = arbiter_os.govern(builder.compile(), {"work": GENERATE})
+    pause = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(1, 21):
+            keys = [f"{number}/{at}" for at in range(12)]
+            assert app.invoke({"log": keys}, thread("t")) == {"log": [*keys, *keys]}
+            assert arbiter_os.history.count(GENERATE) == 12
+            assert arbiter_os.history_of(thread_id="t").count(node="work") == 12 * number
+    finally:
+        sys.setswitchinterval(pause)
+    kept = list(arbiter_os.history_of(thread_id="t").items())
+    assert len(kept) == min(keep, 240)
+    assert {(item.status, item.attempt) for item in kept} == {("completed", 3)}
+
+
+def test_records_pushed_out_by_siblings_leave_the_index() -> None:
+    """Also if that happens while one of them begins again."""
+
+    class Index(dict[str, Record]):
+        def get(self, key: str, default: Any = None) -> Any:
+            found = super().get(key, default)
+            if key == "again" and "other" not in log.unfinished and "other" not in self:
+                start("other")
+            return found
+
+    def start(name: str) -> Record:
+        return begin(log, run_, name, "node", None, 1, "", 0.0, ())
+
+    log = ThreadLog("t", 1)
+    run_ = log.new_run(1, NO_PAST)
+    start("again").status = "failed"
+    log.by_id = Index(log.by_id)
+    assert start("again").attempt == 2
+    for number in range(5):
+        start(f"later {number}")
+    assert list(log.by_id) == ["later 4"] == [record.id for record in run_.records]
+    assert run_.history().count() == log.history().count() == 7
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="others lay out instances in their own way")
+def test_a_record_has_no_dict_of_its_own() -> None:
+    """Also where nothing was registered for the steps before, so that theirs have fewer attributes."""
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(loop(200))
+    app.invoke({"amount": 0}, {"recursion_limit": 300})
+    arbiter_os.add_policy_checker(Check("fine", allow))
+    arbiter_os.add_evaluator(Judge("judge", good))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "judge", "work"))
+    app.invoke({"amount": 0}, {"recursion_limit": 300})
+    records = [each for each in gc.get_objects() if type(each) is Record and each.routes == {"r": None}]
+    assert len(records) >= 200
+    for record in records:
+        assert not any(type(part) is dict and "node" in part for part in gc.get_referents(record))

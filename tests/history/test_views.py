@@ -1,0 +1,500 @@
+"""What contracts are shown, and what the history shows, cannot be changed by those who look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import pickle
+import threading
+from collections import ChainMap, OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any, TypedDict, cast
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Send
+from pydantic import BaseModel, field_validator, model_validator
+
+from arbiter import Advisor, ArbiterOS, EvaluationResult, History, NodeEvaluator
+from arbiter.checkers import ApprovalChecker
+from arbiter.evaluation import EvaluatorCycle, Turn, TurnOutcome
+from tests.support import MODES, Check, Judge, Spy, bad, chain, governed, run, thread
+
+
+@dataclass
+class Order:
+    amount: int
+    lines: list[int] = field(default_factory=list[int])
+
+
+class PaidBy(BaseModel):
+    amount: int
+    tags: list[str] = []
+
+
+class Lines(BaseModel):
+    lines: list[PaidBy]
+
+
+class Ordered(BaseModel):
+    order: Lines
+
+
+class Account:
+    """It holds what cannot be copied."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+        self.lines = [amount]
+        self.lock = threading.Lock()
+
+
+def _bump_dict(order: Any) -> None:
+    order["amount"] = 1_000_000
+
+
+def _bump_object(order: Any) -> None:
+    order.amount = 1_000_000
+    getattr(order, "lines", []).append(1)
+
+
+ORDERS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], None]]] = {
+    "dict": ({"amount": 5}, lambda order: order["amount"], _bump_dict),
+    "list": ([5], lambda order: order[0], lambda order: order.__setitem__(0, 1_000_000)),
+    "tuple of dicts": (
+        ({"amount": 5},),
+        lambda order: order[0]["amount"],
+        lambda order: _bump_dict(order[0]),
+    ),
+    "proxy": (
+        MappingProxyType({"of": {"amount": 5}}),
+        lambda order: order["of"]["amount"],
+        lambda order: _bump_dict(order["of"]),
+    ),
+    "dataclass": (Order(5), lambda order: order.amount, _bump_object),
+    "model": (PaidBy(amount=5), lambda order: order.amount, _bump_object),
+    "message": (
+        AIMessage("", tool_calls=[{"name": "pay", "args": {"amount": 5}, "id": "1"}]),
+        lambda order: order.tool_calls[0]["args"]["amount"],
+        lambda order: _bump_dict(order.tool_calls[0]["args"]),
+    ),
+    "with a lock in it": (Account(5), lambda order: order.lines[0] + order.amount - 5, _bump_object),
+    "set of objects": (
+        {Account(5)},
+        lambda order: max(account.amount for account in order),
+        lambda order: _bump_object(next(iter(order))),
+    ),
+}
+
+
+@MODES
+@pytest.mark.parametrize("door", ["own history", "thread", "view", "output"])
+@pytest.mark.parametrize("shape", ORDERS)
+def test_the_history_gives_no_way_to_change_the_state(shape: str, door: str, mode: str) -> None:
+    made, amount_in, change = ORDERS[shape]
+    order = copy_of(made)
+    arbiter_os = ArbiterOS()
+
+    def tamper(history: History) -> EvaluationResult:
+        items: dict[str, Callable[[], Any]] = {
+            "own history": lambda: arbiter_os.history.entries[-1][-1].input_state,
+            "thread": lambda: arbiter_os.history_of(thread_id="1").entries[-1][-1].input_state,
+            "view": lambda: history.entries[-1][-1].input_state,
+            "output": lambda: arbiter_os.history.entries[-1][-1].output_state,
+        }
+        state = items[door]()
+        reaches: list[Callable[[], Any]] = [lambda: state["order"], lambda: next(iter(state.values()))]
+        for reach in reaches:
+            with suppress(TypeError, AttributeError):
+                change(reach())
+        change_all(state, change)
+        return EvaluationResult(1.0, True)
+
+    class Shop(TypedDict):
+        order: Any
+
+    paid: list[Any] = []
+
+    def check(state: Shop) -> Shop:
+        return {"order": state["order"]}
+
+    def pay(state: Shop) -> Shop:
+        paid.append(amount_in(state["order"]))
+        return state
+
+    builder = StateGraph(Shop)
+    builder.add_node("check", check)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "check")
+    builder.add_edge("check", "pay")
+    arbiter_os.add_evaluator(Judge("tamper", tamper, target_nodes=["check"], durable=True))
+    app = arbiter_os.govern(builder.compile())
+    run(app, {"order": order}, thread("1"), mode=mode)
+    assert paid == [amount_in(made)]
+
+
+def change_all(state: Any, change: Callable[[Any], None]) -> None:
+    """By the ways in which Python and pydantic copy a dict or take it apart."""
+    match state:
+        case {"order": order, **rest}:
+            ways = [order, *rest.values()]
+        case _:
+            raise AssertionError(state)
+    for found in ({**state}, dict(state), copy.copy(state), state | {}, {} | state):
+        ways += [found["order"], itemgetter("order")(found), *found.values()]
+    ways += [OrderedDict(state)["order"], ChainMap(state)["order"], Anything.model_validate(state).order]
+    for order in ways:
+        with suppress(TypeError, AttributeError):
+            change(order)
+
+
+class Anything(BaseModel):
+    order: Any
+
+
+def copy_of(value: Any) -> Any:
+    if isinstance(value, MappingProxyType):
+        return MappingProxyType(copy.deepcopy(dict(cast(Any, value))))
+    try:
+        return copy.deepcopy(value)
+    except TypeError:
+        return {Account(5)} if isinstance(value, set) else Account(5)
+
+
+def test_answers_of_contracts_cannot_be_changed_in_the_history() -> None:
+    """Neither for those who read it later nor for the next run, if a contract answers with the same object again."""
+    checker = ApprovalChecker("boss", approvers=["alice"], target_nodes=["a"])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(checker)
+    found = {"tags": ["x"]}
+    arbiter_os.add_evaluator(Judge("e", lambda _: EvaluationResult(1.0, True, metadata=found), durable=True))
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    app.invoke({"log": []}, thread("1"))
+    (item,) = arbiter_os.history.items()
+    payload: Any = item.check_policy_results["boss"].payload
+    with pytest.raises(TypeError):
+        payload["approvers"].append("mallory")
+    with pytest.raises(TypeError):
+        payload.update(approvers=["mallory"])
+    app.invoke(Command(resume={"type": "approve", "by": "alice"}), thread("1"))
+    (item,) = arbiter_os.history.items()
+    metadata: Any = item.evaluation_results["e"].metadata
+    with pytest.raises(TypeError):
+        metadata["tags"].append("y")
+    assert metadata == {"tags": ["x"]}
+
+
+def test_a_recorded_state_is_equal_to_a_plain_one_and_travels_as_one() -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a")))
+    app.invoke({"log": ["x"], "amount": 5})
+    state = arbiter_os.history.entries[-1][-1].input_state
+    plain = {"log": ["x"], "amount": 5}
+    assert state == plain
+    assert plain == state
+    assert repr(state) == repr(plain)
+    assert json.loads(json.dumps(state)) == plain
+    assert type(pickle.loads(pickle.dumps(state))) is dict
+    assert type(copy.deepcopy(state)["log"]) is list
+
+
+class Meddles(EvaluatorCycle):
+    """Changes what it gets of the node run, as far as it can."""
+
+    def takes(self, evaluator: NodeEvaluator) -> bool:
+        return True
+
+    async def run(self, turn: Turn) -> TurnOutcome:
+        for state in (turn.input, turn.output):
+            with pytest.raises(TypeError):
+                cast(Any, state).update(order=None)
+            with pytest.raises(TypeError):
+                state["order"]["lines"].append(1)
+        return TurnOutcome(results={e.name: EvaluationResult(1.0, True) for e in turn.evaluators})
+
+
+@MODES
+def test_a_cycle_changes_neither_what_the_node_was_given_nor_what_it_returned(mode: str) -> None:
+    class Shop(TypedDict):
+        order: Any
+
+    paid: list[Any] = []
+
+    def check(state: Shop) -> Shop:
+        return {"order": state["order"]}
+
+    def pay(state: Shop) -> None:
+        paid.append(copy.deepcopy(state["order"]))
+
+    builder = StateGraph(Shop)
+    builder.add_node("check", check)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "check")
+    builder.add_edge("check", "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(Meddles())
+    arbiter_os.add_evaluator(Judge("judges", bad, target_nodes=["check"], durable=True))
+    run(arbiter_os.govern(builder.compile()), {"order": {"lines": [5]}}, mode=mode)
+    assert paid == [{"lines": [5]}]
+    item = arbiter_os.history.last(node="check")
+    assert item is not None
+    assert item.evaluation_results["judges"].score == 1.0
+
+
+# What was checked is what runs ---------------------------------------------------------------------
+
+
+class Shared(TypedDict):
+    order: Any
+    amount: int
+
+
+def shop(pay: Any, sibling: Any, order: Any, *, by: str, mode: str) -> Any:
+    """A graph in which both nodes run side by side: on the state, or with `by="send"` on one shared object."""
+
+    async def apay(state: Any) -> dict[str, Any]:
+        return await asyncio.to_thread(pay, state)
+
+    async def asibling(state: Any) -> dict[str, Any]:
+        return await asyncio.to_thread(sibling, state)
+
+    builder = StateGraph(Shared)
+    builder.add_node("pay", pay if mode == "sync" else apay)
+    builder.add_node("sibling", sibling if mode == "sync" else asibling)
+    if by == "send":
+        shared: Any = {"order": order, "amount": 5}
+
+        def both(_: Any) -> list[Send]:
+            return [Send("pay", shared), Send("sibling", shared)]
+
+        builder.add_conditional_edges(START, both)
+    else:
+        builder.add_edge(START, "pay")
+        builder.add_edge(START, "sibling")
+    return builder.compile()
+
+
+@MODES
+@pytest.mark.parametrize("when", ["after the check", "while the body runs"])
+@pytest.mark.parametrize("by", ["state", "send"])
+@pytest.mark.parametrize("shape", [shape for shape in ORDERS if shape not in ("proxy", "set of objects")])
+def test_a_sibling_changes_nothing_of_what_the_checkers_saw(
+    shape: str, by: str, when: str, mode: str
+) -> None:
+    checked, changed = threading.Event(), threading.Event()
+    order = copy_of(ORDERS[shape][0])
+    paid: list[Any] = []
+
+    def pay(state: Any) -> dict[str, Any]:
+        if when == "while the body runs":
+            checked.set()
+            assert changed.wait(10)
+        paid.append((ORDERS[shape][1](state["order"]), state["amount"]))
+        return {}
+
+    def sibling(state: Any) -> dict[str, Any]:
+        assert checked.wait(10)
+        ORDERS[shape][2](state["order"])
+        if by == "send":
+            state["amount"] = 1_000_000
+            state["order"] = None
+        changed.set()
+        return {}
+
+    def limit(history: History) -> bool:
+        state = history.entries[-1][-1].input_state
+        allowed: bool = ORDERS[shape][1](state["order"]) <= 100 and state["amount"] <= 100
+        if when == "after the check":
+            checked.set()
+            assert changed.wait(10)
+        return allowed
+
+    arbiter_os = ArbiterOS()
+    checker = Check("limit", limit, target_nodes=["pay"])
+    checker.blocking = True
+    arbiter_os.add_policy_checker(checker)
+    app = arbiter_os.govern(shop(pay, sibling, order, by=by, mode=mode))
+    run(app, {"order": order, "amount": 5}, mode=mode)
+    assert paid == [(5, 5)]
+
+
+@MODES
+@pytest.mark.parametrize(
+    "read", ["==", "<", "repr", "json", "in", "items", "deepcopy", "deepcopy of a list", "pickle", "pydantic"]
+)
+def test_a_state_read_as_a_whole_is_the_state_that_runs(read: str, mode: str) -> None:
+    order: Any = {"lines": [{"amount": 5}], "bounds": [[5, 0]]}
+    expected = copy.deepcopy(order)
+    paid: list[int] = []
+
+    def looks(history: History) -> bool:
+        state = history.entries[-1][-1].input_state
+        looked: dict[str, Callable[[], Any]] = {
+            "==": lambda: state["order"] == expected,
+            "repr": lambda: "'amount': 5" in repr(state),
+            "json": lambda: '"amount": 5' in json.dumps(state),
+            "in": lambda: {"amount": 5} in state["order"]["lines"],
+            "items": lambda: dict(dict(state)["order"])["lines"][0] == {"amount": 5},
+            "<": lambda: state["order"]["bounds"] < [[5, 1]],
+            "deepcopy": lambda: copy.deepcopy(state)["order"]["lines"][0]["amount"] == 5,
+            "deepcopy of a list": lambda: copy.deepcopy(state["order"]["lines"])[0]["amount"] == 5,
+            "pickle": lambda: pickle.loads(pickle.dumps(state))["order"]["lines"][0]["amount"] == 5,
+            "pydantic": lambda: (
+                Ordered.model_validate(copy.deepcopy(state)).order.lines[0] == PaidBy(amount=5)
+            ),
+        }
+        allowed: bool = looked[read]()
+        order["lines"][0]["amount"] = order["bounds"][0][0] = 1_000_000
+        return allowed
+
+    def pay(state: Any) -> dict[str, Any]:
+        first = state["order"]["bounds" if read == "<" else "lines"][0]
+        paid.append(first[0] if read == "<" else first["amount"])
+        return {}
+
+    class Shop(TypedDict):
+        order: Any
+
+    builder = StateGraph(Shop)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("looks", looks))
+    run(arbiter_os.govern(builder.compile()), {"order": order}, mode=mode)
+    assert paid == [5]
+
+
+class Limited(BaseModel):
+    order: dict[str, int]
+
+    @field_validator("order")
+    @classmethod
+    def limited(cls, order: dict[str, int]) -> dict[str, int]:
+        assert order["amount"] <= 100
+        return order
+
+
+class Whole(Limited):
+    @model_validator(mode="before")
+    @classmethod
+    def looks_at_all(cls, given: Any) -> Any:
+        return given
+
+
+@MODES
+@pytest.mark.parametrize("by", ["state", "send"])
+@pytest.mark.parametrize("schema", [Limited, Whole])
+def test_a_sibling_changes_nothing_of_what_an_input_schema_has_validated(
+    schema: type[BaseModel], by: str, mode: str
+) -> None:
+    """Also where no checker has looked at the state."""
+    validated, changed = threading.Event(), threading.Event()
+    order = {"amount": 5}
+    paid: list[Any] = []
+
+    def pay(state: Any) -> dict[str, Any]:
+        validated.set()
+        assert changed.wait(10)
+        paid.append((state["order"]["amount"], state["amount"]))
+        return {}
+
+    def sibling(state: Any) -> dict[str, Any]:
+        assert validated.wait(10)
+        state["order"]["amount"] = 1_000_000
+        if by == "send":
+            state["amount"] = 1_000_000
+        changed.set()
+        return {}
+
+    app = ArbiterOS().govern(shop(pay, sibling, order, by=by, mode=mode), schemas={"pay": {"input": schema}})
+    run(app, {"order": order, "amount": 5}, mode=mode)
+    assert paid == [(5, 5)]
+
+
+@MODES
+def test_the_approved_input_is_the_input_that_runs(mode: str) -> None:
+    """Also of what no checker has looked at: the human was shown all of it."""
+    shared: dict[str, Any] = {}
+    paid: list[Any] = []
+
+    class Shop(TypedDict):
+        order: Any
+
+    class Tampering(Advisor):
+        def advise(self, history: History, state: Any) -> None:
+            shared["order"]["to"]["amount"] = 1_000_000
+
+    def pay(state: Shop) -> Shop:
+        paid.append(state["order"]["to"]["amount"])
+        return {"order": None}
+
+    builder = StateGraph(Shop)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss"))
+    arbiter_os.add_policy_checker(Check("finds", lambda h: not shared.update(order=live(h))))
+    arbiter_os.add_advisor(Tampering("tamper"))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    run(app, {"order": {"to": {"amount": 5}}}, thread("1"), mode=mode)
+    run(app, Command(resume="approve"), thread("1"), mode=mode)
+    assert paid == [5]
+
+
+def live(history: History) -> Any:
+    """The objects in the state themselves, past the views: as a sibling that was given them too has them."""
+    record: Any = cast(Any, history.entries[-1][-1])._record
+    return record.input["order"]
+
+
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_a_node_gets_its_own_objects_where_no_checker_looked(size: int) -> None:
+    """Nothing is copied but what was looked at; an audit has no effect at all."""
+    big, small = [{"n": n} for n in range(size)], {"n": 1}
+    got: list[Any] = []
+
+    class Shop(TypedDict):
+        big: Any
+        small: Any
+
+    def pay(state: Any) -> dict[str, Any]:
+        got.append(state)
+        return {}
+
+    for mode in ("enforce", "audit"):
+        builder = StateGraph(Shop)
+        builder.add_node("pay", pay)
+        builder.add_edge(START, "pay")
+        arbiter_os = ArbiterOS()
+        on_deny = "raise" if mode == "enforce" else "audit"
+        look = Check("looks", lambda h: h.entries[-1][-1].input_state["big"][-1]["n"] > 0, on_deny=on_deny)
+        arbiter_os.add_policy_checker(look)
+        arbiter_os.govern(builder.compile()).invoke({"big": big, "small": small})
+    enforced, audited = got
+    assert audited["big"] is big
+    assert enforced["small"] is small
+    assert enforced["big"] == big
+    assert [one is other for one, other in zip(enforced["big"], big, strict=True)].count(False) == 1
+
+
+@MODES
+def test_the_item_of_a_history_is_the_own_one_of_a_node_and_else_the_newest(mode: str) -> None:
+    seen: list[str] = []
+
+    def look(history: History) -> bool:
+        seen.append(history.item.node)
+        return True
+
+    arbiter_os, app = governed(chain(Spy("a"), Spy("b")), Check("look", look))
+    run(app, {"log": []}, mode=mode)
+    assert seen == ["a", "b"]
+    assert arbiter_os.history.item == arbiter_os.history.entries[-1][-1]
+    with pytest.raises(IndexError):
+        _ = History().item

@@ -1,0 +1,508 @@
+"""Advice lives for one call; a correction gate lets no rejected draft be seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, RetryPolicy, interrupt
+from pydantic import BaseModel
+
+from arbiter import (
+    Advisor,
+    ArbiterOS,
+    Correction,
+    CorrectionError,
+    CorrectionGate,
+    EvaluationResult,
+    EvaluationRouter,
+    EvaluatorGate,
+    FeedbackAdvisor,
+    History,
+    RegistrationError,
+)
+from tests import support
+from tests.support import MODES, Judge, Route, Spy, bad, chain, run, thread
+
+Advise = Callable[[Any, Any], Any]
+Answer = Callable[[Any, Any, Any], Any]
+
+
+class Chat(support.Chat, total=False):
+    topic: str
+
+
+class Tell(Advisor):
+    def __init__(self, name: str, advice: Any, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.advice = advice
+
+    def advise(self, history: History, state: Mapping[str, Any]) -> Any:
+        return self.advice(history, state) if callable(self.advice) else self.advice
+
+
+class Review(CorrectionGate):
+    def __init__(self, name: str, answer: Answer, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.answer = answer
+
+    def review(self, history: History, draft: Mapping[str, Any], attempt: int) -> Any:
+        return self.answer(history, draft, attempt)
+
+
+def chat(*bodies: Any, **options: Any) -> Any:
+    return chain(*bodies, state=Chat, **options)
+
+
+@MODES
+def test_text_reaches_a_chat_node_for_one_call_only(mode: str) -> None:
+    """The advice is a message of the call; neither state nor checkpoint ever holds it."""
+    seen: list[list[Any]] = []
+
+    def speak(state: Any) -> Any:
+        seen.append([(m.type, m.content) for m in state["messages"]])
+        # A node that hands back what it was given must not make the advice permanent.
+        return {"messages": [*state["messages"], AIMessage("hello", id="1")]}
+
+    def last(state: Any) -> Any:
+        seen.append([(m.type, m.content) for m in state["messages"]])
+        return {}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("be_kind", "Be kind.", target_nodes=["speak"]))
+    app = arbiter_os.govern(chat(speak, last, checkpointer=InMemorySaver()))
+    start = [SystemMessage("You are a bot.", id="s"), HumanMessage("hi", id="h")]
+    output = run(app, {"messages": start}, thread("1"), mode=mode)
+    assert seen[0] == [
+        ("system", "You are a bot."),
+        ("system", "Be kind."),
+        ("human", "hi"),
+    ]
+    assert [m.content for m in output["messages"]] == ["You are a bot.", "hi", "hello"]
+    assert seen[1] == [("system", "You are a bot."), ("human", "hi"), ("ai", "hello")]
+    for snapshot in app.get_state_history(thread("1")):
+        assert "Be kind." not in str(snapshot.values)
+
+
+@MODES
+def test_text_and_mapping_reach_other_nodes_as_keys(mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("text", "hurry"))
+    arbiter_os.add_advisor(Tell("keys", {"amount": 7}))
+    output = run(arbiter_os.govern(chain(node)), {"log": [], "amount": 1}, mode=mode)
+    assert node.calls == [{"log": [], "amount": 7, "advice": "hurry"}]
+    assert output == {"log": ["node"], "amount": 1}
+
+
+def test_pydantic_state_gets_a_changed_copy() -> None:
+    class Model(BaseModel):
+        x: int = 0
+        y: int = 0
+
+    seen: list[Model] = []
+
+    def node(state: Model) -> Any:
+        seen.append(state)
+        return {"y": state.x}
+
+    builder: Any = StateGraph(Model)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("keys", {"x": 5}))
+    assert arbiter_os.govern(builder).invoke({"x": 1}) == {"x": 1, "y": 5}
+    assert seen == [Model(x=5)]
+
+
+BAD_ADVICE: list[Advise | int | list[Any]] = [
+    lambda h, s: 1 / 0,
+    42,
+    [HumanMessage("x")],
+    lambda h, s: s.clear(),
+]
+
+
+@MODES
+@pytest.mark.parametrize("advice", BAD_ADVICE)
+def test_failing_advisor_is_skipped_and_recorded(advice: Any, mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("broken", advice))
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["node"]}
+    assert node.calls == [{"log": []}]
+    assert "advisor broken" in arbiter_os.history.entries[-1][-1].errors
+
+
+@MODES
+def test_feedback_advisor_hands_on_what_was_found_wrong(mode: str) -> None:
+    draft = Spy("draft")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("quality", bad, target_nodes=["draft"]))
+    arbiter_os.add_policy_router(EvaluationRouter("again", "quality", "draft", max_redirects=1))
+    arbiter_os.add_advisor(FeedbackAdvisor("tell", "quality"))
+    run(arbiter_os.govern(chain(draft)), {"log": []}, mode=mode)
+    assert draft.calls == [{"log": []}, {"log": ["draft"], "advice": "quality: bad"}]
+
+
+@MODES
+def test_rejected_drafts_are_seen_nowhere(mode: str) -> None:
+    """Not in the state, not in a checkpoint, not in any stream; the feedback reaches the next call."""
+    model = GenericFakeChatModel(
+        messages=iter([AIMessage("draft one"), AIMessage("draft two"), AIMessage("final")])
+    )
+    inputs: list[list[str]] = []
+
+    def speak(state: Any) -> Any:
+        inputs.append([str(m.content) for m in state["messages"]])
+        answer = model.invoke(state["messages"])
+        get_stream_writer()({"custom": answer.content})
+        return {"messages": [answer]}
+
+    def review(history: History, draft: Any, attempt: int) -> Correction:
+        text = draft["messages"][-1].content
+        assert history.entries[-1][-1].output_state["messages"][-1].content == text
+        return Correction.commit() if text == "final" else Correction.retry(f"no. {attempt}")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", review))
+    app = arbiter_os.govern(chat(speak, checkpointer=InMemorySaver()))
+    modes: Any = ["values", "updates", "messages", "custom", "debug", "tasks", "checkpoints"]
+    state = {"messages": [HumanMessage("hi")]}
+    if mode == "sync":
+        chunks: list[Any] = list(app.stream(state, thread("1"), stream_mode=modes))
+    else:
+
+        async def collect() -> list[Any]:
+            return [c async for c in app.astream(state, thread("1"), stream_mode=modes)]
+
+        chunks = asyncio.run(collect())
+    assert inputs == [["hi"], ["hi", "no. 1"], ["hi", "no. 2"]]
+    text = str(chunks)
+    assert "draft" not in text.replace("'draft'", "")
+    assert "no. 1" not in text
+    assert [c[1] for c in chunks if c[0] == "custom"] == [{"custom": "final"}]
+    assert [c[1][0].content for c in chunks if c[0] == "messages"][-1] == "final"
+    assert [m.content for m in app.get_state(thread("1")).values["messages"]] == ["hi", "final"]
+    item = arbiter_os.history.entries[-1][-1]
+    assert list(item.corrections) == ["no. 1", "no. 2"]
+
+
+@MODES
+def test_attempts_are_bounded(mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", lambda h, d, a: Correction.retry("again"), max_attempts=3))
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["node"]}
+    assert len(node.calls) == 3
+    assert "max_attempts=3" in arbiter_os.history.entries[-1][-1].notes["gate gate"]
+
+
+GIVING_UP: list[tuple[Answer, dict[str, Any], int]] = [
+    (lambda h, d, a: Correction.give_up("hopeless"), {}, 1),
+    (lambda h, d, a: Correction.retry("hopeless"), {"on_exhausted": "raise", "max_attempts": 2}, 2),
+]
+
+
+@MODES
+@pytest.mark.parametrize(("answer", "kwargs", "calls"), GIVING_UP)
+def test_giving_up_fails_the_node(answer: Any, kwargs: Any, calls: int, mode: str) -> None:
+    node = Spy("node")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer, **kwargs))
+    with pytest.raises(CorrectionError, match="hopeless"):
+        run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode)
+    assert len(node.calls) == calls
+    assert arbiter_os.history.entries[-1][-1].status == "failed"
+
+
+BAD_ANSWERS: list[Answer] = [lambda h, d, a: 1 / 0, lambda h, d, a: None, lambda h, d, a: d.clear()]
+
+
+@MODES
+@pytest.mark.parametrize("answer", BAD_ANSWERS)
+def test_failing_gate_lets_the_draft_pass_and_says_so(answer: Any, mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer))
+    assert run(arbiter_os.govern(chain(Spy("node"))), {"log": []}, mode=mode) == {"log": ["node"]}
+    assert "let through" in arbiter_os.history.entries[-1][-1].errors["gate gate"]
+
+
+@MODES
+def test_gate_may_commit_an_earlier_draft(mode: str) -> None:
+    drafts: list[Any] = []
+
+    def review(history: History, draft: Any, attempt: int) -> Correction:
+        drafts.append(dict(draft))
+        return Correction.retry("more") if attempt == 1 else Correction.commit({"log": ["best"]})
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", review))
+    assert run(arbiter_os.govern(chain(Spy("node"))), {"log": []}, mode=mode) == {"log": ["best"]}
+
+
+@MODES
+def test_evaluator_gate(mode: str) -> None:
+    seen: list[Any] = []
+
+    def node(state: Any) -> Any:
+        seen.append(state.get("feedback"))
+        return {"log": [f"draft{len(seen)}"]}
+
+    def judge(history: History) -> EvaluationResult:
+        text = history.entries[-1][-1].output_state["log"][0]
+        return EvaluationResult(0.5, text == "draft2", f"{text} is not the second")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(EvaluatorGate("gate", Judge("second", judge)))
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["draft2"]}
+    assert seen == [None, "draft1 is not the second"]
+
+
+@MODES
+def test_gate_then_evaluation_then_route_see_the_committed_draft(mode: str) -> None:
+    counter = iter(range(9))
+
+    def node(state: Any) -> Any:
+        return {"log": [f"draft{next(counter)}"]}
+
+    routed: list[Any] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(
+        Review("gate", lambda h, d, a: Correction.retry("x") if a < 3 else Correction.commit())
+    )
+    arbiter_os.add_policy_router(Route("r", lambda h, o: routed.append(dict(o))))
+    assert run(arbiter_os.govern(chain(node)), {"log": []}, mode=mode) == {"log": ["draft2"]}
+    assert routed == [{"log": ["draft2"]}]
+
+
+def test_two_gates_on_one_node_are_refused() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("one", lambda h, d, a: Correction.commit()))
+    arbiter_os.add_correction_gate(Review("two", lambda h, d, a: Correction.commit()))
+    with pytest.raises(RegistrationError, match="'one', 'two'"):
+        arbiter_os.govern(chain(Spy("node")))
+
+
+@MODES
+def test_a_gate_takes_an_earlier_attempt_with_its_command(mode: str) -> None:
+    """What that draft said about where to go, and what it streamed, comes with it."""
+    calls: list[int] = []
+
+    def speak(state: Any) -> Any:
+        calls.append(1)
+        number = len(calls)
+        get_stream_writer()(f"draft {number}")
+        goto = "first" if number == 1 else "last"
+        return Command(update={"messages": [AIMessage(f"draft {number}")]}, goto=goto)
+
+    def first(state: Any) -> Any:
+        return {"topic": "first"}
+
+    def last(state: Any) -> Any:
+        return {"topic": "last"}
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        return Correction.retry("again") if attempt < 3 else Correction.commit_attempt(1, details={"took": 1})
+
+    builder: Any = StateGraph(Chat)
+    for body in (speak, first, last):
+        builder.add_node(body.__name__, body)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer, target_nodes=["speak"]))
+    app: Any = arbiter_os.govern(builder.compile())
+
+    async def collect() -> list[Any]:
+        return [part async for part in app.astream({}, stream_mode=["custom", "values"])]
+
+    if mode == "sync":
+        parts = list(app.stream({}, stream_mode=["custom", "values"]))
+    else:
+        parts = asyncio.run(collect())
+    assert [part for kind, part in parts if kind == "custom"] == ["draft 1"]
+    assert parts[-1][1]["topic"] == "first"
+    assert [str(message.text) for message in parts[-1][1]["messages"]] == ["draft 1"]
+    assert next(item for item in arbiter_os.history.items() if item.node == "speak").gating == {"took": 1}
+
+
+@MODES
+@pytest.mark.parametrize("attempt", [0, -1, 7])
+def test_an_attempt_that_never_was_is_not_taken(attempt: int, mode: str) -> None:
+    def answer(history: Any, draft: Any, number: int) -> Correction:
+        return Correction.retry("again") if number == 1 else Correction.commit_attempt(attempt)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer))
+    assert run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode=mode) == {"log": ["a"]}
+    assert "is not at hand" in arbiter_os.history.entries[-1][-1].errors["gate gate"]
+
+
+@MODES
+def test_a_replaced_update_keeps_where_the_node_goes(mode: str) -> None:
+    def speak(state: Any) -> Any:
+        return Command(update={"topic": "draft"}, goto="then")
+
+    def then(state: Any) -> Any:
+        return {"messages": [AIMessage("then")]}
+
+    builder: Any = StateGraph(Chat)
+    builder.add_node("speak", speak)
+    builder.add_node("then", then)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(
+        Review("gate", lambda h, d, a: Correction.commit({"topic": "better"}), target_nodes=["speak"])
+    )
+    app: Any = arbiter_os.govern(builder.compile())
+    output = run(app, {}, mode=mode)
+    assert (output["topic"], len(output["messages"])) == ("better", 1)
+
+
+@MODES
+def test_contracts_with_an_async_twin_are_asked_by_it_in_async_runs(mode: str) -> None:
+    asked: list[str] = []
+
+    class TwoTells(Tell):
+        def advise(self, history: History, state: Mapping[str, Any]) -> Any:
+            asked.append("advise")
+
+        async def aadvise(self, history: History, state: Mapping[str, Any]) -> Any:
+            asked.append("aadvise")
+
+    class TwoReviews(Review):
+        def review(self, history: History, draft: Mapping[str, Any], attempt: int) -> Any:
+            asked.append("review")
+            return Correction.commit()
+
+        async def areview(self, history: History, draft: Mapping[str, Any], attempt: int) -> Any:
+            asked.append("areview")
+            return Correction.commit()
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(TwoTells("tell", None))
+    arbiter_os.add_correction_gate(TwoReviews("gate", lambda h, d, a: None))
+    run(arbiter_os.govern(chain(Spy("a"))), {"log": []}, mode=mode)
+    assert asked == (["advise", "review"] if mode == "sync" else ["aadvise", "areview"])
+
+
+@MODES
+def test_a_gate_is_handed_what_it_wanted_kept(mode: str) -> None:
+    """After a pause an ArbiterOS that knows nothing of the drafts goes on with the next attempt."""
+    saver = InMemorySaver()
+    resumed: list[Any] = []
+    attempts: list[int] = []
+
+    class Keeps(Review):
+        def resume(self, history: History, kept: Any) -> str:
+            resumed.append(list(kept))
+            return super().resume(history, kept)
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        attempts.append(attempt)
+        return Correction.retry("secret", keep={"n": attempt}) if attempt < 3 else Correction.commit()
+
+    def speak(state: Any) -> Any:
+        if len(attempts) == 2:
+            interrupt("go on?")
+        return {"messages": [AIMessage(str(state["messages"][-1].text))]}
+
+    def app() -> Any:
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_correction_gate(Keeps("gate", answer))
+        return arbiter_os.govern(chat(speak, checkpointer=saver))
+
+    run(app(), {"messages": [HumanMessage("hi")]}, thread("1"), mode=mode)
+    output = run(app(), Command(resume="yes"), thread("1"), mode=mode)
+    assert attempts == [1, 2, 3]
+    assert resumed == [[{"n": 1}, {"n": 2}]]
+    assert str(output["messages"][-1].text) == "2 of your drafts were already sent back."
+
+
+@MODES
+def test_a_retry_policy_goes_on_with_the_next_attempt(mode: str) -> None:
+    attempts: list[int] = []
+    calls: list[str] = []
+
+    def answer(history: Any, draft: Any, attempt: int) -> Correction:
+        attempts.append(attempt)
+        return Correction.retry("again") if attempt < 2 else Correction.commit()
+
+    def speak(state: Any) -> Any:
+        calls.append(str(state["messages"][-1].text))
+        if len(calls) == 2:
+            raise ConnectionError("down")
+        return {"messages": [AIMessage("x")]}
+
+    builder: Any = StateGraph(Chat)
+    policy = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=3)
+    builder.add_node("speak", speak, retry_policy=policy)
+    builder.add_edge(START, "speak")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(Review("gate", answer))
+    app: Any = arbiter_os.govern(builder.compile())
+    run(app, {"messages": [HumanMessage("hi")]}, mode=mode)
+    assert attempts == [1, 2]
+    assert calls == ["hi", "again", "again"]
+
+
+@MODES
+@pytest.mark.parametrize("memory", [None, True], ids=["stateless", "with a memory of its own"])
+def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
+    mode: str, memory: bool | None
+) -> None:
+    """What a graph is given as input it saves and streams; so its chat nodes get the advice, each for its call."""
+    seen: list[list[Any]] = []
+
+    def think(state: Any) -> Any:
+        return {"topic": "tea"}
+
+    def speak(state: Any) -> Any:
+        seen.append([m.content for m in state["messages"]])
+        return {"messages": [AIMessage("hello")]}
+
+    saver = InMemorySaver()
+    inside = chat(think, speak, checkpointer=memory)
+    around = StateGraph(Chat).add_node("agent", inside).add_edge(START, "agent").compile(checkpointer=saver)
+    arbiter_os = ArbiterOS()
+    once = iter(["SECRET", None])
+
+    def tell(history: History, state: Any) -> str | None:
+        return next(once)
+
+    arbiter_os.add_advisor(Tell("tell", tell, target_nodes=["agent"]))
+    app = arbiter_os.govern(around)
+    chunks = [
+        repr(chunk)
+        for chunk in app.stream(
+            {"messages": [HumanMessage("hi", id="1")]},
+            thread("t"),
+            stream_mode=["values", "updates", "debug"],
+            subgraphs=True,
+        )
+    ]
+    run(app, {"messages": [HumanMessage("again", id="2")]}, thread("t"), mode=mode)
+    assert seen == [["SECRET", "hi"], ["hi", "hello", "again"]]
+    assert not any("SECRET" in chunk for chunk in chunks)
+    assert "SECRET" not in repr(saver.blobs) + repr(saver.writes) + repr(saver.storage)
+
+
+def test_advice_without_a_place_in_any_node_of_a_graph_is_reported() -> None:
+    """Nothing is lost without a word."""
+    inside = chain(Spy("a"))
+    builder = StateGraph(Chat)
+    builder.add_node("agent", inside)
+    builder.add_edge(START, "agent")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(Tell("tell", [HumanMessage("hm")], target_nodes=["agent"]))
+    arbiter_os.govern(builder.compile()).invoke({"topic": "tea"})
+    item = arbiter_os.history.last(node="agent")
+    assert item is not None
+    assert item.errors == {"advisor tell": "no node of the graph inside could take its advice"}

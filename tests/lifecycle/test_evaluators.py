@@ -1,0 +1,485 @@
+"""An evaluator can change nothing, and nobody waits for what nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphInterrupt
+
+from arbiter import (
+    ArbiterOS,
+    EvaluationResult,
+    EvaluationRouter,
+    History,
+    NodeEvaluator,
+    PolicyViolationError,
+    ThresholdEvaluator,
+)
+from arbiter._lifecycle import background
+from arbiter.instructions import GENERATE, VERIFY
+from tests.support import MODES, Check, Judge, Route, Spy, bad, chain, good, run, thread
+
+
+def mutate_output(history: History) -> EvaluationResult:
+    history.entries[-1][-1].output_state["log"] = ["hacked"]  # type: ignore[index]
+    return good(history)
+
+
+def mutate_nested(history: History) -> EvaluationResult:
+    history.entries[-1][-1].output_state["log"].append("hacked")
+    return good(history)
+
+
+def mutate_input(history: History) -> EvaluationResult:
+    history.entries[-1][-1].input_state["log"].clear()
+    return good(history)
+
+
+def mutate_item(history: History) -> EvaluationResult:
+    history.entries[-1][-1].status = "hacked"  # type: ignore[misc, assignment]
+    return good(history)
+
+
+def leave(history: History) -> EvaluationResult:
+    raise SystemExit(1)
+
+
+def pause(history: History) -> EvaluationResult:
+    raise GraphInterrupt(())
+
+
+def hang(history: History) -> EvaluationResult:
+    time.sleep(3)
+    return good(history)
+
+
+BROKEN: dict[str, Callable[[Any], Any]] = {
+    "raises": lambda h: 1 / 0,
+    "returns None": lambda h: None,
+    "returns a string": lambda h: "good",
+    "returns a list": lambda h: [1.0],
+    "returns NaN": lambda h: float("nan"),
+    "scores NaN": lambda h: EvaluationResult(float("nan"), True),
+    "scores infinity": lambda h: EvaluationResult(float("inf"), True),
+    "scores text": lambda h: EvaluationResult("0.9", True),  # type: ignore[arg-type]
+    "scores True": lambda h: EvaluationResult(True, True),
+    "passes text": lambda h: EvaluationResult(0.5, "yes"),  # type: ignore[arg-type]
+    "changes the output": mutate_output,
+    "changes a list in the output": mutate_nested,
+    "changes the input": mutate_input,
+    "changes the item": mutate_item,
+    "raises SystemExit": leave,
+    "raises GraphInterrupt": pause,
+}
+
+
+@MODES
+@pytest.mark.parametrize("read", [False, True], ids=["unread", "read by a router"])
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_broken_evaluator_changes_nothing(broken: Any, read: bool, mode: str) -> None:
+    """The output is that of a run without it, and the failure is in `evaluation_errors`."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("broken", broken))
+    arbiter_os.add_evaluator(Judge("sound", good))
+    if read:
+        arbiter_os.add_policy_router(EvaluationRouter("r", "broken", "b"))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
+    assert run(app, {"log": ["in"]}, thread("1"), mode=mode) == {"log": ["in", "a", "b"]}
+    assert arbiter_os.drain(5)
+    for item in arbiter_os.history.items():
+        assert list(item.evaluation_errors) == ["broken"]
+        assert item.evaluation_errors["broken"]
+        assert dict(item.evaluation_results) == {"sound": EvaluationResult(1.0, True, "good")}
+        assert "broken" not in item.evaluation_results
+        assert item.evaluation_results.get("broken") is None
+    assert app.get_state(thread("1")).values == {"log": ["in", "a", "b"]}
+
+
+@MODES
+def test_hanging_evaluator_is_an_error_after_its_deadline(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("hangs", hang, deadline=0.1))
+    app = arbiter_os.govern(chain(Spy("a")))
+    assert run(app, {"log": []}, mode=mode) == {"log": ["a"]}
+    assert arbiter_os.drain(2)
+    assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["hangs"]
+
+
+@MODES
+def test_hanging_evaluator_that_a_router_reads_costs_its_deadline(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("hangs", hang, deadline=0.1))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "hangs", "b"))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    begun = time.perf_counter()
+    assert run(app, {"log": []}, mode=mode) == {"log": ["a", "b"]}
+    assert time.perf_counter() - begun < 2
+
+
+@MODES
+def test_unread_results_delay_no_run(mode: str) -> None:
+    """`invoke` returns before a slow evaluator has finished; reading its result waits for it."""
+    released = threading.Event()
+
+    def slow(history: History) -> EvaluationResult:
+        assert released.wait(5)
+        return EvaluationResult(0.5, True, "late")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("slow", slow))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    assert run(app, {"log": []}, mode=mode) == {"log": ["a", "b"]}
+    assert not arbiter_os.drain(0.05)
+    released.set()
+    assert arbiter_os.history.entries[-1][-1].evaluation_results["slow"].feedback == "late"
+    assert arbiter_os.drain(5)
+
+
+@MODES
+def test_async_evaluator_in_either_kind_of_run(mode: str) -> None:
+    class Later(NodeEvaluator):
+        async def evaluate(self, history: History) -> EvaluationResult:
+            await asyncio.sleep(0.01)
+            return EvaluationResult(0.2, False, history.entries[-1][-1].node)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Later("later", target_nodes=["a"]))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "later", "c"))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), extra=[Spy("c")]))
+    assert run(app, {"log": []}, mode=mode) == {"log": ["a", "c"]}
+    assert arbiter_os.history.entries[0][0].evaluation_results["later"].feedback == "a"
+
+
+def test_slow_sync_contracts_never_stall_the_event_loop() -> None:
+    """Evaluators, checkers and routers that sleep leave the loop free to turn."""
+
+    def slowly(answer: Any) -> Any:
+        def call(*_: Any) -> Any:
+            time.sleep(0.15)
+            return answer
+
+        return call
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("c", slowly(True)))
+    arbiter_os.add_evaluator(Judge("e", slowly(EvaluationResult(1.0, True))))
+    arbiter_os.add_policy_router(EvaluationRouter("reads", "e", "b"))
+    arbiter_os.add_policy_router(Route("r", slowly(None)))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+
+    async def main() -> float:
+        gaps: list[float] = []
+
+        async def tick() -> None:
+            while True:
+                before = time.perf_counter()
+                await asyncio.sleep(0.005)
+                gaps.append(time.perf_counter() - before)
+
+        ticker = asyncio.create_task(tick())
+        await app.ainvoke({"log": []})
+        ticker.cancel()
+        return max(gaps)
+
+    assert asyncio.run(main()) < 0.1
+
+
+def test_one_evaluators_calls_run_one_after_another() -> None:
+    running = 0
+    most = 0
+
+    def judge(history: History) -> EvaluationResult:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.01)
+        running -= 1
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("judge", judge))
+    app = arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(5))))
+    app.invoke({"log": []})
+
+    def read(item: Any) -> None:
+        item.evaluation_results.get("judge")
+
+    threads = [threading.Thread(target=read, args=(item,)) for item in arbiter_os.history.items()]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert arbiter_os.drain(5)
+    assert most == 1
+
+
+def test_each_evaluation_runs_once_however_many_read_it() -> None:
+    calls: list[str] = []
+
+    def judge(history: History) -> EvaluationResult:
+        calls.append(history.entries[-1][-1].node)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("judge", judge))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "judge", "b"))
+    arbiter_os.govern(chain(Spy("a"), Spy("b"))).invoke({"log": []})
+    for item in arbiter_os.history.items():
+        assert item.evaluation_results["judge"].passed
+        assert len(item.evaluation_results) == 1
+    arbiter_os.drain()
+    assert calls == ["a", "b"]
+
+
+def test_evaluator_that_runs_the_graph_again_is_refused() -> None:
+    arbiter_os = ArbiterOS()
+    graph = chain(Spy("a"))
+    app = arbiter_os.govern(graph)
+    arbiter_os.add_evaluator(Judge("again", lambda h: app.invoke({"log": []})))
+    arbiter_os.add_evaluator(Judge("bare", lambda h: good(h) if graph.invoke({"log": []}) else bad(h)))
+    assert app.invoke({"log": []}) == {"log": ["a"]}
+    item = arbiter_os.history.entries[-1][-1]
+    assert "starts none" in item.evaluation_errors["again"]
+    assert item.evaluation_results["bare"].passed
+    assert arbiter_os.history.count() == 1
+
+
+def test_evaluator_may_read_another_and_waiting_in_a_circle_is_an_error() -> None:
+    def total(history: History) -> EvaluationResult:
+        results = history.entries[-1][-1].evaluation_results
+        return EvaluationResult(results["part"].score / 2, True)
+
+    def selfish(history: History) -> EvaluationResult:
+        return history.entries[-1][-1].evaluation_results["selfish"]
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("total", total))
+    arbiter_os.add_evaluator(Judge("part", good))
+    arbiter_os.add_evaluator(Judge("selfish", selfish))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    item = arbiter_os.history.entries[-1][-1]
+    assert item.evaluation_results["total"].score == 0.5
+    assert "selfish" in item.evaluation_errors
+
+
+def test_an_async_evaluator_that_reads_another_synchronously_blocks_no_other() -> None:
+    """While that other is called from elsewhere, and waits for the loop that both run on."""
+
+    async def slow(history: History) -> EvaluationResult:
+        await asyncio.sleep(0.2)
+        return good(history)
+
+    async def reads(history: History) -> EvaluationResult:
+        await asyncio.sleep(0.05)
+        assert history.entries[-1][-1].evaluation_results.get("slow") is None
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("slow", slow, deadline=5.0))
+    arbiter_os.add_evaluator(Judge("reads", reads, deadline=5.0))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    begun = time.perf_counter()
+    item = arbiter_os.history.entries[-1][-1]
+    assert arbiter_os.drain(10)
+    assert time.perf_counter() - begun < 4
+    assert dict(item.evaluation_errors) == {}
+
+
+def test_model_calls_of_evaluators_and_policies_do_not_leak_into_the_message_stream() -> None:
+    model = GenericFakeChatModel(messages=iter([AIMessage("judged")] * 20))
+
+    def judge(history: History) -> EvaluationResult:
+        model.invoke("is it good?")
+        return good(history)
+
+    def check(history: History) -> bool:
+        return bool(model.invoke("is it allowed?"))
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("judge", judge))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "judge", "b"))
+    arbiter_os.add_policy_checker(Check("check", check))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    assert list(app.stream({"log": []}, stream_mode="messages")) == []
+
+    async def collect() -> list[Any]:
+        stream: AsyncIterator[Any] = app.astream({"log": []}, stream_mode="messages")
+        return [chunk async for chunk in stream]
+
+    assert asyncio.run(collect()) == []
+
+
+@MODES
+def test_only_results_that_were_read_are_committed(mode: str) -> None:
+    """A later checker finds results that a router read or that are durable, and no others."""
+    seen: dict[str, Any] = {}
+
+    def look(history: History) -> bool:
+        found = history.last(node="a")
+        assert found is not None
+        seen.update({name: result.passed for name, result in found.evaluation_results.items()})
+        seen["unread"] = "unread" in found.evaluation_results
+        return True
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("read", good))
+    arbiter_os.add_evaluator(Judge("durable", bad, durable=True))
+    arbiter_os.add_evaluator(Judge("unread", good))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "read", "b"))
+    arbiter_os.add_policy_checker(Check("look", look, target_nodes=["b"]))
+    run(arbiter_os.govern(chain(Spy("a"), Spy("b"))), {"log": []}, mode=mode)
+    assert seen == {"read": True, "durable": False, "unread": False}
+
+
+@MODES
+def test_policy_that_waits_for_a_verification(mode: str) -> None:
+    """RESPOND-like steps run only after a VERIFY that passed, not merely ran."""
+
+    def verified(history: History) -> bool:
+        check = history.last(instruction=VERIFY)
+        return check is not None and check.evaluation_results["sound"].passed is True
+
+    for passed in (True, False):
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_evaluator(ThresholdEvaluator("sound", "score", 0.5, [VERIFY], durable=True))
+        arbiter_os.add_policy_checker(Check("verified", verified, target_nodes=["answer"]))
+        graph = chain(Spy("think"), Spy("check", score=0.9 if passed else 0.1), Spy("answer"))
+        app = arbiter_os.govern(graph, {"think": GENERATE, "check": VERIFY})
+        if passed:
+            assert run(app, {"log": []}, mode=mode)["log"][-1] == "answer"
+        else:
+            with pytest.raises(PolicyViolationError, match="verified"):
+                run(app, {"log": []}, mode=mode)
+
+
+def test_threshold_evaluator_as_the_seed_has_it() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(ThresholdEvaluator("confidence_check", "score", 0.7))
+    arbiter_os.govern(chain(Spy("a", score=0.9), Spy("b", score=0.2), Spy("c"), Spy("d", score="x"))).invoke(
+        {"log": []}
+    )
+    results = [item.evaluation_results["confidence_check"] for item in arbiter_os.history.items()]
+    assert [(r.score, r.passed) for r in results] == [
+        (0.9, True),
+        (0.2, False),
+        (0.0, False),
+        (0.0, False),
+    ]
+    assert results[0].feedback == "score=0.90 (✓ threshold=0.7)"
+
+
+def test_failed_and_denied_nodes_are_not_judged() -> None:
+    def broken(state: Any) -> Any:
+        raise ValueError("no")
+
+    judged: list[str] = []
+
+    def judge(history: History) -> EvaluationResult:
+        judged.append(history.entries[-1][-1].node)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("judge", judge))
+    with pytest.raises(ValueError, match="no"):
+        arbiter_os.govern(chain(Spy("a"), broken)).invoke({"log": []})
+    arbiter_os.drain()
+    assert judged == ["a"]
+
+
+@MODES
+def test_deadline_is_kept_however_quick_the_evaluator_was_before(mode: str) -> None:
+    calls: list[int] = []
+
+    def sometimes(history: History) -> EvaluationResult:
+        calls.append(1)
+        if len(calls) == 6:
+            time.sleep(3)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("sometimes", sometimes, durable=True, deadline=0.1))
+    app = arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(6))))
+    begun = time.perf_counter()
+    run(app, {"log": []}, mode=mode)
+    assert time.perf_counter() - begun < 2.5
+    assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["sometimes"]
+
+
+def test_quick_evaluator_is_called_in_place_after_a_while() -> None:
+    """A thread is used until an evaluator has proved to be quick, and not for ever."""
+    threads: list[str] = []
+
+    def judge(history: History) -> EvaluationResult:
+        threads.append(threading.current_thread().name)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("quick", judge, durable=True))
+    arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(60)))).invoke({"log": []}, {"recursion_limit": 99})
+    assert threads[0] == "arbiter-call"
+    assert threads[-1] == threading.current_thread().name
+
+
+def test_a_worker_that_ends_leaves_no_evaluation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker ends when it has had nothing to do for a while, at any moment in which somebody queues."""
+    monkeypatch.setattr(background, "LOOK", 0.0005)
+    monkeypatch.setattr(background, "_LOOKS", 1)
+    evaluated: list[str] = []
+
+    def note(history: History) -> EvaluationResult:
+        evaluated.append(history.entries[-1][-1].id)
+        return good(history)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("note", note))
+    app = arbiter_os.govern(chain(Spy("a")))
+
+    def some(pause: float) -> None:
+        for _ in range(40):
+            app.invoke({"log": []})
+            time.sleep(pause)
+
+    threads = [threading.Thread(target=some, args=(n / 4000,)) for n in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert arbiter_os.drain(10)
+    assert len(set(evaluated)) == len(evaluated) == 160
+
+
+@MODES
+def test_an_evaluator_runs_in_a_context_of_its_own(mode: str) -> None:
+    """Whoever reads its result: it leaves nothing there, and the graph's config does not reach it."""
+    own: ContextVar[str] = ContextVar("own", default="unset")
+    found: list[str] = []
+
+    def look(history: History) -> EvaluationResult:
+        found.append(str(var_child_runnable_config.get()))
+        own.set("of the evaluator")
+        return good(history)
+
+    def node(state: Any) -> Any:
+        found.append(f"node: {own.get()}")
+        return {"log": ["a"]}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("look", look))
+    arbiter_os.add_policy_router(EvaluationRouter("r", "look", "node"))
+    app = arbiter_os.govern(chain(node))
+    token = own.set("of the caller")
+    run(app, {"log": []}, mode=mode)
+    run(app, {"log": []}, mode=mode)
+    assert own.get() == "of the caller"
+    own.reset(token)
+    assert found == ["node: of the caller", "None"] * 2

@@ -1,0 +1,535 @@
+"""Governing without a graph: functions, Runnables, and LangGraph's functional API."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
+from langgraph.runtime import Runtime
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+
+from arbiter import (
+    ArbiterOS,
+    ConfigurationError,
+    History,
+    HistoryPolicyChecker,
+    NotAGraphError,
+    OutputSchemaError,
+    PolicyViolationError,
+    SyncDriverError,
+    ThresholdEvaluator,
+    Verdict,
+)
+from arbiter.checkers import ApprovalChecker
+from arbiter.errors import ApprovalUsedError
+from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
+from tests.support import MODES, Check, Spy, chain, run, thread
+
+
+def test_execute_a_node_function() -> None:
+    """One governed step without a graph, as the seed has it."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(ThresholdEvaluator("quality", "score", 0.5))
+    node = Spy("node", score=0.9)
+    assert arbiter_os.execute({"query": "test"}, node, instruction=GENERATE) == {
+        "log": ["node"],
+        "score": 0.9,
+    }
+    item = arbiter_os.history.entries[-1][-1]
+    assert (item.node, item.instruction, item.status) == ("node", GENERATE, "completed")
+    assert item.input_state == {"query": "test"}
+    assert item.evaluation_results["quality"].score == 0.9
+
+
+def test_steps_of_one_context_are_one_history() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(HistoryPolicyChecker("verify_first", [GENERATE, TOOL_CALL]))
+    act = Spy("act")
+    arbiter_os.execute({}, Spy("think"), instruction=GENERATE)
+    with pytest.raises(PolicyViolationError, match="verify_first"):
+        arbiter_os.execute({}, act, instruction=TOOL_CALL)
+    arbiter_os.execute({}, Spy("check"), instruction=VERIFY)
+    arbiter_os.execute({}, act, instruction=TOOL_CALL)
+    assert [i.node for i in arbiter_os.history.items()] == ["think", "act", "check", "act"]
+    assert arbiter_os.history.count(instruction=TOOL_CALL) == 2
+
+
+def test_execute_injects_what_a_node_may_ask_for() -> None:
+    def node(state: dict[str, Any], config: RunnableConfig, runtime: Runtime[Any]) -> Any:
+        return {"user": config.get("configurable", {})["user"], "context": runtime.context}
+
+    output = ArbiterOS().execute({}, node, {"configurable": {"user": "u"}}, {"tenant": 1})
+    assert output == {"user": "u", "context": {"tenant": 1}}
+
+
+def test_execute_and_aexecute_other_kinds() -> None:
+    class Worker:
+        def work(self, state: dict[str, Any]) -> dict[str, Any]:
+            return {"x": state["x"] + 1}
+
+        def __call__(self, state: dict[str, Any]) -> dict[str, Any]:
+            return self.work(state)
+
+    async def later(state: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"x": state["x"] + 1}
+
+    def add(by: int, state: dict[str, Any]) -> dict[str, Any]:
+        return {"x": state["x"] + by}
+
+    arbiter_os = ArbiterOS()
+    sync_kinds = [Worker().work, Worker(), functools.partial(add, 1), RunnableLambda(Worker().work)]
+    for kind in sync_kinds:
+        assert arbiter_os.execute({"x": 1}, kind) == {"x": 2}
+    for kind in [*sync_kinds, later]:
+        assert asyncio.run(arbiter_os.aexecute({"x": 1}, kind)) == {"x": 2}
+
+
+def test_execute_a_graph_weaves_once() -> None:
+    arbiter_os = ArbiterOS()
+    graph = chain(Spy("a"), Spy("b"))
+    assert arbiter_os.execute({"log": []}, graph) == {"log": ["a", "b"]}
+    first = arbiter_os._remembered(graph)  # pyright: ignore[reportPrivateUsage]
+    assert asyncio.run(arbiter_os.aexecute({"log": []}, graph)) == {"log": ["a", "b"]}
+    assert arbiter_os._remembered(graph) is first  # pyright: ignore[reportPrivateUsage]
+    assert arbiter_os.execute({"log": []}, first) == {"log": ["a", "b"]}
+    assert arbiter_os.govern(first) is first
+
+
+def test_execute_a_builder_sees_what_is_added_later() -> None:
+    from langgraph.graph import START, StateGraph
+
+    from tests.support import State
+
+    arbiter_os = ArbiterOS()
+    builder = StateGraph(State)
+    builder.add_node("a", Spy("a"))
+    builder.add_edge(START, "a")
+    assert arbiter_os.execute({"log": []}, builder) == {"log": ["a"]}
+    builder.add_node("b", Spy("b"))
+    builder.add_edge("a", "b")
+    assert arbiter_os.execute({"log": []}, builder) == {"log": ["a", "b"]}
+
+
+def test_governed_function_is_of_the_same_kind() -> None:
+    def think(question: str, *, tries: int = 1) -> str:
+        """Thinks."""
+        return question * tries
+
+    async def athink(question: str) -> str:
+        return question
+
+    arbiter_os = ArbiterOS()
+    governed = arbiter_os.govern(think, instruction=GENERATE)
+    assert governed("a", tries=3) == "aaa"
+    assert governed("a") == "a"
+    assert inspect.signature(governed) == inspect.signature(think)
+    assert (governed.__name__, governed.__doc__) == ("think", "Thinks.")
+    assert inspect.iscoroutinefunction(arbiter_os.govern(athink))
+    assert asyncio.run(arbiter_os.govern(athink)("b")) == "b"
+    items = list(arbiter_os.history.items())
+    assert items[0].input_state == {"question": "a", "tries": 3}
+    assert items[0].output_state == {"__root__": "aaa"}
+
+
+def test_denied_function_is_not_called() -> None:
+    calls: list[str] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("no", lambda _: (False, "never")))
+
+    def act(x: str) -> None:
+        calls.append(x)
+
+    with pytest.raises(PolicyViolationError, match="never"):
+        arbiter_os.govern(act, instruction=TOOL_CALL)("x")
+    assert calls == []
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_functional_api(mode: str) -> None:
+    """Governed functions as @task and inside @entrypoint: one history of the run, interrupts included."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(HistoryPolicyChecker("verify_first", [GENERATE, TOOL_CALL]))
+    arbiter_os.add_policy_checker(Check("ask", lambda h: Verdict.ask("sure?"), target_nodes=["act"]))
+
+    def think(x: int) -> int:
+        return x + 1
+
+    def check(x: int) -> int:
+        return x
+
+    def act(x: int) -> int:
+        return x * 10
+
+    t_think = task(arbiter_os.govern(think, instruction=GENERATE))
+    t_check = task(arbiter_os.govern(check, instruction=VERIFY))
+    t_act = task(arbiter_os.govern(act, instruction=TOOL_CALL))
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def careless(x: int) -> int:
+        return t_act(t_think(x).result()).result()
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def careful(x: int) -> int:
+        return t_act(t_check(t_think(x).result()).result()).result()
+
+    def go(flow: Any, value: Any, name: str) -> Any:
+        config: Any = {"configurable": {"thread_id": name}}
+        if mode == "sync":
+            return flow.invoke(value, config)
+        return asyncio.run(flow.ainvoke(value, config))
+
+    with pytest.raises(PolicyViolationError, match="verify_first"):
+        go(careless, 1, "1")
+    assert go(careful, 1, "2")["__interrupt__"][0].value["reason"] == "sure?"
+    assert go(careful, Command(resume="approve"), "2") == 20
+    assert [i.node for i in arbiter_os.history_of(thread_id="2").items()][:3] == [
+        "think",
+        "check",
+        "act",
+    ]
+
+
+def test_governed_entrypoint_itself() -> None:
+    @entrypoint(checkpointer=InMemorySaver())
+    def flow(x: int) -> int:
+        return x + 1
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("fine", lambda _: True))
+    governed = arbiter_os.govern(cast(Any, flow), {"flow": "GENERATE"})
+    config: Any = {"configurable": {"thread_id": "1"}}
+    assert governed.invoke(1, config) == 2
+    assert list(governed.stream(1, config)) == list(flow.stream(1, {"configurable": {"thread_id": "x"}}))
+    assert arbiter_os.history.entries[-1][-1].instruction == GENERATE
+
+
+def test_function_inside_a_node_belongs_to_the_nodes_run() -> None:
+    arbiter_os = ArbiterOS()
+
+    def same(x: Any) -> Any:
+        return x
+
+    inner = arbiter_os.govern(same, instruction=VERIFY)
+    seen: list[int] = []
+
+    def verified(history: Any) -> bool:
+        seen.append(history.count(instruction=VERIFY))
+        return True
+
+    arbiter_os.add_policy_checker(Check("look", verified, target_nodes=["b"]))
+
+    def a(state: Any) -> Any:
+        inner(1)
+        inner(2)
+        return {"log": ["a"]}
+
+    arbiter_os.govern(chain(a, Spy("b"))).invoke({"log": []})
+    assert seen == [2]
+    assert arbiter_os.history.count(instruction=VERIFY) == 2
+
+
+class Question(BaseModel):
+    text: str
+
+
+class Answer(BaseModel):
+    log: list[str]
+
+
+def test_schemas_on_a_label() -> None:
+    """Input that does not fit is denied before the body; output that does not fit is an error."""
+    arbiter_os = ArbiterOS()
+    calls: list[Any] = []
+
+    @arbiter_os.instruction(GENERATE, input_schema=Question, output_schema=Answer)
+    def answer(state: dict[str, Any]) -> dict[str, Any]:
+        calls.append(state)
+        return {"log": state["text"] if state["text"] == "bad" else [state["text"]]}
+
+    assert answer({"text": "x"}) == {"log": ["x"]}
+    calls.clear()
+    assert arbiter_os.execute({"text": "x"}, answer) == {"log": ["x"]}
+    assert arbiter_os.history.entries[-1][-1].instruction == GENERATE
+    with pytest.raises(PolicyViolationError, match="text"):
+        arbiter_os.execute({"txt": "x"}, answer)
+    assert len(calls) == 1
+    with pytest.raises(OutputSchemaError, match=r"'answer'.*Answer.*log"):
+        arbiter_os.execute({"text": "bad"}, answer)
+
+
+@pytest.mark.parametrize("shape", [{"input": Answer}, (Answer, None)])
+def test_schemas_on_a_graph(shape: Any) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")), schemas={"b": shape})
+    assert app.invoke({"log": []}) == {"log": ["a", "b"]}
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")), schemas={"b": {"output": Question}})
+    with pytest.raises(OutputSchemaError, match="Question"):
+        app.invoke({"log": []})
+    assert arbiter_os.history.entries[-1][-1].status == "failed"
+
+
+def test_ungovernable_objects_are_refused() -> None:
+    arbiter_os = ArbiterOS()
+
+    def generator(state: Any) -> Any:
+        yield state
+
+    async def later(state: Any) -> Any:
+        return state
+
+    things: list[Any] = [42, "graph", None, dict, Spy]
+    for thing in things:
+        with pytest.raises(NotAGraphError):
+            arbiter_os.govern(thing)
+        with pytest.raises(NotAGraphError):
+            arbiter_os.execute({}, thing)
+    with pytest.raises(NotAGraphError, match="generator"):
+        arbiter_os.govern(generator)
+    with pytest.raises((SyncDriverError, TypeError)):
+        arbiter_os.execute({}, later)
+    with pytest.raises(ConfigurationError, match="instructions="):
+        arbiter_os.govern(Spy("a"), instructions={"a": GENERATE})  # type: ignore[call-overload]
+    with pytest.raises(ConfigurationError, match="instruction="):
+        arbiter_os.govern(chain(Spy("a")), instruction=GENERATE)
+
+
+def test_history_after_the_functional_api_is_that_of_its_run() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.execute({}, Spy("before"), instruction=GENERATE)
+    think = task(arbiter_os.govern(Spy("think"), instruction=GENERATE))
+
+    @entrypoint()
+    def flow(x: int) -> Any:
+        return think({"x": x}).result()
+
+    flow.invoke(1)
+    assert [item.node for item in arbiter_os.history.items()] == ["think"]
+
+
+def test_schema_that_pydantic_refuses_is_a_configuration_error() -> None:
+    import typing
+
+    Shape = typing.TypedDict("Shape", {"x": int})  # noqa: UP013
+    for schema in (Shape, object()):
+        if schema is Shape and __import__("sys").version_info >= (3, 12):
+            continue
+        with pytest.raises(ConfigurationError, match="'a'"):
+            ArbiterOS().govern(chain(Spy("a")), schemas={"a": {"input": schema}})
+
+
+@dataclass(slots=True)
+class Order:
+    amount: int
+
+
+class OrderModel(BaseModel):
+    amount: int
+
+
+def kinds_of_input() -> list[Any]:
+    return [{"amount": 5}, OrderedDict(amount=5), Order(5), OrderModel(amount=5)]
+
+
+def amount_of(order: Any) -> Any:
+    given: Any = order
+    return given["amount"] if isinstance(order, dict) else given.amount
+
+
+def set_amount(order: Any, amount: int) -> None:
+    if isinstance(order, dict):
+        order["amount"] = amount
+    else:
+        order.amount = amount
+
+
+@MODES
+@pytest.mark.parametrize("snapshot", ["shallow", "deep"])
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_function_runs_on_what_was_checked(mode: str, snapshot: Any, number: int, nested: bool) -> None:
+    """Its caller may hold the same object, and change it while a later checker is asked."""
+    order = kinds_of_input()[number]
+    given: Any = {"order": order} if nested else order
+    got: list[Any] = []
+
+    def limited(history: History) -> bool:
+        state = history.entries[-1][-1].input_state
+        return bool(amount_of(state["order"] if nested else state) < 10)
+
+    def change(_: History) -> bool:
+        set_amount(order, 999)
+        return True
+
+    def pay(order: Any) -> None:
+        got.append(amount_of(order["order"] if nested else order))
+
+    async def apay(order: Any) -> None:
+        pay(order)
+
+    arbiter_os = ArbiterOS(snapshot=snapshot)
+    arbiter_os.add_policy_checker(Check("limited", limited))
+    arbiter_os.add_policy_checker(Check("change", change))
+    if mode == "sync":
+        arbiter_os.govern(pay)(given)
+    else:
+        asyncio.run(arbiter_os.govern(apay)(given))
+    assert got == [5]
+
+
+@pytest.mark.parametrize("given", [{}, *kinds_of_input()], ids=repr)
+def test_a_function_may_write_to_the_input_that_was_checked(given: Any) -> None:
+    """Plain fields that nothing has changed are handed over in the object that was given."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("looks", lambda h: bool(str(h.entries[-1][-1].input_state)) or True))
+
+    def same(order: Any) -> Any:
+        return order
+
+    assert arbiter_os.govern(same)(given) is given
+
+
+# One approval, one run -----------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("after", ["function fails", "node fails", "node pauses", "function pauses"])
+def test_a_function_in_a_node_runs_once_for_each_approval(after: str, durability: Any, mode: str) -> None:
+    """The function asks again if its approval is used, and the node's own questions keep their answers. A function
+    that pauses itself continues on its approval."""
+    paid: list[int] = []
+    pins: list[Any] = []
+    fails = iter([True])
+
+    def pay(amount: int) -> int:
+        if after == "function pauses":
+            pins.append(interrupt("pin?"))
+        paid.append(amount)
+        if after == "function fails" and next(fails, False):
+            raise ValueError("no connection")
+        return amount
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    governed = arbiter_os.govern(pay)
+
+    def node(state: Any) -> Any:
+        governed(5)
+        if after == "node fails" and next(fails, False):
+            raise ValueError("no connection")
+        if after == "node pauses":
+            pins.append(interrupt("pin?"))
+        return {"log": ["done"]}
+
+    app = arbiter_os.govern(chain(node, checkpointer=InMemorySaver()))
+
+    def go(given: Any) -> Any:
+        if mode == "sync":
+            out = app.invoke(given, thread("1"), durability=durability)
+        else:
+            out = asyncio.run(app.ainvoke(given, thread("1"), durability=durability))
+        return out["__interrupt__"][0].value if "__interrupt__" in out else out["log"]
+
+    assert go({"log": []})["policy"] == "boss"
+    if "fails" in after:
+        with pytest.raises(ValueError, match="no connection"):
+            go(Command(resume="approve"))
+        assert go(None)["note"].startswith("the earlier approval is used")
+    else:
+        assert go(Command(resume="approve")) == "pin?"
+        if after == "node pauses":
+            assert go(Command(resume="1234"))["note"].startswith("the earlier approval is used")
+    asked_again = after != "function pauses"
+    assert paid == ([5] if asked_again else [])
+    assert go(Command(resume="approve" if asked_again else "1234")) == ["done"]
+    assert paid == ([5, 5] if asked_again else [5])
+    assert pins == (["1234"] if "pauses" in after else [])
+
+
+@MODES
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize("first", [[], ["node"]])
+def test_each_of_two_functions_in_a_node_runs_once_for_each_approval(
+    first: list[str], by_id: bool, mode: str
+) -> None:
+    """The answer about the second one stays with it while the first one, which has run, asks again."""
+    ran: list[str] = []
+
+    def one(amount: int) -> None:
+        ran.append("one")
+
+    def two(amount: int) -> None:
+        ran.append("two")
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=[*first, "one", "two"]))
+    governed = [arbiter_os.govern(one), arbiter_os.govern(two)]
+
+    def node(state: Any) -> Any:
+        for function in governed:
+            function(5)
+        return {"log": ["done"]}
+
+    app = arbiter_os.govern(chain(node, checkpointer=InMemorySaver()))
+    out = run(app, {"log": []}, thread("1"), mode=mode)
+    asked: list[str] = []
+    while "__interrupt__" in out:
+        (question,) = out["__interrupt__"]
+        asked.append(question.value["node"])
+        answer = {question.id: "approve"} if by_id else "approve"
+        out = run(app, Command(resume=answer), thread("1"), mode=mode)
+    assert asked == [*first, "one", "two", "one"]
+    assert ran == ["one", "one", "two"]
+
+
+def test_executions_that_resume_one_pause_at_once_run_a_function_once() -> None:
+    """The others end with an error, or ask again."""
+    paid: list[int] = []
+    barrier = threading.Barrier(4)
+    saver = InMemorySaver()
+
+    def execution() -> Any:
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+
+        def pay(amount: int) -> int:
+            paid.append(amount)
+            time.sleep(0.05)
+            return amount
+
+        governed = arbiter_os.govern(pay)
+
+        def node(state: Any) -> Any:
+            governed(5)
+            return {"log": ["done"]}
+
+        return arbiter_os.govern(chain(node, checkpointer=saver))
+
+    def one(_: int) -> str:
+        app = execution()
+        barrier.wait(10)
+        try:
+            return (
+                "asked" if "__interrupt__" in app.invoke(Command(resume="approve"), thread("1")) else "done"
+            )
+        except ApprovalUsedError:
+            return "used"
+
+    execution().invoke({"log": []}, thread("1"))
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(one, range(4)))
+    assert paid == [5]
+    assert "done" in outcomes

@@ -1,0 +1,210 @@
+"""Wrong configuration is a clear error of its own kind, with the remedy, before the first node runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langgraph.graph import START, StateGraph
+
+from arbiter import (
+    Advisor,
+    ArbiterError,
+    ArbiterOS,
+    ConfigurationError,
+    CorrectionGate,
+    EvaluationRouter,
+    HistoryPolicyChecker,
+    MetricThresholdPolicyRouter,
+    NodeEvaluator,
+    NotAGraphError,
+    PolicyChecker,
+    PolicyRouter,
+    RegistrationError,
+    ThresholdEvaluator,
+    UnknownInstructionError,
+    UnknownNodeError,
+)
+from arbiter.errors import ParameterError
+from arbiter.instructions import GENERATE
+from tests.support import MODES, Check, Spy, State, allow, chain
+
+
+def refused(kind: type[ArbiterError], *words: str) -> Any:
+    return pytest.raises(kind, match="(?s)" + ".*".join(words))
+
+
+def test_not_a_graph() -> None:
+    things: list[Any] = [42, "x", None, {"nodes": []}, StateGraph]
+    for thing in things:
+        with refused(NotAGraphError, "expected a compiled graph"):
+            ArbiterOS().govern(thing)
+
+
+@MODES
+def test_the_state_after_the_graph(mode: str) -> None:
+    """`execute(graph, state)` is the wrong order, and says so."""
+    arbiter_os, graph = ArbiterOS(), chain(Spy("a"))
+    things: list[Any] = [graph, graph.builder, Spy("a"), arbiter_os.govern(graph)]
+    for thing in things:
+        with refused(NotAGraphError, "the state comes first", r"execute\(state, graph\)"):
+            if mode == "sync":
+                arbiter_os.execute(thing, {"amount": 1})
+            else:
+                asyncio.run(arbiter_os.aexecute(thing, {"amount": 1}))
+    with refused(NotAGraphError, "expected a compiled graph"):
+        arbiter_os.execute({"amount": 1}, {"amount": 1})
+
+
+def test_builder_that_does_not_compile_says_what_langgraph_says() -> None:
+    with pytest.raises(ValueError, match="entrypoint"):
+        ArbiterOS().govern(StateGraph(State))
+
+
+def test_unknown_instruction_name() -> None:
+    with refused(UnknownInstructionError, "'GENRATE'", "Did you mean 'GENERATE'"):
+        ArbiterOS().govern(chain(Spy("a")), {"a": "GENRATE"})
+    with refused(UnknownInstructionError, "'GENRATE'"):
+        ThresholdEvaluator("t", "k", 0.5, target_instructions=["GENRATE"])
+    with refused(UnknownInstructionError, "'NOPE'"):
+        HistoryPolicyChecker("h", ["NOPE"])
+
+
+def test_unknown_instruction_in_the_metadata_of_a_node() -> None:
+    builder = StateGraph(State)
+    builder.add_node("a", Spy("a"), metadata={"instruction": "GENERAT"})
+    builder.add_edge(START, "a")
+    with refused(UnknownInstructionError, "'GENERAT'"):
+        ArbiterOS().govern(builder)
+
+
+def test_mapping_that_names_no_node() -> None:
+    graph = chain(Spy("approve"), Spy("pay"))
+    with refused(UnknownNodeError, "instructions=", "'aprove'", "approve, pay", "Did you mean 'approve'"):
+        ArbiterOS().govern(graph, {"aprove": GENERATE})
+    with refused(UnknownNodeError, "schemas=", "'pai'"):
+        ArbiterOS().govern(graph, schemas={"pai": (State, None)})
+
+
+@pytest.mark.parametrize("shape", [42, {}, {"in": State}, (State,), {"input": State, "x": 1}])
+def test_schemas_of_another_shape(shape: Any) -> None:
+    with refused(ConfigurationError, "'a'", "expected"):
+        ArbiterOS().govern(chain(Spy("a")), schemas={"a": shape})
+
+
+def test_duplicate_names() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("one", allow))
+    with refused(RegistrationError, "'one'", "another name"):
+        arbiter_os.add_policy_checker(Check("one", allow))
+    with refused(RegistrationError, "'one'"):
+        arbiter_os.add_policy_router(EvaluationRouter("one", "e", "x"))
+    arbiter_os.add_evaluator(ThresholdEvaluator("one", "k", 0.5))
+    with refused(RegistrationError, "'one'"):
+        arbiter_os.add_evaluator(ThresholdEvaluator("one", "k", 0.5))
+
+
+@pytest.mark.parametrize(
+    ("base", "add", "method"),
+    [
+        (PolicyChecker, "add_policy_checker", "check_before"),
+        (PolicyRouter, "add_policy_router", "route_after"),
+        (NodeEvaluator, "add_evaluator", "evaluate"),
+        (Advisor, "add_advisor", "advise"),
+        (CorrectionGate, "add_correction_gate", "review"),
+    ],
+)
+def test_contract_classes(base: Any, add: str, method: str) -> None:
+    def answer(self: object, *args: object) -> None:
+        pass
+
+    def forget(self: object) -> None:
+        pass
+
+    register = getattr(ArbiterOS(), add)
+    missing = type("Missing", (base,), {})
+    with refused(RegistrationError, "'m'", "Missing", method, "Define def"):
+        register(missing("m"))
+    sound = type("Sound", (base,), {method: answer})
+    register(sound("sound"))
+    with refused(RegistrationError, "class Sound"):
+        register(sound)
+    with refused(RegistrationError, "expected a", base.__name__):
+        register(42)
+    nameless = type("Nameless", (base,), {method: answer, "__init__": forget})
+    with refused(RegistrationError, "Nameless", "super"):
+        register(nameless())
+    with refused(RegistrationError, "name"):
+        register(sound(""))
+    for seconds in (0, -1, "1", True):
+        with refused(ConfigurationError, "deadline", "seconds above 0"):
+            register(sound("late", deadline=seconds))
+        late = sound("late")
+        late.deadline = seconds
+        with refused(RegistrationError, "deadline"):
+            register(late)
+
+
+@pytest.mark.parametrize("on_deny", ["stop", "", "redirect:", "redirect", None, 3])
+def test_unknown_on_deny(on_deny: Any) -> None:
+    with refused(ConfigurationError, "'c'", "on_deny", "'raise', 'redirect:<node>', 'end' or 'audit'"):
+        ArbiterOS().add_policy_checker(Check("c", allow, on_deny=on_deny))
+
+
+def test_target_that_is_no_node() -> None:
+    graph = chain(Spy("a"), Spy("b"))
+    for contract, add in [
+        (Check("c", allow, on_deny="redirect:c"), "add_policy_checker"),
+        (MetricThresholdPolicyRouter("m", "k", 0.5, "c"), "add_policy_router"),
+    ]:
+        arbiter_os = ArbiterOS()
+        getattr(arbiter_os, add)(contract)
+        with refused(UnknownNodeError, "'c'", "Nodes: a, b"):
+            arbiter_os.govern(graph)
+
+
+def test_caps_and_settings() -> None:
+    for cap in (-1, 1.5, "3", True):
+        with refused(ConfigurationError, "max_redirects"):
+            ArbiterOS().add_policy_router(EvaluationRouter("r", "e", "x", max_redirects=cap))  # type: ignore[arg-type]
+    for keep in (0, -1, "all", 1.5):
+        with refused(ConfigurationError, "keep"):
+            ArbiterOS(keep=keep)  # type: ignore[arg-type]
+    with refused(ConfigurationError, "snapshot"):
+        ArbiterOS(snapshot="full")  # type: ignore[arg-type]
+    wrong: list[Any] = [[], "GENERATE"]
+    for sequence in wrong:
+        with refused(ParameterError, "bad_sequence: expected a non-empty list of instructions"):
+            HistoryPolicyChecker("h", sequence)
+
+
+def test_strict_refuses_a_node_without_instruction() -> None:
+    arbiter_os = ArbiterOS(strict=True)
+    with refused(ConfigurationError, "no instruction: b"):
+        arbiter_os.govern(chain(Spy("a"), Spy("b")), {"a": GENERATE})
+    arbiter_os.govern(chain(Spy("a"), Spy("b")), {"a": GENERATE, "b": "RESPOND"})
+
+
+def test_graph_that_another_arbiter_governs() -> None:
+    governed = ArbiterOS().govern(chain(Spy("a")))
+    with refused(ConfigurationError, "another ArbiterOS"):
+        ArbiterOS().govern(governed)
+
+
+def test_governing_leaves_the_original_and_others_alone() -> None:
+    """The original graph, and every other graph, stays un-governed."""
+    graph, other = chain(Spy("a")), chain(Spy("a"))
+    nodes, channels = dict(graph.nodes), dict(graph.channels)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("no", lambda _: False))
+    app = arbiter_os.govern(graph)
+    assert (graph.nodes, graph.channels) == (nodes, channels)
+    assert graph.invoke({"log": []}) == other.invoke({"log": []}) == {"log": ["a"]}
+    with pytest.raises(ArbiterError):
+        app.invoke({"log": []})
+    assert app.get_graph().to_json() == graph.get_graph().to_json()
+    assert type(app) is type(graph)
+    assert app.with_config(tags=["x"]).get_name() == graph.get_name()
+    with pytest.raises(ArbiterError):
+        app.with_config(tags=["x"]).invoke({"log": []})

@@ -1,0 +1,352 @@
+"""Node runs in which every contract is called in place and nothing is waited for, and those that leave that path."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.config import get_config
+from langgraph.graph import END, START, StateGraph
+
+from arbiter import (
+    ArbiterOS,
+    EvaluationResult,
+    EvaluationRouter,
+    NodeEvaluator,
+    PolicyChecker,
+    PolicyRouter,
+    PolicyViolationError,
+    Verdict,
+)
+from arbiter._weaving import NodeAttempt
+from tests.processes import python
+from tests.support import MODES, Check, Judge, Route, Spy, State, allow, chain, run
+
+
+class Counting(PolicyChecker):
+    """Observes, and remembers in which order it was asked."""
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        super().__init__(name)
+        self.calls = calls
+
+    def check_before(self, history: Any) -> bool:
+        self.calls.append(self.name)
+        return True
+
+    def observe(self, history: Any) -> dict[str, float]:
+        self.calls.append(f"{self.name} observed {history.entries[-1][-1].status}")
+        return {"runs": 1}
+
+
+@MODES
+@pytest.mark.parametrize("on_deny", ["raise", "end"])
+def test_a_checker_is_asked_once_and_told_once_where_another_denies(mode: str, on_deny: str) -> None:
+    calls: list[str] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Counting("counts", calls))
+    arbiter_os.add_policy_checker(
+        Check("denies", lambda _: Verdict.deny("no") if calls.count("counts") < 2 else True, on_deny=on_deny)
+    )
+    app = arbiter_os.govern(chain(Spy("a")))
+    if on_deny == "raise":
+        with pytest.raises(PolicyViolationError):
+            run(app, {"log": []}, mode=mode)
+    else:
+        run(app, {"log": []}, mode=mode)
+    assert calls == ["counts", "counts observed denied"]
+
+
+@MODES
+@pytest.mark.parametrize("where", ["body", "router"])
+def test_observers_get_one_report_of_a_failure_and_of_a_redirect(mode: str, where: str) -> None:
+    calls: list[str] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Counting("counts", calls))
+
+    def body(state: Any) -> Any:
+        if where == "body":
+            raise ValueError("broken")
+        return {"log": ["a"]}
+
+    if where == "router":
+        arbiter_os.add_policy_router(Route("ends", lambda h, o: END))
+    app = arbiter_os.govern(_one(body))
+    if where == "body":
+        with pytest.raises(ValueError, match="broken"):
+            run(app, {"log": []}, mode=mode)
+    else:
+        assert run(app, {"log": []}, mode=mode) == {"log": ["a"]}
+    status = "failed" if where == "body" else "completed"
+    assert calls == ["counts", f"counts observed {status}"]
+
+
+def _one(body: Any) -> Any:
+    builder: Any = StateGraph(State)
+    builder.add_node("a", body)
+    builder.add_edge(START, "a")
+    return builder.compile()
+
+
+class Later(PolicyChecker):
+    """Not `async def`, and answers with something to wait for."""
+
+    tags: list[bool]
+
+    def check_before(self, history: Any) -> Any:
+        return self.later()
+
+    async def later(self) -> bool:
+        self.tags.append("nostream" in (get_config().get("tags") or ()))
+        await GenericFakeChatModel(messages=iter([AIMessage("the judge's own")])).ainvoke("?")
+        return True
+
+
+class LaterRouter(PolicyRouter):
+    tags: list[bool]
+
+    def route_after(self, history: Any, current_output: Any) -> Any:
+        return self.later()
+
+    async def later(self) -> None:
+        self.tags.append("nostream" in (get_config().get("tags") or ()))
+
+
+def _loop(times: int) -> Any:
+    async def again(state: State) -> Any:
+        return {"log": ["a"]}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("a", again)
+    builder.add_edge(START, "a")
+    builder.add_conditional_edges("a", lambda s: "a" if len(s["log"]) < times else END, ["a", END])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    return builder.compile()
+
+
+def test_awaitables_of_quick_contracts_appear_in_no_stream() -> None:
+    """They are awaited with a config of their own."""
+    checker, router = Later("later"), LaterRouter("routes")
+    checker.tags, router.tags = [], []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(checker)
+    arbiter_os.add_policy_router(router)
+
+    async def streamed() -> list[Any]:
+        app: Any = arbiter_os.govern(_loop(6))
+        return [part async for part in app.astream({"log": []}, stream_mode="messages")]
+
+    assert asyncio.run(streamed()) == []
+    assert checker.tags == router.tags == [True] * 6
+
+
+def test_an_async_evaluator_that_a_router_needs_never_holds_up_the_event_loop() -> None:
+    class Slow(NodeEvaluator):
+        async def evaluate(self, history: Any) -> EvaluationResult:
+            await asyncio.sleep(0.2)
+            return EvaluationResult(1.0, True)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Slow("slow"))
+    arbiter_os.add_policy_router(EvaluationRouter("reflects", "slow", "a"))
+    app = arbiter_os.govern(_loop(5))
+
+    async def watched() -> int:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        await app.ainvoke({"log": []})
+        ticking.cancel()
+        return ticks
+
+    assert asyncio.run(watched()) > 30  # of some 100 in the 1 s that it waits; 0 in a loop that stands still
+
+
+def test_a_manager_keeps_what_a_body_sets_before_it_looks() -> None:
+    class Heard(BaseCallbackHandler):
+        def __init__(self) -> None:
+            self.started = 0
+
+        def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+            self.started += 1
+
+    handler = Heard()
+
+    def body(state: State) -> Any:
+        config: Any = get_config()
+        config["callbacks"].set_handlers([handler])
+        GenericFakeChatModel(messages=iter([AIMessage("hi")])).invoke("?", config)
+        return {"log": ["a"]}
+
+    ArbiterOS().govern(_one(body)).invoke({"log": []})
+    assert handler.started == 1
+
+
+@pytest.mark.lengthy
+@MODES
+def test_a_failed_router_does_not_keep_the_run_alive(mode: str) -> None:
+    """The frames that an error has passed hold nothing that holds the error."""
+
+    def fails(history: Any, output: Any) -> Any:
+        raise ValueError("broken")
+
+    arbiter_os = ArbiterOS(keep=1)
+    arbiter_os.add_policy_checker(Check("allows", allow))
+    arbiter_os.add_policy_router(Route("fails", fails))
+    app = arbiter_os.govern(chain(Spy("a")))
+    for _ in range(5):
+        run(app, {"log": []}, mode=mode)  # contracts prove to be quick
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(one) is NodeAttempt for one in gc.get_objects())
+        for _ in range(10):
+            run(app, {"log": []}, mode=mode)
+        assert sum(type(one) is NodeAttempt for one in gc.get_objects()) <= before + 1
+    finally:
+        gc.enable()
+
+
+def test_a_result_can_be_subclassed() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Judged(EvaluationResult):
+        by: str = "somebody"
+
+    assert dataclasses.replace(Judged(0.5, True), by="me") == Judged(0.5, True, by="me")
+    assert [f.name for f in dataclasses.fields(EvaluationResult)] == [
+        "score",
+        "passed",
+        "feedback",
+        "metadata",
+    ]
+
+
+def test_unread_results_are_computed_without_a_drain() -> None:
+    """Soon: the worker looks every 50 ms."""
+    done: list[int] = []
+
+    def judge(history: Any) -> EvaluationResult:
+        done.append(1)
+        return EvaluationResult(1.0, True)
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("counts", judge))
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    end = time.monotonic() + 10
+    while not done and time.monotonic() < end:
+        time.sleep(0.01)
+    assert done == [1]
+
+
+@MODES
+def test_an_invalid_count_adds_nothing(mode: str) -> None:
+    class Wrong(Counting):
+        def observe(self, history: Any) -> Any:
+            return {"good": 1, "bad": None}
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Wrong("wrong", []))
+    seen: list[float] = []
+
+    def looks(history: Any) -> bool:
+        seen.append(history.tally("wrong", "good").amount)
+        return True
+
+    arbiter_os.add_policy_checker(Check("looks", looks))
+    run(arbiter_os.govern(chain(Spy("a"), Spy("b"))), {"log": []}, mode=mode)
+    assert seen == [0, 0]
+
+
+def test_a_run_that_is_cancelled_while_a_router_waits_is_cancelled_and_asks_no_other_router() -> None:
+    asked: list[str] = []
+    waits = asyncio.Event()
+
+    async def later() -> None:
+        waits.set()
+        await asyncio.sleep(60)
+
+    def first(history: Any, output: Any) -> Any:
+        asked.append("first")
+        return later() if len(asked) > 8 else None  # by then it has proved to be quick
+
+    calls: list[str] = []
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Counting("counts", calls))
+    arbiter_os.add_policy_router(Route("first", first))
+    arbiter_os.add_policy_router(Route("second", lambda h, o: asked.append("second")))
+
+    async def cancelled() -> None:
+        app = arbiter_os.govern(_loop(6))
+        running = asyncio.create_task(app.ainvoke({"log": []}))
+        await waits.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    last = arbiter_os.history.last()
+    assert last is not None
+    assert last.status == "cancelled"
+    assert asked == ["first", "second"] * 4 + ["first"]
+    assert calls[-1].startswith("counts observed")
+
+
+def test_a_checker_that_answers_late_is_waited_for_before_the_next_is_asked() -> None:
+    calls: list[str] = []
+
+    async def later() -> Verdict:
+        await asyncio.sleep(0)
+        calls.append("answered")
+        return Verdict.allow()
+
+    def first(history: Any) -> Any:
+        calls.append("first")
+        return later()
+
+    def second(history: Any) -> bool:
+        calls.append("second")
+        return True
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("first", first))
+    arbiter_os.add_policy_checker(Check("second", second))
+    asyncio.run(arbiter_os.govern(_loop(6)).ainvoke({"log": []}))
+    assert calls == ["first", "answered", "second"] * 6
+
+
+@pytest.mark.lengthy
+def test_quick_evaluations_are_done_when_the_process_ends(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from arbiter import ArbiterOS, EvaluationResult, NodeEvaluator\n"
+        "from langgraph.graph import START, StateGraph\n"
+        "class Prints(NodeEvaluator):\n"
+        "    def evaluate(self, history):\n"
+        "        print('evaluated', flush=True)\n"
+        "        return EvaluationResult(1.0, True)\n"
+        "builder = StateGraph(dict)\n"
+        "builder.add_node('a', lambda state: {})\n"
+        "builder.add_edge(START, 'a')\n"
+        "arbiter_os = ArbiterOS()\n"
+        "arbiter_os.add_evaluator(Prints('prints'))\n"
+        "app = arbiter_os.govern(builder.compile())\n"
+        "for _ in range(5):\n"
+        "    app.invoke({})\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(python(str(script)), capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["evaluated"] * 5

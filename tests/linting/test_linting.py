@@ -1,0 +1,474 @@
+"""The linter: what it finds on graphs with one bug each, that it finds nothing on clean ones, and how it says so."""
+
+from __future__ import annotations
+
+import json
+import operator
+import random
+from collections import Counter
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
+
+from arbiter import ArbiterOS, NodeEvaluator, PolicyChecker, PolicyRouter
+from arbiter import checkers as kinds
+from arbiter._contracts import Contract
+from arbiter.checkers import HistoryPolicyChecker
+from arbiter.errors import NotAGraphError, UnknownNodeError
+from arbiter.evaluators import ThresholdEvaluator
+from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
+from arbiter.linting import (
+    CODES,
+    Finding,
+    LintReport,
+    lint,
+    render_table,
+    to_json,
+    to_mermaid,
+    to_sarif,
+)
+from arbiter.routers import ErrorRouter, EvaluationRouter, MetricThresholdPolicyRouter
+from tests.linting.lint_corpus import CLEAN, SEEDED, Case, agent, body, demands, graph, sub
+from tests.linting.lint_rules import AtMost, RequireBefore
+from tests.support import examples
+
+
+def governing(*rules: Contract, strict: bool = False) -> ArbiterOS:
+    arbiter_os = ArbiterOS(strict=strict)
+    for rule in rules:
+        match rule:
+            case PolicyChecker():
+                arbiter_os.add_policy_checker(rule)
+            case PolicyRouter():
+                arbiter_os.add_policy_router(rule)
+            case NodeEvaluator():
+                arbiter_os.add_evaluator(rule)
+            case _:
+                raise TypeError(rule)
+    return arbiter_os
+
+
+def report_of(case: Case) -> LintReport:
+    return governing(*case.rules, strict=case.strict).lint(case.make())
+
+
+def alarms(report: LintReport) -> list[Finding]:
+    return [finding for finding in report if finding.severity != "info"]
+
+
+# The corpus ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CLEAN, ids=lambda case: case.name)
+def test_no_false_alarm(case: Case) -> None:
+    """A clean graph has no error and no warning."""
+    assert list(map(str, alarms(report_of(case)))) == []
+
+
+@pytest.mark.parametrize("case", SEEDED, ids=lambda case: case.name)
+def test_a_seeded_bug_is_found(case: Case) -> None:
+    """It is found under its code, at its node, and nothing else is found."""
+    assert case.finds is not None
+    code, node = case.finds
+    found = alarms(report_of(case))
+    assert [finding.code for finding in found] == [code], list(map(str, found))
+    assert found[0].node == node or not node
+    assert not case.severity or found[0].severity == case.severity
+    assert found[0].message
+    assert found[0].remedy
+
+
+def test_the_corpus_is_large_enough() -> None:
+    """30 clean graphs and more, 30 with a bug and more, each code several times."""
+    assert len(CLEAN) >= 30
+    assert len(SEEDED) >= 30
+    seeded = Counter(case.finds[0] for case in SEEDED if case.finds is not None)
+    assert set(seeded) == set(CODES) - {"not-analysed"}
+    assert min(seeded.values()) >= 2
+    assert len({case.name for case in (*CLEAN, *SEEDED)}) == len(CLEAN) + len(SEEDED)
+
+
+# Against what LangGraph does ----------------------------------------------------------------------
+
+NODES = ("a", "b", "c", "d", "pay")
+ENDS = (*NODES, END)
+
+
+class Log(TypedDict, total=False):
+    ran: Annotated[list[tuple[int, str]], operator.add]
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, Any]:
+    """Static edges, choices, a join and a deferred node among five nodes; "a" is the step that "pay" needs."""
+    ends = st.lists(st.sampled_from(ENDS), max_size=2, unique=True)
+    return {
+        "first": draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=3, unique=True)),
+        "edges": {name: draw(ends) for name in NODES},
+        "choices": {
+            name: draw(st.lists(st.sampled_from(ENDS), min_size=1, max_size=3, unique=True))
+            for name in draw(st.lists(st.sampled_from(NODES), max_size=2, unique=True))
+        },
+        "join": draw(st.none() | st.lists(st.sampled_from(NODES), min_size=2, max_size=3, unique=True)),
+        "joined": draw(st.sampled_from(NODES)),
+        "deferred": draw(st.none() | st.sampled_from(NODES)),
+    }
+
+
+def drawn(shape: dict[str, Any], dice: random.Random) -> Any:
+    builder: Any = StateGraph(Log)
+
+    def node(name: str) -> Any:
+        def run(state: Log, config: RunnableConfig) -> Log:
+            return {"ran": [(config.get("metadata", {})["langgraph_step"], name)]}
+
+        return run
+
+    def choice(ends: list[str]) -> Any:
+        def choose(state: Log) -> str:
+            return dice.choice(ends)
+
+        return choose
+
+    for name in NODES:
+        kind = {"a": VERIFY, "pay": TOOL_CALL}.get(name, GENERATE)
+        deferred = name == shape["deferred"]
+        builder.add_node(name, node(name), metadata={"instruction": kind}, defer=deferred)
+        for end in shape["edges"][name]:
+            builder.add_edge(name, end)
+    for name in shape["first"]:
+        builder.add_edge(START, name)
+    for name, ends in shape["choices"].items():
+        builder.add_conditional_edges(name, choice(ends), ends)
+    if shape["join"]:
+        builder.add_edge(shape["join"], shape["joined"])
+    return builder.compile()
+
+
+def acted_unverified(ran: list[tuple[int, str]]) -> bool:
+    """Whether "pay" ran while no earlier superstep had "a"."""
+    first = min((step for step, name in ran if name == "a"), default=10**6)
+    return any(name == "pay" and step <= first for step, name in ran)
+
+
+@pytest.mark.lengthy
+@examples(0.8)
+@given(shape=shapes(), seed=st.integers(0, 10**6))
+def test_every_observed_problem_was_found(shape: dict[str, Any], seed: int) -> None:
+    """If a run of LangGraph acts without the step before it, the linter reported it; without choices, only then."""
+    dice = random.Random(seed)
+    app = drawn(shape, dice)
+    found = lint(app, [RequireBefore("verified", VERIFY, target_nodes=["pay"])])
+    said = any(f.code == "unverified-path" and f.severity == "error" for f in found)
+    happened = False
+    for _ in range(1 if not shape["choices"] else 8):
+        ran: list[tuple[int, str]] = []
+        try:
+            for update in app.stream({}, {"recursion_limit": 12}, stream_mode="values"):
+                ran = update.get("ran", ran)
+        except GraphRecursionError:
+            pass
+        happened |= acted_unverified(ran)
+    assert said or not happened
+    if not shape["choices"]:
+        assert said == happened
+
+
+@pytest.mark.lengthy
+@examples(0.6)
+@given(shape=shapes(), seed=st.integers(0, 10**6))
+def test_reported_unreachable_nodes_and_endless_cycles_are_real(shape: dict[str, Any], seed: int) -> None:
+    """A node that is called unreachable never runs, and a run that meets an endless cycle never ends."""
+    app = drawn(shape, random.Random(seed))
+    found = lint(app)
+    lost = {node for f in found if f.code == "unreachable" for node in f.nodes}
+    endless = [set(f.nodes) for f in found if f.code in ("endless-cycle", "no-end")]
+    for _ in range(5):
+        ran: list[tuple[int, str]] = []
+        ended = True
+        try:
+            for update in app.stream({}, {"recursion_limit": 12}, stream_mode="values"):
+                ran = update.get("ran", ran)
+        except GraphRecursionError:
+            ended = False
+        names = {name for _, name in ran}
+        assert not names & lost
+        if any(members & names for members in endless):
+            assert not ended
+
+
+# What is looked at --------------------------------------------------------------------------------
+
+
+def test_instructions_can_be_given_or_come_from_the_governed_graph() -> None:
+    """`lint` takes instructions as `govern` does, and knows those that a graph was governed with."""
+    bare = graph("START draft pay END", bare=["draft", "pay"])()
+    arbiter_os = ArbiterOS()
+    kinds = {"draft": GENERATE, "pay": TOOL_CALL}
+    governed = arbiter_os.govern(bare, instructions=kinds)
+    assert [f.code for f in arbiter_os.lint(bare)] == ["no-instruction", "no-instruction"]
+    assert not arbiter_os.lint(bare, instructions=kinds)
+    assert not arbiter_os.lint(governed)
+    with pytest.raises(UnknownNodeError):
+        arbiter_os.lint(bare, instructions={"darft": GENERATE})
+
+
+def test_unlintable_objects_are_refused() -> None:
+    with pytest.raises(NotAGraphError, match="cannot lint"):
+        lint(print)
+
+
+def test_linting_runs_no_node() -> None:
+    """Neither a node nor a checker."""
+
+    def explode(state: Any) -> Any:
+        raise AssertionError
+
+    class Exploding(PolicyChecker):
+        def check_before(self, history: Any) -> bool:
+            raise AssertionError
+
+    case = graph("START draft END", bodies={"draft": explode})
+    assert not governing(Exploding("exploding")).lint(case())
+
+
+def test_the_path_goes_through_subgraphs() -> None:
+    """From START to the node, with the nodes that lead to it on every level."""
+    app = graph(
+        "START draft outer", bodies={"outer": sub("START load inner", bodies={"inner": sub("START pay")})}
+    )
+    (finding,) = governing(demands()).lint(app())
+    assert finding.path == (START, "draft", "outer", "outer:load", "outer:inner", "outer:inner:pay")
+
+
+def test_audit_makes_a_warning_of_an_error() -> None:
+    """What is only recorded breaks nothing."""
+    rule = demands()
+    rule.mode = "audit"
+    report = governing(rule).lint(graph("START pay END")())
+    assert [(f.code, f.severity) for f in report] == [("unverified-path", "warning")]
+    assert report.ok
+
+
+def test_a_rule_of_a_shipped_pack_may_find_nothing_to_do() -> None:
+    """It was written for any graph; that it never fires on this one is worth no warning."""
+    rule = AtMost("calls", 3, target_instructions=[TOOL_CALL])
+    rule.source = "arbiter:kernel.yaml:14"
+    (finding,) = governing(rule).lint(graph("START draft END")())
+    assert (finding.code, finding.severity) == ("dead-rule", "info")
+
+
+def test_a_graph_with_too_many_runs_is_said_to_be() -> None:
+    """The linter gives up in bounded time, and says so instead of passing or alarming."""
+    names = [f"n{i}" for i in range(9)]
+
+    def choose(state: Any) -> str:
+        return str(state)
+
+    builder: Any = StateGraph(Log)
+    for name in names:
+        builder.add_node(name, body, metadata={"instruction": GENERATE})
+        builder.add_edge(START, name)
+        builder.add_conditional_edges(name, choose, [*names, END])
+    builder.add_node("check", body, metadata={"instruction": VERIFY})
+    builder.add_node("pay", body, metadata={"instruction": TOOL_CALL})
+    builder.add_edge(START, "check")
+    builder.add_edge(names, "pay")
+    report = governing(demands(), AtMost("cap", 9, target_instructions=[GENERATE])).lint(builder.compile())
+    assert "not-analysed" in {f.code for f in report}
+    assert not alarms(report)
+
+
+def test_middleware_of_an_agent_needs_no_instruction_of_its_own() -> None:
+    """`create_agent` graphs are known by their binding pack."""
+    report = governing(AtMost("rounds", 9, target_nodes=["model"])).lint(agent()())
+    assert not alarms(report)
+
+
+# How it is said -----------------------------------------------------------------------------------
+
+
+def to_pay(state: Any) -> str:
+    return "pay"
+
+
+def sourced(source: str = "policies/[red]pay[/red].yaml:14") -> tuple[LintReport, Any]:
+    rule = demands()
+    rule.source = source
+    app = graph("START draft", "verify pay END", branches={"draft": (to_pay, ["verify", "pay"])})()
+    return governing(rule).lint(app), app
+
+
+def test_the_table_fits_80_columns_and_shows_text_as_it_is() -> None:
+    """Rule, file and line, path and remedy; markup in names and control characters do nothing."""
+    report, _ = sourced("policies/[red]\x1b[31mpay.yaml:14")
+    text = str(report)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "START → draft → pay" in text
+    assert "verified  policies/[red]\\x1b[31mpay.yaml:14" in text
+    assert "remedy: " in text
+    assert "1 error" in text
+    assert "\x1b" not in text
+    assert "\x1b[" in render_table(report, color=True)
+    assert str(LintReport()) == "Nothing found."
+
+
+def test_json_holds_everything() -> None:
+    report, _ = sourced()
+    data = json.loads(to_json(report))
+    assert data["ok"] is False
+    assert data["counts"] == {"error": 1, "warning": 0, "info": 0}
+    (finding,) = data["findings"]
+    assert finding == report[0].to_dict()
+    assert (finding["code"], finding["nodes"]) == ("unverified-path", ["pay"])
+    assert finding["path"] == [START, "draft", "pay"]
+    assert finding["source"] == "policies/[red]pay[/red].yaml:14"
+
+
+@pytest.mark.parametrize(
+    ("source", "uri"),
+    [
+        ("policies/a b.yaml:14", "policies/a%20b.yaml"),
+        ("/home/me/policies/pay.yaml:14", "file:///home/me/policies/pay.yaml"),
+        ("arbiter:kernel/floor.yaml:14", None),
+        ("code", None),
+        ("", None),
+    ],
+)
+def test_sarif_points_at_the_rule(source: str, uri: str | None) -> None:
+    """SARIF 2.1.0 with a rule for each code, and a place for each result: the file, else the node."""
+    report, _ = sourced(source)
+    log = json.loads(to_sarif(report))
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["unverified-path"]
+    (result,) = run["results"]
+    assert (result["ruleId"], result["ruleIndex"], result["level"]) == ("unverified-path", 0, "error")
+    assert "draft → pay" in result["message"]["text"]
+    (location,) = result["locations"]
+    assert location["logicalLocations"][0]["fullyQualifiedName"] == "pay"
+    physical = location.get("physicalLocation")
+    if uri is None:
+        assert physical is None
+    else:
+        assert physical == {"artifactLocation": {"uri": uri}, "region": {"startLine": 14}}
+
+
+def test_mermaid_marks_nodes_and_edges() -> None:
+    """LangGraph's own drawing comes first; below are classes, edge styles and a comment for each finding."""
+    report, app = sourced()
+    text = to_mermaid(report, app)
+    drawing = app.get_graph(xray=True).draw_mermaid()
+    assert text.startswith(drawing.rstrip("\n"))
+    assert "\tclass pay lint_error\n" in text
+    edges = [line for line in drawing.splitlines() if line.endswith(";") and "graph" not in line]
+    marked = {edges[int(line.split()[1])] for line in text.splitlines() if "linkStyle" in line}
+    assert marked == {"\t__start__ --> draft;", "\tdraft -.-> pay;"}
+    assert "%% error unverified-path: node 'pay'" in text
+
+
+@pytest.mark.parametrize("case", [*CLEAN, *SEEDED], ids=lambda case: case.name)
+def test_every_report_can_be_shown_in_every_format(case: Case) -> None:
+    app = case.make()
+    report = governing(*case.rules, strict=case.strict).lint(app)
+    assert to_mermaid(report, app).count("%% ") == len(report)
+    assert len(json.loads(to_sarif(report))["runs"][0]["results"]) == len(report)
+    assert len(json.loads(to_json(report))["findings"]) == len(report)
+    assert all(len(line) <= 80 for line in str(report).splitlines())
+
+
+VERIFIED = {"draft": GENERATE, "verify": VERIFY, "pay": TOOL_CALL}
+
+
+def on_drafts(name: str = "e", node: str = "draft") -> ThresholdEvaluator:
+    return ThresholdEvaluator(name, "score", 0.5, target_nodes=[node])
+
+
+MISSES: list[tuple[str, str, list[Contract]]] = [
+    (
+        "always-denied",
+        "error",
+        [on_drafts(), kinds.RequireBefore("v", VERIFY, evaluator="e", target_nodes=["pay"])],
+    ),
+    (
+        "dead-rule",
+        "warning",
+        [on_drafts(node="verify"), EvaluationRouter("r", "e", "draft", target_nodes=["draft"])],
+    ),
+    ("always-denied", "error", [HistoryPolicyChecker("h", [GENERATE, TOOL_CALL], adjacent=False)]),
+    (
+        "unverified-path",
+        "error",
+        [
+            kinds.RequireBefore("v", VERIFY, target_nodes=["pay"]),
+            MetricThresholdPolicyRouter("r", "s", 0.5, "pay", target_nodes=["verify"]),
+        ],
+    ),
+    (
+        "unverified-path",
+        "error",
+        [
+            kinds.RequireBefore("v", VERIFY, target_nodes=["pay"]),
+            ErrorRouter("r", "pay", target_nodes=["verify"]),
+        ],
+    ),
+    (
+        "dead-rule",
+        "warning",
+        [
+            kinds.FlowChecker(
+                "f", labels={"u": kinds.Label(written_by=["STORE"])}, forbid={"u": ["TOOL_CALL"]}
+            )
+        ],
+    ),
+]
+FINE: list[list[Contract]] = [
+    [
+        on_drafts(node="verify"),
+        kinds.RequireBefore("v", VERIFY, evaluator="e", target_nodes=["pay"]),
+        EvaluationRouter("r", "e", "draft", target_nodes=["verify"]),
+    ],
+    [HistoryPolicyChecker("h", [TOOL_CALL, GENERATE], adjacent=False)],
+    [
+        kinds.RequireBefore("v", VERIFY, target_nodes=["pay"]),
+        ErrorRouter("r", "draft", target_nodes=["verify"]),
+    ],
+    [kinds.FlowChecker("f", labels={"u": kinds.Label(input_keys=["x"])}, forbid={"u": ["TOOL_CALL"]})],
+]
+
+
+def found_on_a_payment(rules: list[Contract]) -> list[tuple[str, str]]:
+    builder = StateGraph(Payment)
+    builder.add_sequence([(name, nothing) for name in VERIFIED])
+    builder.add_edge(START, "draft")
+    return [
+        (finding.code, finding.severity)
+        for finding in governing(*rules).lint(builder.compile(), instructions=VERIFIED)
+    ]
+
+
+class Payment(TypedDict, total=False):
+    x: str
+    s: float
+    score: float
+
+
+def nothing(state: Any) -> Any:
+    return {}
+
+
+@pytest.mark.parametrize(("code", "severity", "rules"), MISSES)
+def test_rules_that_can_only_deny_or_never_fire(code: str, severity: str, rules: list[Contract]) -> None:
+    """Each is found once, by its one mistake."""
+    assert found_on_a_payment(rules) == [(code, severity)]
+
+
+@pytest.mark.parametrize("rules", FINE)
+def test_the_same_rules_without_the_mistake_are_fine(rules: list[Contract]) -> None:
+    assert found_on_a_payment(rules) == []

@@ -1,0 +1,281 @@
+"""The layers of `arbiter/`, its public names, and what importing it brings with it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import arbiter
+
+PACKAGE = Path(arbiter.__file__).parent
+
+
+def _name(path: Path) -> str:
+    """`checkers/budget.py` as "checkers.budget", `checkers/__init__.py` as "checkers", the package as "__init__"."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+LAYERS = (
+    # Lowest first. Modules of one layer stand side by side; a module imports from its own layer and below.
+    {"errors", "_threads", "_values"},
+    {"instructions", "verdicts", "models"},
+    {"history"},
+    {"_contracts", "policy", "evaluation", "advice", "_conditions"},
+    {"checkers", "routers", "evaluators", "advisors"},
+    {"_constitution", "packs"},
+    {"_lifecycle"},
+    {"_weaving"},
+    {"linting"},
+    {"arbiter_os", "testing"},
+    {"__init__"},
+    {"personas", "memory"},
+    {"cli"},
+    {"__main__"},
+)
+RANK = {noun: rank for rank, layer in enumerate(LAYERS) for noun in layer}
+
+
+def noun(module: str) -> str:
+    """The folder or top-level module that a module is, or is part of."""
+    return module.partition(".")[0]
+
+
+PRIVATE = {
+    "_weaving.asking": {"langgraph._internal._constants"},
+    "_weaving.channel": {"langgraph._internal._constants", "langgraph._internal._typing"},
+    "_weaving.graph": {"langgraph._internal._runnable", "langgraph.pregel._read", "langgraph.pregel._write"},
+    "_weaving.node": {
+        "langgraph._internal._config",
+        "langgraph._internal._constants",
+        "langgraph._internal._runnable",
+        "langgraph.pregel._retry",
+    },
+    "_weaving.sequence": {"langgraph._internal._runnable"},
+    "_weaving.writers": {"langgraph._internal._constants", "langgraph.pregel._write"},
+    "_weaving.govern": {"langgraph.pregel._read"},
+    "arbiter_os": {"langgraph._internal._runnable"},
+}
+"""Who may touch which of LangGraph's private modules. Keep it small."""
+
+BUILT_INS = {"checkers", "routers", "evaluators", "advisors"}
+HELPERS = {"_conditions", "_values", "models"}
+"""What several built-ins share, and a user can use too."""
+CONTRACTS = {"_contracts", "policy", "evaluation", "advice"}
+GUESTS = {"personas", "memory"}
+"""Folders on top of Arbiter. The core imports none of them."""
+
+
+@cache
+def source(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """All modules that a module imports: when it is imported, in a function, or for types only."""
+    found: set[str] = set()
+    for node in ast.walk(source(module)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: imports are absolute"
+            assert node.module is not None
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in names if _is_own(name)}
+            found |= modules if modules == names else {node.module, *modules}
+    return frozenset(found)
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith("arbiter.") and name.removeprefix("arbiter.") in MODULES
+
+
+def own(module: str) -> set[str]:
+    """The modules of `arbiter` that a module imports, by their short names."""
+    found = {name.removeprefix("arbiter.") for name in imports(module) if name.startswith("arbiter.")}
+    return found | {"__init__"} if "arbiter" in imports(module) else found
+
+
+def nouns(module: str) -> set[str]:
+    return {noun(name) for name in own(module)}
+
+
+def is_private(module: str) -> bool:
+    return module.startswith("langgraph") and any(part.startswith("_") for part in module.split("."))
+
+
+def circles(needed: Mapping[str, Iterable[str]]) -> list[str]:
+    """The circles of a graph. Of each one arrow is left out before the next is looked for."""
+    left = {name: sorted(below) for name, below in needed.items()}
+    found: list[str] = []
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as exc:
+            needs = list(reversed(exc.args[1]))
+            found.append(" -> ".join(needs))
+            left[needs[0]].remove(needs[1])
+        else:
+            return found
+
+
+def rooms(folder: str) -> dict[str, set[str]]:
+    """What each file and each folder side by side in a folder needs of the others; "" is the package.
+
+    The folder's own `__init__` is no room: it hands on the names of all.
+    """
+    prefix = f"{folder}." if folder else ""
+    needed: dict[str, set[str]] = {}
+    for module in MODULES:
+        if module.startswith(prefix) and module != "__init__":
+            room = noun(module.removeprefix(prefix))
+            others = {noun(name.removeprefix(prefix)) for name in own(module) if name.startswith(prefix)}
+            needed.setdefault(room, set()).update(others - {room, "__init__"})
+    return needed
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new module says where it stands."""
+    assert set(RANK) == {noun(module) for module in MODULES}
+    assert sum(map(len, LAYERS)) == len(RANK)
+
+
+def test_imports_point_one_way() -> None:
+    """No module imports upward, also not for types or in a function."""
+    upward = [
+        f"{module} -> {name}"
+        for module in MODULES
+        for name in sorted(own(module))
+        if RANK[noun(name)] > RANK[noun(module)]
+    ]
+    assert not upward
+
+
+def test_imports_have_no_circle() -> None:
+    """Of two modules, one does not need the other."""
+    assert not circles({module: own(module) for module in MODULES})
+
+
+def test_rooms_have_no_circle() -> None:
+    """Of two files or folders side by side, one does not need the other."""
+    folders = {"", *(name for name, path in MODULES.items() if path.name == "__init__.py")} - {"__init__"}
+    found = {folder: circles(rooms(folder)) for folder in sorted(folders)}
+    assert not {folder: circle for folder, circle in found.items() if circle}
+
+
+def test_only_the_weaving_touches_langgraphs_inner_parts() -> None:
+    """The two others find out about a graph before it is woven, and how LangGraph calls a function."""
+    private = {module: {name for name in imports(module) if is_private(name)} for module in MODULES}
+    assert {module: found for module, found in private.items() if found} == PRIVATE
+
+
+def test_built_ins_depend_on_the_contracts_only() -> None:
+    """What ships with Arbiter could have been written by a user."""
+    values = {"_threads", "errors", "instructions", "verdicts", "history"}
+    allowed = CONTRACTS | values | BUILT_INS | HELPERS
+    beyond = {module: nouns(module) - allowed for module in MODULES if noun(module) in BUILT_INS}
+    assert not {module: found for module, found in beyond.items() if found}
+
+
+def test_personas_and_memory_know_nothing_of_the_core() -> None:
+    """They stand on the contracts, and the core does not know them."""
+    core = {name for layer in LAYERS[RANK["_lifecycle"] : RANK["personas"]] for name in layer}
+    beyond = {module: nouns(module) & core for module in MODULES if noun(module) in GUESTS}
+    assert not {module: found for module, found in beyond.items() if found}
+
+
+def test_packs_know_nothing_of_langgraph() -> None:
+    """Packs depend on the contracts and the built-ins, never on the weaving."""
+    below = (
+        CONTRACTS
+        | BUILT_INS
+        | HELPERS
+        | {"_constitution", "_threads", "errors", "history", "instructions", "verdicts"}
+    )
+    packs = [module for module in MODULES if noun(module) in ("_constitution", "packs")]
+    assert not [name for module in packs for name in imports(module) if name.startswith("langgraph")]
+    assert not {module: nouns(module) - below for module in packs if not nouns(module) <= below}
+
+
+def test_the_package_is_the_list_of_public_names_and_nothing_else() -> None:
+    """`__init__` imports names and lists them; `__all__` has what is public, sorted."""
+    docstring, *statements, listed = source("__init__").body
+    assert isinstance(docstring, ast.Expr)
+    assert isinstance(listed, ast.Assign)
+    imported = [
+        alias.asname or alias.name
+        for statement in statements
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    ]
+    assert len(statements) == sum(isinstance(s, ast.ImportFrom) for s in statements)
+    assert arbiter.__all__ == sorted(imported)
+    assert all(hasattr(arbiter, name) for name in arbiter.__all__)
+
+
+def test_public_names_say_what_they_are() -> None:
+    """Each public class or function has a docstring of its own, and so has each public method that it defines."""
+    members: dict[str, type] = {name: getattr(arbiter, name) for name in arbiter.__all__ if name[0] != "_"}
+    assert not [name for name, member in members.items() if not member.__doc__]
+    missing = {
+        f"{name}.{method}"
+        for name, member in members.items()
+        for method, function in vars(member).items()
+        if inspect.isfunction(function) and method[0] != "_" and not documented(member, method)
+    }
+    assert not missing
+
+
+def documented(owner: type, method: str) -> bool:
+    """Whether the method, or the one that it overrides, has a docstring."""
+    return any(getattr(vars(base)[method], "__doc__", None) for base in owner.__mro__ if method in vars(base))
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """The first thing in a module is its docstring."""
+    assert not [module for module in MODULES if not ast.get_docstring(source(module))]
+
+
+def test_importing_arbiter_brings_little_that_langgraph_has_not_brought() -> None:
+    """What is optional, or needed to print or to load packs only, is imported where it is used."""
+    brought = modules_after("import arbiter") - modules_after("import langgraph.graph")
+    foreign = {name.partition(".")[0] for name in brought if not name.startswith("_cython")}
+    assert foreign <= {"arbiter"}
+    assert "arbiter.history._text" not in brought
+
+
+def test_the_package_has_the_version_that_is_installed() -> None:
+    assert arbiter.__version__ == version("arbiteros")
+
+
+def test_govern_is_a_method_and_no_module() -> None:
+    """`from arbiter import govern` fails at once, instead of importing a module that cannot be called."""
+    with pytest.raises(ImportError):
+        importlib.import_module("arbiter.govern")
+    assert not hasattr(arbiter, "govern")
+
+
+def modules_after(statement: str) -> set[str]:
+    """What a fresh interpreter has loaded after that statement."""
+    code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PACKAGE.parent,
+    )
+    return set(json.loads(done.stdout))

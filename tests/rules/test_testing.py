@@ -1,0 +1,165 @@
+"""`arbiter.testing`: a rule called by hand decides as it decides in a governed graph."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from arbiter import (
+    ConfigurationError,
+    EvaluationResult,
+    EvaluationRouter,
+    FeedbackAdvisor,
+    History,
+    HistoryPolicyChecker,
+    MetricThresholdPolicyRouter,
+    PolicyChecker,
+    ThresholdEvaluator,
+)
+from arbiter.checkers import (
+    AtMost,
+    BudgetChecker,
+    ConditionChecker,
+    NeverAfter,
+    RateLimitChecker,
+    RequireBefore,
+    WithinSteps,
+)
+from arbiter.evaluators import WeightedEvaluator
+from arbiter.history import CausalHistory
+from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
+from arbiter.routers import ErrorRouter, EscalationRouter
+from arbiter.testing import PastRun, history_of
+from arbiter.verdicts import as_verdict
+from tests.support import Check, Spy, chain, governed
+
+VERIFIED: PastRun = {"node": "verify", "instruction": VERIFY, "evaluation_results": {"sound": True}}
+DRAFT: PastRun = {"node": "write", "instruction": GENERATE, "output": {"text": "a"}}
+PAID: PastRun = {"node": "pay", "instruction": TOOL_CALL}
+
+
+def allows(checker: Any, past: Any = (), **own: Any) -> bool:
+    history = history_of(past=past, counted_by=[checker] if _observes(checker) else (), **own)
+    return bool(as_verdict(checker.check_before(history)))
+
+
+def _observes(checker: PolicyChecker) -> bool:
+    return type(checker).observe is not PolicyChecker.observe
+
+
+def test_the_own_item_has_what_was_given_and_the_past_stands_before_it() -> None:
+    history = history_of(
+        state={"amount": 1},
+        output={"paid": 2},
+        node="pay",
+        instruction="TOOL_CALL",
+        evaluation_results={
+            "style": {"brief": True},
+            "quality": 0.5,
+            "sound": EvaluationResult(0.2, False, "no"),
+        },
+        past=[DRAFT, [VERIFIED, {"node": "other", "status": "failed"}]],
+        thread_id="t",
+    )
+    assert isinstance(history, CausalHistory)
+    item = history.item
+    assert item is history.entries[-1][-1]
+    assert (item.node, item.instruction, item.status) == ("pay", TOOL_CALL, "completed")
+    assert (item.input_state, item.output_state) == ({"amount": 1}, {"paid": 2})
+    assert {name: result.passed for name, result in item.evaluation_results.items()} == {
+        "style.brief": True,
+        "quality": None,
+        "sound": False,
+    }
+    assert [[item.node for item in superstep] for superstep in history] == [
+        ["write"],
+        ["verify", "other"],
+        ["pay"],
+    ]
+    assert (history.count(), history.count(GENERATE), history.thread_id) == (4, 1, "t")
+    draft = history.last(GENERATE)
+    assert draft is not None
+    assert draft.output_state == {"text": "a"}
+    assert history_of().item.status == "running"
+
+
+@pytest.mark.parametrize(
+    ("checker", "allowed", "denied"),
+    [
+        (AtMost("most", 2, target_nodes=["pay"]), [PAID], [PAID, PAID]),
+        (RequireBefore("first", VERIFY), [VERIFIED], [DRAFT]),
+        (
+            RequireBefore("sound", VERIFY, evaluator="sound"),
+            [VERIFIED],
+            [{**VERIFIED, "evaluation_results": {"sound": False}}],
+        ),
+        (NeverAfter("never", "node:write"), [VERIFIED], [DRAFT]),
+        (WithinSteps("soon", VERIFY, 2), [VERIFIED, DRAFT], [VERIFIED, DRAFT, DRAFT]),
+        (HistoryPolicyChecker("blind", [GENERATE, TOOL_CALL]), [DRAFT, VERIFIED], [DRAFT]),
+        (
+            BudgetChecker("spend", calls=3),
+            [{"tallies": {"spend": {"calls": 2}}}],
+            [{"tallies": {"spend": {"calls": 2}}}, {"tallies": {"spend": {"calls": 1}}}],
+        ),
+    ],
+)
+def test_checkers_that_look_back(checker: Any, allowed: Any, denied: Any) -> None:
+    own = {"node": "pay", "instruction": TOOL_CALL}
+    assert allows(checker, allowed, **own)
+    assert not allows(checker, denied, **own)
+
+
+def test_checkers_that_go_by_input_and_time() -> None:
+    assert allows(ConditionChecker("small", "input.amount > 10"), state={"amount": 10})
+    assert not allows(ConditionChecker("small", "input.amount > 10"), state={"amount": 11})
+    rate, now = RateLimitChecker("rate", calls=1, per_seconds=60), [1000.0]
+    assert [allows(rate, clock=lambda: now[0], thread_id="t") for _ in range(2)] == [True, False]
+    now[0] += 61
+    assert allows(rate, clock=lambda: now[0], thread_id="t")
+
+
+def test_routers_evaluators_and_advisors() -> None:
+    scored = history_of(
+        output={"confidence": 0.4}, evaluation_results={"quality": False, "style": {"ok": 0.75}}
+    )
+    assert EvaluationRouter("r", "quality", "fix").route_after(scored, None) == "fix"
+    assert MetricThresholdPolicyRouter("r", "confidence", 0.5, "fix").route_after(scored, None) == "fix"
+    assert EscalationRouter("r", evaluator="quality").route_after(scored, None) is not None
+    assert WeightedEvaluator("w", {"style.ok": 1}, at_least=0.7).evaluate(scored).passed
+    assert not ThresholdEvaluator("t", "confidence", 0.7).evaluate(scored).passed
+    failed = history_of(error=ConnectionError("down"))
+    assert ErrorRouter("r", "fix", errors=["ConnectionError"]).route_after(failed, None) == "fix"
+    assert ErrorRouter("r", "fix", errors=["KeyError"]).route_after(failed, None) is None
+    told = history_of(past=[{"evaluation_results": {"quality": EvaluationResult(0, False, "too long")}}])
+    assert FeedbackAdvisor("f", "quality").advise(told, {}) == "quality: too long"
+
+
+def test_a_rule_decides_by_hand_as_it_decides_in_a_graph() -> None:
+    def facts(history: History) -> Any:
+        own = history.item
+        past = [(item.node, dict(item.output_state)) for item in history.earlier()]
+        return own.node, own.status, dict(own.input_state), past, history.count(node="a"), len(history)
+
+    seen: list[Any] = []
+
+    def look(history: History) -> bool:
+        seen.append(facts(history))
+        return True
+
+    _, app = governed(chain(Spy("a", amount=1), Spy("b")), Check("look", look, target_nodes=["b"]))
+    app.invoke({"log": []})
+    past: list[PastRun] = [{"node": "a", "output": {"log": ["a"], "amount": 1}}]
+    assert facts(history_of(state={"log": ["a"], "amount": 1}, node="b", past=past)) == seen[0]
+
+
+def test_mistakes_in_what_is_given_are_errors() -> None:
+    with pytest.raises(ConfigurationError, match=r"a past run has 'outptu'.* Did you mean 'output'"):
+        history_of(past=[{"outptu": {}}])  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match="a past run is 'pay'; expected a mapping, such as"):
+        history_of(past=cast(Any, ["pay"]))
+    with pytest.raises(ConfigurationError, match=r"the status 'complete'.* Did you mean 'completed'"):
+        history_of(past=cast(Any, [{"status": "complete"}]))
+    for broken in (float("nan"), {"brief": "yes"}):
+        with pytest.raises(ConfigurationError, match="evaluation_results: evaluator 'style' returned"):
+            history_of(evaluation_results={"style": broken})  # type: ignore[dict-item]

@@ -1,0 +1,74 @@
+"""The companion: what it learns, corrects and forgets in the story, without a network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from arbiter.memory import open_store
+from examples.companion import main as companion_main
+from examples.companion.main import Companion
+from tests.processes import python
+
+pytestmark = pytest.mark.lengthy
+
+ROOT = Path(companion_main.__file__).parent.parent.parent
+
+
+def test_the_story_is_told(tmp_path: Path) -> None:
+    """As a reader runs it, from another folder, warnings as errors."""
+    done = subprocess.run(
+        python("-W", "error", str(ROOT / "examples/companion/main.py")),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    before, _, after = done.stdout.partition("forget that I have a cat")
+    assert "Juniper: In Portland." in before
+    assert "Juniper: Pixel, your cat." in before
+    assert "1 forgotten" in after
+    assert "Juniper: I know of no pet of yours." in after
+    known = after.partition("what Juniper knows of Ada")[2]
+    assert "Ada lives in Portland" in known
+    assert "Ada works as a baker" in known
+    for gone in ("Seattle", "Pixel", "quit"):
+        assert gone not in known
+    assert "✓ find a flat, · tell the neighbours" in known
+
+
+def test_a_file_remembers_from_one_run_to_the_next(tmp_path: Path) -> None:
+    """What was learned before is answered from by a companion that was started later."""
+    with open_store(tmp_path / "memory.db") as store:
+        companion = Companion(store)
+        companion.say("Hi, I'm Ada. I live in Seattle, and I bake for a living.", "one")
+    with open_store(tmp_path / "memory.db") as store:
+        companion = Companion(store)
+        assert companion.say("Where do I live?", "two").text == "In Seattle."
+        [old] = [fact for fact in companion.cycle.memory.facts("ada") if "Seattle" in fact.claim]
+        companion.say("Big news. I moved to Portland!", "two")
+        assert companion.say("Where do I live?", "three").text == "In Portland."
+        [kept] = [fact for fact in companion.cycle.memory.facts("ada", None) if fact.id == old.id]
+        assert (kept.state, kept.valid_to is not None) == ("superseded", True)
+
+
+def test_a_model_that_is_none_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        python(str(ROOT / "examples/companion/main.py"), "--model", "nobody:nothing"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 2
+    assert "the model 'nobody:nothing' could not be made" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,537 @@
+"""A rule that applies to no node is reported: a misspelt node is an error, anything else one warning."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import START, StateGraph
+
+from arbiter import (
+    Advisor,
+    ArbiterOS,
+    ArbiterWarning,
+    ConfigurationError,
+    CorrectionGate,
+    History,
+    PolicyChecker,
+    UnknownNodeError,
+)
+from arbiter._weaving.coverage import misspelt
+from arbiter.checkers import AtMost
+from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
+from tests.support import MODES, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
+
+
+class Hint(Advisor):
+    def advise(self, history: History, state: Any) -> str:
+        return "be brief"
+
+
+class Gate(CorrectionGate):
+    def review(self, history: History, draft: Any, attempt: int) -> Any:
+        raise NotImplementedError
+
+
+def add(arbiter_os: ArbiterOS, kind: str, **where: Any) -> None:
+    """Register a contract of that kind, named "rule"."""
+    match kind:
+        case "checker":
+            arbiter_os.add_policy_checker(Check("rule", allow, **where))
+        case "router":
+            arbiter_os.add_policy_router(Route("rule", lambda _, __: None, **where))
+        case "evaluator":
+            arbiter_os.add_evaluator(Judge("rule", good, **where))
+        case "advisor":
+            arbiter_os.add_advisor(Hint("rule", **where))
+        case _:
+            arbiter_os.add_correction_gate(Gate("rule", **where))
+
+
+KINDS = ("checker", "router", "evaluator", "advisor", "gate")
+
+
+def ruled(**where: Any) -> ArbiterOS:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("rule", 0, **where))
+    return arbiter_os
+
+
+def graph_of(*names: str) -> Any:
+    return chain(*map(Spy, names))
+
+
+@contextmanager
+def warned() -> Generator[list[str]]:
+    """The texts of Arbiter's warnings."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(each.message) for each in caught if each.category is ArbiterWarning]
+
+
+def pack(folder: Path, text: str, name: str = "policies/p.yaml") -> Path:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"version: 1\nname: p\ndescription: d\n{text}\n", encoding="utf-8")
+    return folder
+
+
+# A misspelt node ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_misspelt_target_is_an_error_when_the_graph_is_governed(kind: str) -> None:
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, kind, target_nodes=["respnd"])
+    with pytest.raises(UnknownNodeError, match=f"{kind} 'rule' is for 'respnd'.*Did you mean 'respond'"):
+        arbiter_os.govern(graph_of("write", "respond"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_misspelt_target_is_an_error_when_it_is_registered_for_a_governed_graph(kind: str) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(graph_of("write", "respond"))
+    with pytest.raises(UnknownNodeError, match="Did you mean 'respond'"):
+        add(arbiter_os, kind, target_nodes=["respnd"])
+    app.invoke({})  # nothing was registered
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        'checkers:\n  - {name: rule, use: condition, deny_when: "true", target_nodes: [respnd]}',
+        "routers:\n  - {name: rule, use: on_error, target: write, target_nodes: [respnd]}",
+        "evaluators:\n  - {name: rule, use: latency, at_most: 3, target_nodes: [respnd]}",
+    ],
+)
+def test_a_misspelt_target_in_a_file_is_reported_with_its_line(section: str, tmp_path: Path) -> None:
+    pack(tmp_path, section)
+    with pytest.raises(UnknownNodeError, match=r"policies/p\.yaml:5: .* 'respnd'.*Did you mean 'respond'"):
+        ArbiterOS.from_constitution(tmp_path).govern(graph_of("write", "respond"))
+
+
+def test_a_reload_with_a_misspelt_target_changes_nothing(tmp_path: Path) -> None:
+    rule = "checkers:\n  - {name: rule, use: at_most, times: 3, target_nodes: [%s]}"
+    arbiter_os = ArbiterOS.from_constitution(pack(tmp_path, rule % "respond"))
+    arbiter_os.govern(graph_of("write", "respond"))
+    pack(tmp_path, rule % "respnd")
+    with pytest.raises(UnknownNodeError, match="respnd"):
+        arbiter_os.load_constitution()
+    assert arbiter_os.constitution is not None
+    assert arbiter_os.constitution.checkers[0].target_nodes == ("respond",)
+    with pytest.raises(UnknownNodeError, match="respnd"):
+        arbiter_os.load_shadow(tmp_path)
+
+
+def test_a_step_that_is_run_alone_is_a_node_too() -> None:
+    def respond(state: Any) -> Any:
+        return state
+
+    with pytest.raises(UnknownNodeError, match="Did you mean 'respond'"):
+        ruled(target_nodes=["respnd"]).execute({}, respond, instruction=RESPOND)
+
+
+@MODES
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("as_runnable", [False, True])
+def test_a_misspelt_function_is_an_error_at_each_call(kind: str, mode: str, as_runnable: bool) -> None:
+    """Not when it is governed: the function that the rule is for may come after it."""
+    called: list[Any] = []
+
+    def respond(state: Any) -> Any:
+        called.append(state)
+        return state
+
+    async def arespond(state: Any) -> Any:
+        return respond(state)
+
+    def govern(function: Any) -> Any:
+        body: Any = RunnableLambda(function, name="respond") if as_runnable else function
+        call: Any = arbiter_os.govern(body)
+        if as_runnable:
+            call = call.invoke if mode == "sync" else call.ainvoke
+        return call if mode == "sync" else partial(awaited, call)
+
+    def awaited(call: Any, state: Any) -> Any:
+        return asyncio.run(call(state))
+
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, kind, target_nodes=["respnd"])
+    arespond.__name__ = "respond"
+    governed = govern(respond if mode == "sync" else arespond)
+    for _ in range(2):
+        with pytest.raises(UnknownNodeError, match=f"{kind} 'rule' is for 'respnd'.*Did you mean 'respond'"):
+            governed({})
+    assert not called
+    assert not list(arbiter_os.history.items())
+
+    def respnd(state: Any) -> Any:
+        return state
+
+    arbiter_os.govern(respnd)
+    governed({})
+    assert called == [{}]
+
+
+def test_a_runnable_that_is_run_alone_is_a_node_too() -> None:
+    def respond(state: Any) -> Any:
+        return state
+
+    runnable: Any = RunnableLambda(respond)
+    with pytest.raises(UnknownNodeError, match="Did you mean 'respond'"):
+        ruled(target_nodes=["respnd"]).execute({}, runnable)
+
+
+def test_a_rule_for_no_function_is_one_warning_at_the_first_call() -> None:
+    """Steps of `execute` are not known beforehand, so a rule may be for another one."""
+    arbiter_os = ruled(target_nodes=["elsewhere"])
+
+    def step(state: Any) -> Any:
+        return state
+
+    with warned() as texts:
+        arbiter_os.execute({}, step)
+        governed = arbiter_os.govern(step)
+    assert not texts
+    with warned() as texts:
+        governed({})
+        governed({})
+    assert len(texts) == 1
+    assert "there is no node 'elsewhere'" in texts[0]
+
+
+def test_a_misspelt_node_of_a_subgraph_is_an_error() -> None:
+    builder = StateGraph(State)
+    builder.add_node("team", graph_of("respond"))
+    builder.add_edge(START, "team")
+    for name in ("respnd", "team:respond"):  # a target is a node's own name
+        with pytest.raises(UnknownNodeError, match="Did you mean 'respond'"):
+            ruled(target_nodes=[name]).govern(builder)
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("respnd", "respond"),
+        ("resspond", "respond"),
+        ("resopnd", "respond"),
+        ("Respond", "respond"),
+        ("writr", "write"),
+        ("pya", "pay"),
+        ("tool", "tools"),
+        ("node_a", "nodeA"),
+        ("call-model", "call_model"),
+        ("retreive_documants", "retrieve_documents"),
+    ],
+)
+def test_a_spelling_of_a_node_is_recognised(name: str, node: str) -> None:
+    assert misspelt(name, ["other", node]) == node
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("step_1", "step_2"),
+        ("step1", "step2"),
+        ("pay_a", "pay_b"),
+        ("agent", "agent2"),
+        ("send", "end"),
+        ("search", "research"),
+        ("say", "pay"),
+        ("a", "b"),
+        ("verify", "write"),
+        ("planner", "plan"),
+    ],
+)
+def test_a_name_of_its_own_is_no_misspelt_one(name: str, node: str) -> None:
+    """Another graph of the same ArbiterOS may well have a node of that name."""
+    assert misspelt(name, [node]) is None
+    assert misspelt(node, [name]) is None
+
+
+def test_a_name_that_another_governed_graph_has_is_no_mistake() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.govern(graph_of("tools"))
+    arbiter_os.add_policy_checker(AtMost("rule", 3, target_nodes=["tools"]))
+    arbiter_os.govern(graph_of("tool"))
+    both = ruled(target_nodes=["tool", "tools"])  # names both, so it means both
+    both.govern(graph_of("tool"))
+
+
+def test_a_rule_that_is_off_is_not_looked_at() -> None:
+    rule = AtMost("rule", 0, target_nodes=["respnd"])
+    rule.mode = "off"
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(rule)
+    with warned() as texts:
+        arbiter_os.govern(graph_of("respond")).invoke({})
+    assert not texts
+
+
+# Anything else ------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rule_for_no_node_is_one_warning(kind: str, mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, kind, target_nodes=["elsewhere"])
+    with warned() as texts:
+        app = arbiter_os.govern(graph_of("write", "respond"))
+        run(app, {}, mode=mode)
+        run(app, {}, mode=mode)
+        run(arbiter_os.govern(graph_of("third")), {}, mode=mode)
+    assert texts == [
+        f"{kind} 'rule' applies to no node: there is no node 'elsewhere'. Nodes: respond, write. "
+        "Correct target_nodes, or remove the rule."
+    ]
+
+
+def test_the_warning_is_at_the_line_of_the_caller() -> None:
+    app = ruled(target_nodes=["elsewhere"]).govern(graph_of("write"))
+    with pytest.warns(ArbiterWarning) as caught:
+        app.invoke({})
+    assert caught[0].filename == __file__
+
+
+def test_a_rule_in_a_file_is_reported_with_its_line(tmp_path: Path) -> None:
+    pack(tmp_path, "checkers:\n  - {name: never, use: at_most, times: 1, target_nodes: [elsewhere]}")
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    with warned() as texts:
+        arbiter_os.govern(graph_of("write")).invoke({})
+    (text,) = texts
+    assert text.startswith(
+        "policies/p.yaml:5: checker 'never' applies to no node: there is no node 'elsewhere'."
+    )
+
+
+def test_the_rules_of_one_source_are_one_warning(tmp_path: Path) -> None:
+    pack(
+        tmp_path,
+        "checkers:\n"
+        "  - {name: one, use: at_most, times: 1, target_nodes: [elsewhere]}\n"
+        "  - {name: two, use: at_most, times: 1, target_instructions: [VERIFY]}\n"
+        "  - {name: both, use: at_most, times: 1, target_instructions: [GENERATE], target_nodes: [respond]}\n"
+        "  - {name: used, use: at_most, times: 9}\n",
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    arbiter_os.add_policy_checker(AtMost("coded", 1, target_instructions=["TOOL_CALL"]))
+    with warned() as texts:
+        arbiter_os.govern(graph_of("write", "respond"), {"write": GENERATE}).invoke({})
+    coded, filed = texts
+    assert coded.startswith("checker 'coded' applies to no node: no node has the instruction TOOL_CALL.")
+    assert "Instructions of the nodes: GENERATE" in coded
+    assert filed.startswith("policies/p.yaml:5: 3 of the 4 rules of policies/p.yaml apply to no node: ")
+    assert "checker 'two' (line 6): no node has the instruction VERIFY" in filed
+    assert "checker 'both' (line 7): no node 'respond' has the instruction GENERATE" in filed
+
+
+@MODES
+def test_a_rule_for_another_governed_graph_is_not_reported(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(AtMost("of_a", 9, target_nodes=["pay"]))
+    arbiter_os.add_policy_checker(AtMost("of_b", 9, target_nodes=["ship"]))
+    arbiter_os.add_policy_checker(AtMost("of_sub", 9, target_nodes=["pack"]))
+    builder = StateGraph(State)
+    builder.add_node("team", graph_of("pack"))
+    builder.add_edge(START, "team")
+    with warned() as texts:
+        graphs = [arbiter_os.govern(graph) for graph in (graph_of("pay"), graph_of("ship"), builder)]
+        for app in graphs:
+            run(app, {}, mode=mode)
+    assert not texts
+
+
+def test_a_rule_for_a_graph_that_is_gone_is_not_reported() -> None:
+    arbiter_os = ruled(target_nodes=["pay"])
+    arbiter_os.govern(graph_of("pay"))
+    with warned() as texts:
+        arbiter_os.govern(graph_of("ship")).invoke({})
+    assert not texts
+
+
+def test_a_rule_for_a_governed_or_labelled_function_is_not_reported() -> None:
+    arbiter_os = ruled(target_nodes=["alone"])
+    arbiter_os.add_policy_checker(AtMost("labelled", 9, target_instructions=[VERIFY]))
+
+    def alone(state: Any) -> Any:
+        return state
+
+    @arbiter_os.instruction(VERIFY)
+    def labelled(state: Any) -> Any:
+        return state
+
+    arbiter_os.govern(alone)
+    with warned() as texts:
+        arbiter_os.govern(graph_of("pay"), {"pay": TOOL_CALL}).invoke({})
+    assert not texts
+    assert labelled({}) == {}
+
+
+@MODES
+def test_a_rule_that_is_registered_later_is_reported_at_the_next_run(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    app = arbiter_os.govern(graph_of("write"))
+    with warned() as texts:
+        run(app, {}, mode=mode)
+    assert not texts
+    arbiter_os.add_policy_checker(AtMost("late", 1, target_nodes=["elsewhere"]))
+    with warned() as texts:
+        run(app, {}, mode=mode)
+        run(app, {}, mode=mode)
+    assert len(texts) == 1
+
+
+def test_a_reload_reports_what_has_changed(tmp_path: Path) -> None:
+    rule = "checkers:\n  - {name: rule, use: at_most, times: %d, target_nodes: [elsewhere]}"
+    arbiter_os = ArbiterOS.from_constitution(pack(tmp_path, rule % 1))
+    app = arbiter_os.govern(graph_of("write"))
+    counts: list[int] = []
+    for times in (1, 1, 2):
+        pack(tmp_path, rule % times)
+        arbiter_os.load_constitution()
+        with warned() as texts:
+            app.invoke({})
+        counts.append(len(texts))
+    assert counts == [1, 0, 1]
+
+
+def test_a_rule_of_a_shadow_is_reported(tmp_path: Path) -> None:
+    arbiter_os = ArbiterOS()
+    pack(tmp_path, "checkers:\n  - {name: rule, use: at_most, times: 1, target_nodes: [elsewhere]}")
+    arbiter_os.load_shadow(tmp_path)
+    with warned() as texts:
+        arbiter_os.govern(graph_of("write")).invoke({})
+    assert len(texts) == 1
+
+
+def test_a_class_that_says_itself_where_it_applies_is_asked() -> None:
+    class ByPrefix(PolicyChecker):
+        def applies_to(self, node: str, instruction: Any) -> bool:
+            return any(node.startswith(target) for target in self.target_nodes or ())
+
+        def check_before(self, history: History) -> bool:
+            return True
+
+    for prefix, count in (("wri", 0), ("pay", 1)):
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(ByPrefix("rule", target_nodes=[prefix]))
+        with warned() as texts:
+            arbiter_os.govern(graph_of("write")).invoke({})
+        assert len(texts) == count
+
+
+@MODES
+def test_a_warning_that_is_an_error_is_raised_once_and_before_the_node(mode: str) -> None:
+    write = Spy("write")
+    app = ruled(target_nodes=["elsewhere"]).govern(chain(write))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ArbiterWarning):
+            run(app, {}, thread("t"), mode=mode)
+        assert not write.calls
+        run(app, {}, thread("t"), mode=mode)
+    assert len(write.calls) == 1
+
+
+# No node has an instruction -----------------------------------------------------------------------
+
+
+def test_the_kernel_on_a_graph_without_instructions_says_so_when_it_is_governed() -> None:
+    arbiter_os = ArbiterOS.from_constitution("arbiter:kernel")
+    with warned() as texts:
+        app = arbiter_os.govern(graph_of("write", "respond"))
+    (text,) = texts
+    assert text.startswith(
+        "8 of the 10 rules of arbiter:kernel apply to no node, because no node has an instruction. "
+        "Run `arbiter init app.py:graph`"
+    )
+    with warned() as texts:
+        app.invoke({})
+        arbiter_os.govern(graph_of("third")).invoke({})
+    assert not texts
+
+
+def test_the_kernel_on_a_graph_with_instructions_says_nothing() -> None:
+    """A rule that ships is for any graph: one that this graph has no use for is no mistake."""
+    arbiter_os = ArbiterOS.from_constitution("arbiter:kernel")
+    with warned() as texts:
+        arbiter_os.govern(graph_of("write", "pay"), {"write": GENERATE, "pay": TOOL_CALL}).invoke({})
+    assert not texts
+
+
+def test_rules_of_a_project_that_lack_instructions_are_one_warning_with_their_line(tmp_path: Path) -> None:
+    pack(
+        tmp_path,
+        "checkers:\n"
+        "  - {name: one, use: at_most, times: 1, target_instructions: [VERIFY]}\n"
+        "  - {name: two, use: at_most, times: 1, target_instructions: [TOOL_CALL]}\n",
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    with warned() as texts:
+        arbiter_os.govern(graph_of("write")).invoke({})
+    (text,) = texts
+    assert text.startswith(
+        "policies/p.yaml:5: 2 of the 2 rules of policies/p.yaml apply to no node, because no node has an instruction."
+    )
+
+
+# Instructions that are bound to nodes -------------------------------------------------------------
+
+
+def test_a_misspelt_node_among_the_bindings_is_an_error(tmp_path: Path) -> None:
+    pack(tmp_path, "instructions:\n  - {node: respnd, instruction: RESPOND}", "instructions/p.yaml")
+    match = r"instructions/p\.yaml:5: .* 'respnd'.*Did you mean 'respond'"
+    with pytest.raises(UnknownNodeError, match=match):
+        ArbiterOS.from_constitution(tmp_path).govern(graph_of("respond"))
+
+
+def test_bindings_that_fit_no_node_are_one_warning(tmp_path: Path) -> None:
+    pack(
+        tmp_path,
+        "instructions:\n"
+        "  - {node: respond, instruction: RESPOND}\n"
+        "  - {node: elsewhere, instruction: VERIFY}\n"
+        '  - {node: "step_*", instruction: GENERATE}\n',
+        "instructions/p.yaml",
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    with warned() as texts:
+        arbiter_os.govern(graph_of("respond")).invoke({})
+    (text,) = texts
+    assert text.startswith("instructions/p.yaml:6: 2 of the 3 bindings of instructions/p.yaml fit no node")
+
+
+def test_a_binding_names_a_node_of_a_subgraph_with_or_without_its_parent(tmp_path: Path) -> None:
+    builder = StateGraph(State)
+    builder.add_node("team", graph_of("respond", "check"))
+    builder.add_edge(START, "team")
+    pack(
+        tmp_path,
+        'instructions:\n  - {node: "team:respond", instruction: RESPOND}\n  - {node: check, instruction: VERIFY}',
+        "instructions/p.yaml",
+    )
+    arbiter_os = ArbiterOS.from_constitution(tmp_path)
+    with warned() as texts:
+        arbiter_os.govern(builder).invoke({})
+    assert not texts
+    found = {item.node: item.instruction for item in arbiter_os.history.items()}
+    assert (found["respond"], found["check"]) == (RESPOND, VERIFY)
+
+
+def test_a_clock_and_instructions_of_another_type_are_errors() -> None:
+    given: Any = 5
+    with pytest.raises(ConfigurationError, match="clock is 5; expected a function"):
+        ArbiterOS(clock=given)
+    given = ["a"]
+    with pytest.raises(ConfigurationError, match=r"instructions= is \['a'\]; expected a mapping"):
+        ArbiterOS().govern(chain(Spy("a")), given)
