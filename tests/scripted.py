@@ -19,7 +19,10 @@ def usage(into: int, out: int) -> UsageMetadata:
 
 
 class Scripted(BaseChatModel):
-    """Gives its answers one after another, the last one for ever; an exception is raised. No tool calls."""
+    """Gives its answers one after another, the last one for ever. No tool calls.
+
+    An exception is raised; a function gets the text of the prompt and returns the answer.
+    """
 
     answers: list[Any]
     pause: float = 0.0
@@ -45,6 +48,8 @@ class Scripted(BaseChatModel):
         time.sleep(self.pause)
         answer = self.answers[min(len(self.asked), len(self.answers) - 1)]
         self.asked.append(list(messages))
+        if callable(answer):
+            answer = answer(self.prompt())
         if isinstance(answer, Exception):
             raise answer
         message = answer if isinstance(answer, BaseMessage) else AIMessage(answer)
