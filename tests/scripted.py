@@ -46,13 +46,13 @@ class Scripted(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         time.sleep(self.pause)
-        answer = self.answers[min(len(self.asked), len(self.answers) - 1)]
+        answer: Any = self.answers[min(len(self.asked), len(self.answers) - 1)]
         self.asked.append(list(messages))
         if callable(answer):
             answer = answer(self.prompt())
         if isinstance(answer, Exception):
             raise answer
-        message = answer if isinstance(answer, BaseMessage) else AIMessage(answer)
+        message = answer if isinstance(answer, BaseMessage) else AIMessage(content=answer)
         return ChatResult(generations=[ChatGeneration(message=message.model_copy(deep=True))])
 
 
