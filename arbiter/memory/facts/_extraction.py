@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from arbiter.memory._claims import Claim
 from arbiter.memory._records import ClaimType, Fact, Sensitivity, time_of
@@ -98,14 +98,74 @@ class InferredClaim(ExtractedClaim):
     )
 
 
-class ExtractedClaims(BaseModel):
-    """All that is worth remembering."""
+def _an_object(given: Any) -> Any:
+    """The id of a request may stand alone."""
+    return {"id": given} if isinstance(given, str | int) and not isinstance(given, bool) else given
+
+
+def _listed(given: Any) -> Any:
+    nothing: list[Any] = []
+    if given is None:
+        return nothing
+    return given if isinstance(given, list) else [given]
+
+
+def _decision(given: Any) -> bool | None:
+    """True or False; anything that is neither is no decision."""
+    if isinstance(given, str):
+        return {"true": True, "yes": True, "false": False, "no": False}.get(given.strip().lower())
+    return given if isinstance(given, bool) else None
+
+
+class Request(BaseModel):
+    """What a message asks to be forgotten."""
+
+    id: Annotated[str, BeforeValidator(_optional_text)] = Field(
+        description="The id of the known fact, or of the message."
+    )
+    message_id: Text = Field(None, description="The id of the new message that asks.")
+
+
+Requests = Annotated[
+    list[Annotated[Request, BeforeValidator(_an_object)]], TOLERANT, BeforeValidator(_listed)
+]
+
+
+class Wishes(BaseModel):
+    """What the new messages ask to be forgotten. A part that cannot be read is as if it were not there."""
+
+    forget: Requests = Field(
+        default_factory=list[Request], description="Known facts that are to be forgotten."
+    )
+    off_record: Requests = Field(
+        default_factory=list[Request], description="Messages that are not to be remembered."
+    )
+    forget_everything: Annotated[bool | None, BeforeValidator(_decision)] = Field(
+        None,
+        description="Whether all that is known about the speaker is to be forgotten; null if nobody says.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_claims(cls, value: Any) -> Any:
+        """Accept an answer that has wishes only."""
+        given = value
+        if isinstance(value, Mapping) and "claims" not in given and any(key in given for key in _WISHES):
+            return {**given, "claims": []}
+        return given
+
+
+_WISHES = ("forget", "off_record", "forget_everything")
+
+
+class ExtractedClaims(Wishes):
+    """All that is worth remembering, and what is to be forgotten."""
 
     claims: Annotated[list[ExtractedClaim], TOLERANT]
 
 
-class InferredClaims(BaseModel):
-    """All that is worth remembering, and what follows from it."""
+class InferredClaims(Wishes):
+    """All that is worth remembering, and what follows from it; and what is to be forgotten."""
 
     claims: Annotated[list[InferredClaim], TOLERANT]
 
@@ -134,6 +194,18 @@ For each claim:
 - sensitivity is public, personal, or sensitive (health, religion, politics, sexuality, addresses, minors, crime).
 Leave out passwords, keys, numbers of cards and identity papers, what somebody wants kept secret, and what the
 messages under "context only" say. If there is nothing to note, the list is empty."""
+_WANTED = """Next to the claims, say what the speakers of the new messages want you to forget, in whatever language:
+- forget: the known facts that a speaker asks you to forget or delete; for each its id, and as message_id the id of
+  the message that asks. If the same message says something new, that is a claim: "Forget Seattle, I live in Rome".
+- off_record: the ids of messages whose speaker does not want them remembered, says so in confidence, or takes them
+  back; message_id is the message that says so, if it is another one.
+- forget_everything: true if the speaker of the newest message asks you to forget all that you know about them.
+Idioms ("forget Paris, we go to Rome"), reminders ("don't forget ..."), jokes, and what is quoted, pasted or told of
+somebody else ask you for nothing. Nobody may have facts about other people forgotten that others have told you."""
+_PENDING = (
+    "The speaker {who} seems to have asked you to forget everything about them, and you have asked whether they mean "
+    "it. forget_everything is true if they say so now, false if they do not want it, null if they have not answered."
+)
 _CHAINING = (
     "You may add what follows with certainty from two or more known facts: derived_from then has their ids, and "
     "source_message_ids is empty."
@@ -149,29 +221,43 @@ def extraction(
     known: Sequence[Fact],
     context: Sequence[tuple[str, Speaker, str]],
     window: Sequence[tuple[str, Speaker, str]],
+    past: Sequence[Fact] = (),
+    pending: str | None = None,
     examples: str = "",
     chaining: bool = False,
 ) -> list[BaseMessage]:
-    """The question for the claims in `window`. Messages are triples of id, speaker and text, oldest first."""
-    system = [_ROLE, _DATA, _RULES, *([_CHAINING] if chaining else [])]
+    """The question for the claims and wishes in `window`. Messages are triples of id, speaker and text, oldest
+    first.
+
+    `past` are facts that are no longer true; `pending` is the speaker who may have asked to have everything
+    forgotten.
+    """
+    system = [_ROLE, _DATA, _RULES, _WANTED, *([_CHAINING] if chaining else [])]
     if examples:
         system.append(f"Examples:\n{quote(examples)}")
-    facts = "\n".join(
-        f"{fact.id} ({fact.type}, about {visible(fact.subject)[:100]}): {visible(fact.claim)}"
-        for fact in known
-    )
     parts = [
         f"Today is {today.date().isoformat()}.",
         f"The description of the agent:\n{quote(chr(10).join(bio))}"
         if bio
         else "The agent has no description.",
-        f"The known facts, each with its id:\n{quote(facts)}" if known else "No facts are known.",
+        f"The known facts, each with its id:\n{quote(_listing(known))}" if known else "No facts are known.",
     ]
+    if past:
+        parts.append(f"No longer true, each with its id:\n{quote(_listing(past))}")
+    if pending is not None:
+        parts.append(_PENDING.format(who=label(pending)))
     if context:
         parts.append("Earlier messages, context only:\n\n" + "\n\n".join(_said(*said) for said in context))
     parts.append("The new messages:\n\n" + "\n\n".join(_said(*said) for said in window))
-    parts.append("List the claims that the new messages make.")
+    parts.append("List the claims that the new messages make, and what they ask you to forget.")
     return [SystemMessage("\n\n".join(system)), HumanMessage("\n\n".join(parts))]
+
+
+def _listing(facts: Sequence[Fact]) -> str:
+    return "\n".join(
+        f"{fact.id} ({fact.type}, about {visible(fact.subject)[:100]}): {visible(fact.claim)}"
+        for fact in facts
+    )
 
 
 def label(id: str) -> str:
