@@ -21,6 +21,7 @@ from langgraph.store.memory import InMemoryStore
 
 import arbiter
 from arbiter.errors import ConfigurationError
+from arbiter.memory import EvaluationCycle, Memory
 from arbiter.memory._embeddings import LocalEmbeddings
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.stores import _vectors as vectors
@@ -215,7 +216,7 @@ def absent(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", importing)
-    for name in (*modules, "arbiter.memory.stores._sqlite"):
+    for name in (*modules, "arbiter.memory.stores._sqlite", "arbiter.memory.stores._postgres"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -412,33 +413,140 @@ def test_changes_of_two_processes_all_count(postgres_url: str) -> None:
         assert asyncio.run(MemoryStore(inner).aget(NS, "k")) == {"n": 120}
 
 
+SIDE_BY_SIDE = """
+    import json, sys
+    from concurrent.futures import ThreadPoolExecutor
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langgraph.graph import START, MessagesState, StateGraph
+    from arbiter import ArbiterOS
+    from arbiter.memory import EvaluationCycle, FactEvaluator, ReflectionEvaluator, open_store
+    from tests.scripted import Scripted
+
+    relation = {"sourceEntityId": "ada", "targetEntityId": "agent", "tags": ["friend"]}
+    thought = json.dumps({"thought": "Fine.", "facts": [], "relationships": [relation]})
+    claims = json.dumps({"claims": [{"claim": "Ada lives in Oslo", "type": "fact"}]})
+
+    def answer(prompt):
+        return thought if '"thought"' in prompt else claims
+
+    with open_store(sys.argv[1]) as store:
+        cycle = EvaluationCycle(store=store, evaluator_model=Scripted(answers=[answer]), conversation_length=2)
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_evaluation_cycle(cycle)
+        arbiter_os.add_evaluator(FactEvaluator())
+        arbiter_os.add_evaluator(ReflectionEvaluator())
+        graph = StateGraph(MessagesState).add_node("reply", lambda state: {"messages": [AIMessage("Where?")]})
+        app = arbiter_os.govern(graph.add_edge(START, "reply").compile(), {"reply": "RESPOND"})
+
+        def turn(number):
+            said = HumanMessage("I live in Oslo", id=f"m{number}")
+            where = {"configurable": {"thread_id": f"room-{number}", "user_id": "ada"}}
+            app.invoke({"messages": [said]}, where)
+            return dict(arbiter_os.history_of(thread_id=f"room-{number}").last().evaluation_errors)
+
+        print("ready", flush=True)
+        sys.stdin.readline()
+        with ThreadPoolExecutor(5) as pool:
+            errors = [found for found in pool.map(turn, map(int, sys.argv[2:])) if found]
+        assert not errors, errors
+    """
+
+
 @pytest.mark.lengthy
-async def test_a_lock_of_a_process_that_died_is_free(postgres_url: str) -> None:
+def test_processes_side_by_side_count_every_mention(where: str) -> None:
+    """Twenty turns of four processes, all at once, on a store that `open_store` has opened, without an option."""
+    others = [program(SIDE_BY_SIDE, where, *map(str, range(first, first + 5))) for first in range(0, 20, 5)]
+    for process in others:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in others:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in others:
+        finished(process)
+    with open_store(where) as store:
+        memory = Memory(store)
+        [fact] = memory.facts("ada", None)
+        [relationship] = memory.relationships("ada")
+    assert (fact.mention_count, relationship.interactions) == (20, 20)
+
+
+@pytest.mark.lengthy
+async def test_a_lock_of_a_process_that_died_is_free(where: str) -> None:
     """While the process lives, no other one gets the lock."""
     holder = program(
         """
         import asyncio, sys
-        from arbiter.memory.stores._advisory import postgres_locks
-        async def hold():
-            async with postgres_locks(sys.argv[1])("room"):
+        from arbiter.memory.stores._opening import open_store
+        from arbiter.memory.stores import MemoryStore
+        async def hold(store):
+            async with MemoryStore(store).lock("room"):
                 print("held", flush=True)
                 await asyncio.sleep(60)
-        asyncio.run(hold())
+        with open_store(sys.argv[1]) as store:
+            asyncio.run(hold(store))
         """,
-        postgres_url,
+        where,
     )
     assert holder.stdout is not None
     assert await asyncio.to_thread(holder.stdout.readline) == "held\n"
-    with postgres_locks(postgres_url) as locks:
+    with open_store(where) as opened:
+        store = MemoryStore(opened)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3), locks("room"):
+            async with asyncio.timeout(0.3), store.lock("room"):
                 pass
-        async with asyncio.timeout(2), locks("another room"):
+        async with asyncio.timeout(2), store.lock("another room"):
             pass
         holder.kill()
         await asyncio.to_thread(holder.communicate)
-        async with asyncio.timeout(5), locks("room"):
+        async with asyncio.timeout(5), store.lock("room"):
             pass
+
+
+async def test_stores_of_one_process_share_the_locks_of_their_place(where: str) -> None:
+    """Closing one of them ends no lock of the other."""
+    with open_store(where) as opened:
+        one = MemoryStore(opened)
+        async with one.lock("room"):
+            with open_store(where) as again:
+                other = MemoryStore(again)
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1), other.lock("room"):
+                        pass
+            waiting = program(
+                """
+                import asyncio, sys
+                from arbiter.memory.stores._opening import open_store
+                from arbiter.memory.stores import MemoryStore
+                async def hold(store):
+                    async with asyncio.timeout(0.3), MemoryStore(store).lock("room"):
+                        pass
+                with open_store(sys.argv[1]) as store:
+                    asyncio.run(hold(store))
+                """,
+                where,
+            )
+            _, error = await asyncio.to_thread(waiting.communicate, timeout=60)
+            assert "TimeoutError" in error
+
+
+def test_a_lock_provider_that_is_given_replaces_that_of_the_store(where: str) -> None:
+    """A cycle without one takes the store's; a store in memory has none."""
+
+    def given(name: str) -> Any:
+        raise NotImplementedError
+
+    with open_store(where) as store, open_store(":memory:") as in_memory:
+        own = EvaluationCycle(store=store).store
+        replaced = EvaluationCycle(store=store, lock_provider=given).store
+        assert own is not None
+        assert replaced is not None
+        assert own.lock_provider is not None
+        assert own.lock_provider is getattr(store, "lock_provider")  # noqa: B009
+        assert replaced.lock_provider is given
+        assert MemoryStore(in_memory).lock_provider is None
+        assert MemoryStore(InMemoryStore()).lock_provider is None
 
 
 async def test_advisory_locks_exclude_tasks_of_one_process_too(postgres_url: str) -> None:

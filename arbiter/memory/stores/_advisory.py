@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncGenerator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
 from importlib.util import find_spec
 from types import TracebackType
@@ -15,17 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter.errors import ConfigurationError
-from arbiter.memory.stores._locks import Locks
+from arbiter.memory.stores._locks import SharedLocks
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
-_FIRST_WAIT = 0.002
-_LONGEST_WAIT = 0.05
 
-
-class PostgresLocks:
+class PostgresLocks(SharedLocks):
     """A `LockProvider` with advisory locks, all on one connection, which opens with the first lock.
 
     Waiters of one process are served in order; processes compete by asking every few milliseconds. Locks end
@@ -34,18 +28,15 @@ class PostgresLocks:
     """
 
     def __init__(self, where: str | ConnectionPool[Any]) -> None:
+        super().__init__()
         self._where = where
         self._connection: Connection[Any] | None = None
         self._guard = new_lock()
-        self._locks = Locks()
         renew_in_child(self)
 
     def renew(self) -> None:
         """Drop the connection after a fork: it belongs to the parent process."""
         self._connection = None
-
-    def __call__(self, name: str) -> AbstractAsyncContextManager[None]:
-        return self._hold(name)
 
     def close(self) -> None:
         """Give the connection back; a later lock opens a new one."""
@@ -63,32 +54,19 @@ class PostgresLocks:
     ) -> None:
         self.close()
 
-    @asynccontextmanager
-    async def _hold(self, name: str) -> AsyncGenerator[None]:
+    async def _try(self, name: str) -> bool:
         key = _key(name)
-        # One connection may take the same advisory lock twice, so tasks of this process need a lock of their own.
-        async with self._locks.hold(name):
-            await self._acquire(key)
-            try:
-                yield
-            finally:
-                giving_back = start(lambda: self._ask("SELECT pg_advisory_unlock(%s)", key))
-                had_it = await asyncio.shield(asyncio.wrap_future(giving_back))
-            if not had_it:
-                raise ConnectionError("the connection to PostgreSQL was lost while it held a lock.")
+        attempt = start(lambda: self._ask("SELECT pg_try_advisory_lock(%s)", key))
+        try:
+            return bool(await asyncio.wrap_future(attempt))
+        except asyncio.CancelledError:
+            attempt.add_done_callback(lambda done: self._undo(done, key))
+            raise
 
-    async def _acquire(self, key: int) -> None:
-        wait = _FIRST_WAIT
-        while True:
-            attempt = start(lambda: self._ask("SELECT pg_try_advisory_lock(%s)", key))
-            try:
-                if await asyncio.wrap_future(attempt):
-                    return
-            except asyncio.CancelledError:
-                attempt.add_done_callback(lambda done: self._undo(done, key))
-                raise
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(wait * 2, _LONGEST_WAIT)
+    async def _release(self, name: str) -> bool:
+        key = _key(name)
+        giving_back = start(lambda: self._ask("SELECT pg_advisory_unlock(%s)", key))
+        return bool(await asyncio.shield(asyncio.wrap_future(giving_back)))
 
     def _undo(self, attempt: Future[Any], key: int) -> None:
         """Release the lock if a cancelled attempt has got it."""

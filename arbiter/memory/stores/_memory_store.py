@@ -58,13 +58,15 @@ class MemoryStore:
     Errors of the store are raised. If the embedder raises, or returns a vector of a wrong length or of zeros,
     the record is stored without a vector and with `needs_embedding: true`; `areindex` tries again.
 
-    Values are JSON; in their texts, U+FFFD replaces NUL and lone surrogates. Locks hold within this process:
-    if several processes write to one store without a `lock_provider`, the last writer of a record wins.
+    Values are JSON; in their texts, U+FFFD replaces NUL and lone surrogates. Locks hold within this process.
+    For several processes they need a `lock_provider`, by default the store's own attribute of that name; stores
+    of `open_store` have one. Without it the last writer of a record wins.
     """
 
     def __init__(self, store: BaseStore, *, lock_provider: LockProvider | None = None) -> None:
         self.store = store
-        self.lock_provider = lock_provider
+        own: LockProvider | None = getattr(store, "lock_provider", None)
+        self.lock_provider = own if lock_provider is None else lock_provider
         self._access = access_to(store)
 
     async def aget(self, ns: Namespace, key: str) -> Value | None:

@@ -14,6 +14,8 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 
 from arbiter.errors import ConfigurationError
+from arbiter.memory.stores._advisory import postgres_locks
+from arbiter.memory.stores._files import file_locks
 from arbiter.memory.stores._values import CLAIM
 from arbiter.memory.stores._vectors import LocalIndex, Rows, VectorTable
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _POSTGRES = ("postgresql://", "postgres://")
 _SETUP_LOCK = 0x6172626974657201
 _BUSY = 30.0
+_NO_FILE = (":memory:", "")
 # The trigger deletes a vector with its record, even if a process without vectors or the time to live deletes it.
 # (In SQLite a replaced record does not fire it.)
 _FORGET_SQLITE = (
@@ -53,6 +56,9 @@ def open_store(
     without pgvector), `LocalIndex` compares vectors, with a warning. Raises `ConfigurationError` if a package
     is missing.
 
+    Several processes may open the same store: its `lock_provider` brings locks that they share, in a file beside
+    the SQLite file (for processes of one machine), or as advisory locks of the database. ":memory:" needs none.
+
     Open it with the same embeddings in every process: records written without embeddings are not found by
     meaning until `MemoryStore.areindex(..., everything=True)`.
     """
@@ -75,14 +81,17 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         from arbiter.memory.stores._sqlite import ForgettingStore
     except ImportError as error:
         raise _missing("a store in SQLite", "sqlite", error) from error
-    with closing(_connected(path)) as connection:
+    with ExitStack() as stack:
+        connection = stack.enter_context(closing(_connected(path)))
+        # Each connection has a memory database of its own, which no other process can see.
+        locks = None if path in _NO_FILE else stack.enter_context(closing(file_locks(path)))
         if index is None or _loads_extensions(connection):
-            store = ForgettingStore(connection, path, index=index)
+            store = ForgettingStore(connection, path, index=index, lock_provider=locks)
             _set_up(store)
             yield store
             return
         _warn("this Python cannot load SQLite's extensions")
-        store = ForgettingStore(connection, path)
+        store = ForgettingStore(connection, path, lock_provider=locks)
         _set_up(store)
         with closing(_connected(path)) as beside:
 
@@ -90,7 +99,7 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
                 return beside.execute(statement, values).fetchall()
 
             table = VectorTable(run, text="TEXT", binary="BLOB")
-            if path != ":memory:":  # each connection has a memory database of its own
+            if path not in _NO_FILE:
                 run(_FORGET_SQLITE, ())
             yield LocalIndex(store, table, index["embed"], index["dims"])
 
@@ -134,6 +143,8 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
         from psycopg import Connection
         from psycopg.rows import dict_row, tuple_row
         from psycopg_pool import ConnectionPool
+
+        from arbiter.memory.stores._postgres import LockedStore
     except ImportError as error:
         raise _missing("a store in PostgreSQL", "postgres", error) from error
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
@@ -141,14 +152,15 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
         with closing(Connection[Any].connect(conninfo, autocommit=True)) as connection:
             # A pool retries an unreachable server for half a minute; this connection fails at once.
             pool = stack.enter_context(ConnectionPool[Any](conninfo, min_size=1, max_size=8, kwargs=options))
+            locks = stack.enter_context(postgres_locks(conninfo))
             _wait_for_turn(connection)
             if index is None or _has_pgvector(connection):
-                plain = PostgresStore(pool, index=index)
+                plain: PostgresStore = LockedStore(pool, index=index, lock_provider=locks)
                 plain.setup()
                 store: BaseStore = plain
             else:
                 _warn("this PostgreSQL has no pgvector")
-                plain = PostgresStore(pool)
+                plain = LockedStore(pool, lock_provider=locks)
                 plain.setup()
 
                 def run(statement: str, values: Sequence[Any]) -> Rows:

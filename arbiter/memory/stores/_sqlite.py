@@ -1,5 +1,5 @@
-"""LangGraph's SQLite store, with deleted records erased from the files at once. Imported only if it is
-installed."""
+"""LangGraph's SQLite store with locks between processes, and with deleted records erased from the files at
+once. Imported only if it is installed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite import SqliteStore
 
+from arbiter.memory.stores._files import FileLocks
+
 _BUSY = 1.0
 
 
@@ -21,9 +23,17 @@ class ForgettingStore(SqliteStore):
     If another process is reading, the log is emptied with the next deletion, or when the store is closed.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: str, *, index: Any = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        *,
+        index: Any = None,
+        lock_provider: FileLocks | None = None,
+    ) -> None:
         super().__init__(connection, index=index)
         self.path = path
+        self.lock_provider = lock_provider
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         given = [*ops]

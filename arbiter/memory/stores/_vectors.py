@@ -103,6 +103,7 @@ class LocalIndex(BaseStore):
         "embeddings",
         "index_config",
         "inner",
+        "lock_provider",
         "supports_ttl",
         "ttl_config",
     )
@@ -116,6 +117,7 @@ class LocalIndex(BaseStore):
             "fields": [CLAIM],
             "text_fields": [CLAIM],
         }
+        self.lock_provider: object = getattr(inner, "lock_provider", None)
         self.supports_ttl = inner.supports_ttl
         self.ttl_config = inner.ttl_config
         self._table = table
