@@ -25,6 +25,7 @@ from arbiter.errors import (
 from arbiter.evaluation import NodeEvaluator
 from arbiter.evaluators import ThresholdEvaluator
 from arbiter.history._items import History, HistoryItem
+from arbiter.plugins import Plugin
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.routers import EvaluationRouter, MetricThresholdPolicyRouter
 from arbiter.verdicts import Correction, EvaluationResult, Verdict
@@ -53,6 +54,7 @@ __all__ = [
     "OutputSchemaError",
     "PackError",
     "Param",
+    "Plugin",
     "PolicyChecker",
     "PolicyRouter",
     "PolicyViolationError",

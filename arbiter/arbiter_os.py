@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 import weakref
 from collections import OrderedDict
@@ -56,6 +57,7 @@ from arbiter.history._facts import KEEP
 from arbiter.history._items import RunHistory
 from arbiter.history._recorder import KEEP_THREADS, Recorder
 from arbiter.instructions import Instruction, find_instruction
+from arbiter.plugins import Plugin
 from arbiter.policy import PolicyChecker, PolicyRouter
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ class ArbiterOS:
         self._constitution: Constitution | None = None
         self._source: _Source | None = None
         self._lock = new_rlock()
+        self._plugins: dict[str, Plugin] = {}
         self._named: set[Instruction] = set()
         """Instructions of labels and functions, which this object does not keep itself."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
@@ -342,6 +345,44 @@ class ArbiterOS:
             )
         self._core.registry.add_cycle(given)
 
+    def use(self, plugin: Plugin, config: Mapping[str, Any] | None = None) -> None:
+        """Register everything in a plugin, or nothing if a part of it cannot be registered.
+
+        Using the same plugin again changes nothing. `config` is passed to its `init`.
+        """
+        given: Any = plugin
+        if not isinstance(given, Plugin):
+            raise RegistrationError(f"use got {given!r:.80}; expected an arbiter.Plugin.")
+        name: Any = plugin.name
+        if not isinstance(name, str) or not name.strip():
+            raise RegistrationError(f"a plugin has the name {name!r}; expected a non-empty text.")
+        if inspect.iscoroutinefunction(plugin.init):
+            raise RegistrationError(f"plugin {name!r} has an async init; expected a def.")
+        with self._lock:
+            if (known := self._plugins.get(name)) is not None:
+                if known is plugin:
+                    return
+                raise RegistrationError(
+                    f"a plugin named {name!r} is used already. Give this one another name."
+                )
+            before = [id(contract) for contract in self._core.registry.registered(Contract)]
+            try:
+                if plugin.init is not None:
+                    plugin.init({} if config is None else config, self)
+                for evaluator in plugin.evaluators:
+                    self.add_evaluator(evaluator)
+                for provider in plugin.providers:
+                    self.add_advisor(provider)
+                if plugin.cycle is not None:
+                    self.add_evaluation_cycle(plugin.cycle)
+            except BaseException:
+                # In reverse: an evaluator that another one reads cannot be removed before it.
+                for contract in reversed(self._core.registry.registered(Contract)):
+                    if id(contract) not in before:
+                        self._core.registry.remove(contract)
+                raise
+            self._plugins[name] = plugin
+
     def remove(self, rule: str | Contract) -> None:
         """Remove a rule: a checker, router, evaluator, advisor or correction gate, given as the object or by
         its name.
@@ -399,6 +440,8 @@ class ArbiterOS:
             )
         contract.ensure_valid()
         with self._lock:
+            if any(contract is known for known in self._core.registry.registered(kind)):
+                return
             self._coverage.check_names([contract])
             for original, rules in self._originals():
                 check_contract(contract, self._core.registry, original, rules)

@@ -14,6 +14,7 @@ from arbiter.memory._embeddings import LocalEmbeddings
 from arbiter.memory._entities import Entity
 from arbiter.memory._evaluators import (
     CognitiveEvaluator,
+    CognitiveOptions,
     EvaluationExample,
     ExampleMessage,
     HandlerOutcome,
@@ -46,6 +47,7 @@ __all__ = [
     "Character",
     "Claim",
     "CognitiveEvaluator",
+    "CognitiveOptions",
     "Entity",
     "EvalContext",
     "EvaluationCycle",

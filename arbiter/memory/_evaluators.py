@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
-from arbiter.errors import EvaluationError, RegistrationError
+from arbiter._contracts import TargetInstructions, TargetNodes
+from arbiter._values.parameters import Param, check_parameters
+from arbiter.errors import EvaluationError, ParameterError, RegistrationError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history._items import History
-from arbiter.instructions import Instruction
 from arbiter.memory._context import EvalContext
 from arbiter.verdicts import EvaluationResult
 
@@ -51,6 +52,28 @@ Handler = Callable[[EvalContext], Outcome | Awaitable[Outcome]]
 Validator = Callable[[EvalContext], bool | Awaitable[bool]]
 
 
+Description = Annotated[str, Param("a sentence for a selector that is a language model")]
+Similes = Annotated[Sequence[str], Param("other names that a selector may use")]
+Examples = Annotated[
+    Sequence[EvaluationExample],
+    Param("examples for a selector, and for the evaluator's own prompt if it has one"),
+]
+AlwaysRun = Annotated[bool | None, Param("call `validate` even if the agent has not responded")]
+Selectable = Annotated[bool | None, Param("whether a selector that is a language model sees the evaluator")]
+SkipSelection = Annotated[bool | None, Param("run without being selected")]
+
+
+class CognitiveOptions(TypedDict, total=False):
+    """The options of every cognitive evaluator; None keeps the default of its class."""
+
+    description: Description
+    similes: Similes
+    examples: Examples
+    always_run: AlwaysRun
+    selectable: Selectable
+    skip_selection: SkipSelection
+
+
 class CognitiveEvaluator(NodeEvaluator):
     """Looks at a turn, and remembers or changes something outside of the graph's state.
 
@@ -73,18 +96,19 @@ class CognitiveEvaluator(NodeEvaluator):
     cycle_type: ClassVar[type[EvaluatorCycle]]
     """The class of the default cycle. Set by `arbiter.memory._cycle`, which builds on this module."""
 
+    @check_parameters
     def __init__(
         self,
         name: str,
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
         *,
-        description: str = "",
-        similes: Sequence[str] = (),
-        examples: Sequence[EvaluationExample] = (),
-        always_run: bool | None = None,
-        selectable: bool | None = None,
-        skip_selection: bool | None = None,
+        description: Description = "",
+        similes: Similes = (),
+        examples: Examples = (),
+        always_run: AlwaysRun = None,
+        selectable: Selectable = None,
+        skip_selection: SkipSelection = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
         if description:
@@ -93,6 +117,11 @@ class CognitiveEvaluator(NodeEvaluator):
             self.similes = tuple(similes)
         if examples:
             self.examples = tuple(examples)
+        for example in self.examples:
+            given: Any = example
+            if not isinstance(given, EvaluationExample):
+                problem = f"expected EvaluationExample(context, messages, outcome), got {given!r:.80}."
+                raise ParameterError(f"evaluator {name!r}", "examples", problem)
         if always_run is not None:
             self.always_run = always_run
         if selectable is not None:
@@ -158,29 +187,21 @@ class _FunctionEvaluator(CognitiveEvaluator):
 def evaluator(
     name: str,
     *,
-    description: str = "",
-    similes: Sequence[str] = (),
-    examples: Sequence[EvaluationExample] = (),
     validate: Validator | None = None,
-    always_run: bool = False,
-    selectable: bool = True,
-    skip_selection: bool = False,
-    target_instructions: Iterable[Instruction | str] | None = None,
-    target_nodes: Iterable[str] | None = None,
+    target_instructions: TargetInstructions = None,
+    target_nodes: TargetNodes = None,
+    **options: Unpack[CognitiveOptions],
 ) -> Callable[[Handler], CognitiveEvaluator]:
     """Decorator that makes a cognitive evaluator of a handler, `async def handler(ctx)` or `def`."""
 
     def made(handler: Handler) -> CognitiveEvaluator:
-        options: Mapping[str, Any] = {
-            "description": description,
-            "similes": similes,
-            "examples": examples,
-            "always_run": always_run,
-            "selectable": selectable,
-            "skip_selection": skip_selection,
-            "target_instructions": target_instructions,
-            "target_nodes": target_nodes,
-        }
-        return _FunctionEvaluator(name, handler, validate, **options)
+        return _FunctionEvaluator(
+            name,
+            handler,
+            validate,
+            target_instructions=target_instructions,
+            target_nodes=target_nodes,
+            **options,
+        )
 
     return made

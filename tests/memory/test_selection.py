@@ -476,3 +476,12 @@ def test_evaluators_without_a_description_cannot_be_offered() -> None:
     check_selectable([CognitiveEvaluator("Y", selectable=False)])
     with pytest.raises(RegistrationError, match=r"'X', 'Z'.*Give each a description"):
         check_selectable([evaluator("X", description=" "), A, CognitiveEvaluator("Z")])
+
+
+@KINDS
+@pytest.mark.parametrize("said", ['[""]', '{"evaluators": [""]}'])
+def test_an_empty_name_alone_chooses_nothing(kind: type[Scripted], said: str) -> None:
+    """A model that fills the list with an empty text means no evaluator; it is not asked again."""
+    model = kind(answers=[said])
+    assert selected("llm", context(model), A, QUIET, B) == Selection(chosen=("QUIET",))
+    assert model.calls == 1

@@ -33,7 +33,7 @@ LAYERS = (
     {"errors", "_threads", "_values"},
     {"instructions", "verdicts", "models"},
     {"history"},
-    {"_contracts", "policy", "evaluation", "advice", "_conditions"},
+    {"_contracts", "policy", "evaluation", "advice", "plugins", "_conditions"},
     {"checkers", "routers", "evaluators", "advisors"},
     {"_constitution", "packs"},
     {"_lifecycle"},

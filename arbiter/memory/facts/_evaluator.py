@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.errors import ParameterError
-from arbiter.instructions import Instruction
+from arbiter.memory._characters import checked_instructions
 from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext, UnusableAnswerError
 from arbiter.memory._conversation import counts, speaker_of, text_of
 from arbiter.memory._cursors import Cursors
-from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample, ExampleMessage, HandlerOutcome
+from arbiter.memory._evaluators import (
+    CognitiveEvaluator,
+    CognitiveOptions,
+    EvaluationExample,
+    ExampleMessage,
+    HandlerOutcome,
+)
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts._boundaries import forget_request, on_record, requests
 from arbiter.memory.facts._extraction import (
@@ -73,6 +80,7 @@ class FactEvaluator(CognitiveEvaluator):
 
     With `trigger="modulo"` it runs when the number of all messages is a multiple of that half, as in the
     original; a turn that jumps over the multiple is missed. A request to forget is carried out at once.
+    `instructions` are added to the prompt: what to look for, and what to leave out.
     """
 
     needs_store = True
@@ -84,32 +92,19 @@ class FactEvaluator(CognitiveEvaluator):
     def __init__(
         self,
         name: str = "GET_FACTS",
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
         *,
         trigger: Trigger = "cursor",
         model: ChatModel | None = None,
-        description: str = "",
-        similes: Sequence[str] = (),
-        examples: Sequence[EvaluationExample] = (),
-        always_run: bool | None = None,
-        selectable: bool | None = None,
-        skip_selection: bool | None = None,
+        instructions: str | None = None,
+        **options: Unpack[CognitiveOptions],
     ) -> None:
-        super().__init__(
-            name,
-            target_instructions,
-            target_nodes,
-            description=description,
-            similes=similes,
-            examples=examples,
-            always_run=always_run,
-            selectable=selectable,
-            skip_selection=skip_selection,
-        )
+        super().__init__(name, target_instructions, target_nodes, **options)
         if trigger not in ("cursor", "modulo"):
             problem = f"expected 'cursor' or 'modulo', got {trigger!r:.80}."
             raise ParameterError(f"evaluator {name!r}", "trigger", problem)
+        self.instructions = checked_instructions(name, instructions)
         self.trigger = trigger
         self.model = model
 
@@ -201,12 +196,14 @@ class FactEvaluator(CognitiveEvaluator):
         known = await facts.relevant(known_of, query, room_id=ctx.room_id, limit=facts.rules.candidates)
         asked = extraction(
             today=ctx.clock(),
-            bio=ctx.character.bio,
+            character=ctx.character,
+            sender=ctx.name_of(ctx.entity_id),
             known=known,
             context=[_said(message, ctx) for message in earlier],
             window=[_said(message, ctx) for message in fresh],
             examples=rendered(self.examples),
             chaining=facts.rules.chaining,
+            instructions=self.instructions,
         )
         if facts.rules.chaining:
             return await ctx.ask(InferredClaims, asked, model=self.model, item_field="claims")

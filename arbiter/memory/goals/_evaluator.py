@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
+from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.errors import ParameterError
-from arbiter.instructions import Instruction
+from arbiter.memory._characters import checked_instructions
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import window
-from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample, ExampleMessage, HandlerOutcome
+from arbiter.memory._evaluators import (
+    CognitiveEvaluator,
+    CognitiveOptions,
+    EvaluationExample,
+    ExampleMessage,
+    HandlerOutcome,
+)
 from arbiter.memory._records import Goal, GoalStatus
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.goals._answers import GoalsAnswer, asking, shown_of
@@ -139,7 +146,7 @@ class GoalEvaluator(CognitiveEvaluator):
     After an unusable answer it waits; see `Cursors.fail`. The score is the `progress` of the goals that the
     answer names, or of all goals in progress if it names none or is unusable. `model` replaces the cycle's.
     Prompts never include messages off the record; they include known facts about the user, so register this
-    evaluator after those that find facts.
+    evaluator after those that find facts. `instructions` are added to the prompt.
     """
 
     description = "Updates the goals of the conversation, where the newest messages show progress or failure."
@@ -160,19 +167,18 @@ class GoalEvaluator(CognitiveEvaluator):
     def __init__(
         self,
         name: str = "UPDATE_GOAL",
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
         *,
         allow_new_objectives: bool = False,
         allow_reopen: bool = False,
         model: ChatModel | None = None,
-        always_run: bool | None = None,
-        skip_selection: bool | None = None,
+        instructions: str | None = None,
+        **options: Unpack[CognitiveOptions],
     ) -> None:
-        super().__init__(
-            name, target_instructions, target_nodes, always_run=always_run, skip_selection=skip_selection
-        )
+        super().__init__(name, target_instructions, target_nodes, **options)
         self.model = model
+        self.instructions = checked_instructions(name, instructions)
         self.allow_new_objectives = allow_new_objectives
         self.allow_reopen = allow_reopen
 
@@ -195,7 +201,10 @@ class GoalEvaluator(CognitiveEvaluator):
             await cursors.advance(messages)
             return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at), "llm_calls": 0})
         answer = await ctx.ask(
-            GoalsAnswer, await asking(ctx, looked_at, shown), model=self.model, item_field="goals"
+            GoalsAnswer,
+            await asking(ctx, looked_at, shown, instructions=self.instructions),
+            model=self.model,
+            item_field="goals",
         )
         data: dict[str, Any] = {
             "status": answer.status,

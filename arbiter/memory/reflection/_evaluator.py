@@ -3,19 +3,20 @@ participants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter.instructions import Instruction
+from arbiter._contracts import TargetInstructions, TargetNodes
+from arbiter.memory._characters import checked_instructions
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
 from arbiter.memory._conversation import speaker_of, text_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
-from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._records import Fact, Thought
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
@@ -59,7 +60,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
     `exclusive_tags` are groups of tags; a relationship keeps the latest of each group. `aliases` maps
     additional names of participants to ids; by default `AGENT_ALIASES` for the agent. With
     `thought_in_feedback` the feedback begins with the shortened thought, unless the room is private. `model`
-    replaces the cycle's.
+    replaces the cycle's. `instructions` are added to the prompt.
     """
 
     description = "Reflects on the conversation: how it goes, facts in it, and who has to do with whom."
@@ -71,19 +72,18 @@ class ReflectionEvaluator(CognitiveEvaluator):
     def __init__(
         self,
         name: str = "REFLECTION",
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
         *,
         exclusive_tags: Sequence[Sequence[str]] = EXCLUSIVE_TAGS,
         aliases: Mapping[str, str] | None = None,
         thought_in_feedback: bool = False,
         model: ChatModel | None = None,
-        always_run: bool | None = None,
-        skip_selection: bool | None = None,
+        instructions: str | None = None,
+        **options: Unpack[CognitiveOptions],
     ) -> None:
-        super().__init__(
-            name, target_instructions, target_nodes, always_run=always_run, skip_selection=skip_selection
-        )
+        super().__init__(name, target_instructions, target_nodes, **options)
+        self.instructions = checked_instructions(name, instructions)
         self.exclusive_tags = exclusive_tags
         self.aliases = aliases
         self.thought_in_feedback = thought_in_feedback
@@ -184,6 +184,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
             character=ctx.character,
             known=await self._known(ctx, found.speakers[:KNOWN_PEOPLE], found.shown),
             now=ctx.clock(),
+            instructions=self.instructions,
         )
 
     async def _known(self, ctx: EvalContext, speakers: Sequence[str], shown: Sequence[BaseMessage]) -> Known:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from random import Random
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import BaseMessage
 
+from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import speaker_of, text_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample
@@ -18,7 +19,8 @@ from arbiter.models import quote, visible
 
 _TASK = (
     "You decide which evaluators look at the turn of a conversation that has just ended. Choose each one whose "
-    "description fits what is new in the conversation, and no other. Choosing none is a good answer."
+    "description fits what is new in the conversation, and no other. Choosing none is a good answer.\n\n"
+    "The evaluators:\n{{evaluators}}\n\nTheir names: {{evaluatorNames}}\n\n{{evaluatorExamples}}"
 )
 _DATA = (
     'The conversation is quoted: its lines begin with "> ". Each is a speaker and what was said, oldest first. It is '
@@ -35,16 +37,26 @@ _BEFORE = 4
 
 def prompt(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], *, seed: int) -> list[BaseMessage]:
     """The evaluators with their examples, and the conversation, as messages for the selecting model."""
-    names = ", ".join(json.dumps(each.name, ensure_ascii=False) for each in offered)
-    parts = [_TASK, "\n".join(["The evaluators:", *map(_described, offered)]), f"Their names: {names}"]
-    for each in offered:
-        for number, example in enumerate(each.examples):
-            parts.append(_shown(each.name, example, Random(f"{seed}:{each.name}:{number}")))
-    parts += [_DATA, _ANSWER]
-    return [
-        SystemMessage("\n\n".join(parts)),
-        HumanMessage(f"The conversation:\n{quote(_conversation(ctx))}"),
+    examples = [
+        _shown(each.name, example, Random(f"{seed}:{each.name}:{number}"))
+        for each in offered
+        for number, example in enumerate(each.examples)
     ]
+    return composed(
+        ctx.character,
+        "evaluationTemplate",
+        _TASK,
+        {
+            "evaluators": "\n".join(map(_described, offered)),
+            "evaluatorNames": ", ".join(json.dumps(each.name, ensure_ascii=False) for each in offered),
+            "evaluatorExamples": "\n\n".join(examples),
+            "recentMessages": f"The conversation:\n{quote(_conversation(ctx))}",
+        },
+        sender=ctx.name_of(ctx.entity_id),
+        today=ctx.clock(),
+        notices=(_DATA, _ANSWER),
+        closing="Choose the evaluators.",
+    )
 
 
 def _described(evaluator: CognitiveEvaluator) -> str:

@@ -195,7 +195,7 @@ class Choice(BaseModel):
         if not isinstance(value, str | list):
             return items
         names = [name for name in map(_name_in, items) if name]
-        if items and not names:
+        if any(name != "" for name in items) and not names:
             raise ValueError("expected names of evaluators")  # an empty choice would be []
         return names
 

@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from langchain_core.messages import HumanMessage
 
+from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.errors import ParameterError, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
-from arbiter.instructions import Instruction
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import counts, heard, speaker_of, window
-from arbiter.memory._evaluators import CognitiveEvaluator, HandlerOutcome
+from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._events import Events, FactEvent
 from arbiter.memory.facts._boundaries import on_record
 from arbiter.memory.stores import MemoryStore, Value, namespace
@@ -111,14 +111,15 @@ class TrustEvaluator(CognitiveEvaluator):
     def __init__(
         self,
         name: str = "TRUST",
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
         *,
         min_trust: float = 50,
         policy_evidence: Mapping[str, str | None] | None = None,
         judge: ChatModel | bool = False,
+        **options: Unpack[CognitiveOptions],
     ) -> None:
-        super().__init__(name, target_instructions, target_nodes)
+        super().__init__(name, target_instructions, target_nodes, **options)
         given: Any = min_trust
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
             raise ParameterError(f"evaluator {name!r}", "min_trust", f"expected 0 to 100, got {given!r:.80}.")
@@ -218,7 +219,7 @@ class TrustEvaluator(CognitiveEvaluator):
         if all(part.id != message.id for part in shown):
             await cursors.advance(new)
             return 0, {"judge": "off the record"}
-        answer = await ctx.ask(RiskAnswer, asking_risk(shown, message), model=model)
+        answer = await ctx.ask(RiskAnswer, asking_risk(ctx, shown, message), model=model)
         data: dict[str, Any] = {"judge": answer.status, "llm_calls": answer.calls}
         if answer.value is None:
             data["window_skipped"] = await cursors.fail(new, raised=answer.raised)
