@@ -40,7 +40,7 @@ def test_one_call_registers_all_parts() -> None:
         seen.extend(str(message.text) for message in state["messages"])
         return {"messages": [("ai", "Hi")]}
 
-    app = arbiter_os.govern(
+    app: Any = arbiter_os.govern(
         StateGraph(MessagesState).add_node("reply", reply).add_edge(START, "reply").compile()
     )
     app.invoke({"messages": [("user", "Hello")]}, {"configurable": {"thread_id": "1", "user_id": "ada"}})
