@@ -32,6 +32,7 @@ MODULES = (
     "arbiter.testing",
     "arbiter.personas",
     "arbiter.memory",
+    "arbiter.redaction",
 )
 INTRODUCTION = """# API
 

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._privacy import category, has_secret, redacted
-from arbiter.memory.facts._secrets import luhn
+from arbiter.redaction._numbers import luhn
 from tests.memory.facts_support import Room, answer, claim, relations
 from tests.support import quick
 

@@ -31,7 +31,7 @@ MODULES = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 LAYERS = (
     # Lowest first. Modules of one layer stand side by side; a module imports from its own layer and below.
     {"errors", "_threads", "_values"},
-    {"instructions", "verdicts", "models"},
+    {"instructions", "verdicts", "models", "redaction"},
     {"history"},
     {"_contracts", "policy", "evaluation", "advice", "plugins", "_conditions"},
     {"checkers", "routers", "evaluators", "advisors"},

@@ -10,9 +10,9 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._conversation import counts, speaker_of, text_of
 from arbiter.memory.facts._guards import names
-from arbiter.memory.facts._normal import bare
 from arbiter.memory.facts._patterns import one_of
 from arbiter.memory.stores._words import words_of
+from arbiter.redaction._texts import bare
 
 _THIS = one_of(r"""
     this|that|it|these|those

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 
-from arbiter.memory.facts._normal import bare
 from arbiter.memory.facts._patterns import one_of
 from arbiter.memory.stores._words import words_of
+from arbiter.redaction._texts import bare
 
 _ONES = (
     *(

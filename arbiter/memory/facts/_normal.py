@@ -8,9 +8,9 @@ import re
 import unicodedata
 from uuid import UUID, uuid5
 
+from arbiter.redaction._texts import bare
+
 _FACTS = UUID("6f0c5d1e-6a4b-5b0c-9d0e-0c5f1a7e2b34")
-_UNSEEN = ("Cc", "Cf")
-_KEPT = "\t\n\r"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -21,14 +21,6 @@ def normal_form(claim: str) -> str:
     and "1 5", or "API_KEY" and "api_key".
     """
     return " ".join(unicodedata.normalize("NFKC", claim).split()).removesuffix(".").rstrip()
-
-
-def bare(text: str) -> str:
-    """`text` in NFKC and without invisible characters, so that no zero-width character hides a secret."""
-    if text.isascii() and text.isprintable():
-        return text
-    kept = "".join(char for char in text if char in _KEPT or unicodedata.category(char) not in _UNSEEN)
-    return unicodedata.normalize("NFKC", kept)
 
 
 def fact_id(agent_id: str, subject: str, claim: str, generation: int = 0) -> str:

@@ -2,42 +2,45 @@
 request.
 
 Secrets are keys, passwords, card numbers and national ids. Sensitive claims concern a person's health,
-religion, politics, sexuality, exact address, children or criminal record. Both are recognised in English, and
-by their form.
+religion, politics, sexuality, exact address, children or criminal record; they are recognised in English.
 """
 
 from __future__ import annotations
 
-from arbiter.memory.facts._normal import bare
-from arbiter.memory.facts._secrets import SECRET_SLOT, secrets
+import re
+
 from arbiter.memory.facts._sensitive import category
+from arbiter.redaction import SecretRedactor, found_in
+from arbiter.redaction._texts import bare
 
 __all__ = ["REMOVED", "category", "has_secret", "redacted"]
 
 REMOVED = "[removed]"
+_DETECT = ("secrets", "cards", "papers", "spoken")
+_REDACTOR = SecretRedactor(_DETECT, mark=REMOVED)
+_SECRET_SLOT = re.compile(
+    r"(?:^|[._\s-])(?:pass\s?-?(?:word|code|phrase)s?|passwd|pwd?|pin(?:[ _-]?(?:code|number))?|cvv2?|cvc|security code"
+    r"|(?:api|access|secret|private|auth|encryption|license|recovery|seed)[ _-]?(?:keys?|tokens?|codes?|phrase)"
+    r"|client[ _]secret|tokens?|credentials?|mother'?s maiden name|ssn|social[._ -]security(?:[._ -]number)?"
+    r"|(?:credit[._ -]?|debit[._ -]?)?card[._ -]number|iban)(?:$|[._\s-])",
+    re.IGNORECASE,
+)
+"""The key of a slot whose value is always a secret."""
 
 
 def has_secret(
     claim: str, *, subject: str | None = None, slot: str | None = None, value: str | None = None
 ) -> bool:
     """True if a field of a claim is a secret, or its fields together are."""
-    if slot and value and SECRET_SLOT.search(slot):
+    if slot and value and _SECRET_SLOT.search(slot[:200]):
         return True
     parts = [part for part in (claim, subject, slot, value) if part]
     # A value alone may look harmless: "hunter2" is a secret only together with "password".
     joined = [f"{part}: {value}" for part in (claim.rstrip(" ."), slot) if part and value]
-    return any(secrets(bare(part)) for part in (*parts, *joined))
+    return any(found_in(bare(part), _DETECT) for part in (*parts, *joined))
 
 
 def redacted(text: str) -> str:
-    """A text with each secret replaced by "[removed]"; the same text if it has none."""
-    looked_at = bare(text)
-    found = sorted(secrets(looked_at))
-    if not found:
-        return text
-    made, at = "", 0
-    for start, end in found:
-        if end > at:
-            made += (looked_at[at:start] + REMOVED) if start >= at else ""
-            at = end
-    return made + looked_at[at:]
+    """A text with each secret replaced by "[removed]", and without the middle of a long one; the same text if
+    it has no secret and is short."""
+    return _REDACTOR.text(text)

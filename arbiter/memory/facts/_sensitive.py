@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from arbiter.memory.facts._normal import bare
 from arbiter.memory.facts._patterns import one_of
+from arbiter.redaction._texts import bare
 
 _CHILD = r"(?:son|daughter|child|children|kid|baby|toddler|grandson|granddaughter|nephew|niece|boy|girl)s?"
 _YOUNG = r"(?:\d|1[0-7]|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven)teen)"

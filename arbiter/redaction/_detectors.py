@@ -1,0 +1,72 @@
+"""The detectors by name, and where they find something in a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from arbiter.redaction._forms import keys_in
+from arbiter.redaction._numbers import cards_in, digits_in, ibans_in, papers_in
+from arbiter.redaction._spoken import told_in
+
+Range = tuple[int, int]
+
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}+@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}")
+_PHONE = re.compile(r"(?<![\w.])\+?\(?[0-9](?:[ ()./-]{0,3}[0-9]){6,14}+(?![ ./-]?[0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The range `start` to `end` of a secret, and the name of the detector that found it."""
+
+    start: int
+    end: int
+    detector: str
+
+
+def _cards(text: str, digits: int) -> Iterator[Range]:
+    if digits >= 13:
+        yield from cards_in(text)
+    if digits >= 2:
+        yield from ibans_in(text)
+
+
+_BY_NAME: dict[str, Callable[[str, str, int], Iterator[Range]]] = {
+    "secrets": lambda text, folded, digits: keys_in(text, folded),
+    "cards": lambda text, folded, digits: _cards(text, digits),
+    "papers": papers_in,
+    "spoken": lambda text, folded, digits: told_in(text, folded),
+    "emails": lambda text, folded, digits: _all(_EMAIL, text) if "@" in text else iter(()),
+    "phones": lambda text, folded, digits: _all(_PHONE, text) if digits >= 7 else iter(()),
+}
+DETECTORS: Final = tuple(_BY_NAME)
+"""The names of all detectors."""
+
+
+def found_in(text: str, detect: Collection[str]) -> list[Found]:
+    """What the detectors `detect` find in `text`, in the order of its start; ranges may overlap.
+
+    The text is read as it is: without removing invisible characters, and at any length.
+    """
+    folded, digits = _folded(text), digits_in(text)
+    found = [
+        Found(start, end, name)
+        for name in detect
+        for start, end in _BY_NAME[name](text, folded, digits)
+        if end > start
+    ]
+    return sorted(found, key=lambda one: (one.start, -one.end))
+
+
+def _all(pattern: re.Pattern[str], text: str) -> Iterator[Range]:
+    return (match.span() for match in pattern.finditer(text))
+
+
+def _folded(text: str) -> str:
+    """`text` in lower case, character by character: no place moves."""
+    folded = text.lower()
+    if len(folded) == len(text):
+        return folded
+    return "".join(low if len(low := char.lower()) == 1 else char for char in text)

@@ -1,0 +1,50 @@
+"""Secrets by their form: private keys, tokens of providers, JWTs, bearer headers, URLs with passwords."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_PRIVATE = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:.*?-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_TOKENS = re.compile(
+    r"""\b(?:sk|pk|rk|whsec)[-_](?:live|test|proj|ant|or|svcacct|admin)[-_][\w-]{3,}
+    | \bsk-[\w-]{8,}
+    | \b(?:gh[oprsu]_|github_pat_|glpat-|hf_|npm_|pypi-|dop_v1_|shpat_|xox[abeoprs]-|ya29\.|SG\.|AIza|EAAC)[\w.-]{8,}
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_AWS = re.compile(r"\b(?:AKIA|ASIA|AGPA|AROA|AIDA)[A-Z0-9]{12,}")
+# A part that is no JWT is read once: the next attempt begins after the run of its characters.
+_JWT = re.compile(r"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?")
+_HEADER = re.compile(r"\b(?:bearer|basic)\s{1,8}(?=\S{0,4000}\d)[\w.~+/-]{12,}+=*+", re.IGNORECASE)
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{1,200}:[^\s/@]{1,200}@", re.IGNORECASE)
+
+BY_SIGN: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
+    ("-", ("-----begin",), _PRIVATE),
+    (":", ("://",), _URL),
+    (" ", ("bearer", "basic"), _HEADER),
+    (".", ("eyj",), _JWT),
+    ("", ("akia", "asia", "agpa", "aroa", "aida"), _AWS),
+    ("-", ("sk-", "pk-", "rk-", "whsec-", "glpat-", "pypi-", "xox"), _TOKENS),
+    ("_", ("sk_", "pk_", "rk_", "whsec_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "hf_", "npm_",
+           "dop_v1_", "shpat_"), _TOKENS),
+    (".", ("ya29.", "sg."), _TOKENS),
+    ("", ("aiza", "eaac"), _TOKENS),
+)  # fmt: skip
+"""Patterns, with the character and the signs in lower case without which they match nothing."""
+
+
+def keys_in(text: str, folded: str) -> Iterator[tuple[int, int]]:
+    """The ranges of secrets in `text`; `folded` is the same text in lower case."""
+    searched: set[int] = set()
+    for char, signs, pattern in BY_SIGN:
+        if id(pattern) in searched or (char and char not in folded):
+            continue
+        if any(map(folded.__contains__, signs)):
+            searched.add(id(pattern))
+            for match in pattern.finditer(text):
+                yield match.span()

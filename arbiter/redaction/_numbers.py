@@ -1,0 +1,127 @@
+"""Numbers that check themselves, and numbers of identity papers."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
+
+_DIGITS = "0123456789"
+
+
+def digits_in(text: str) -> int:
+    """The number of ASCII digits in a text."""
+    return sum(map(text.count, _DIGITS))
+
+
+def luhn(digits: str) -> bool:
+    """True if the last digit is the check digit of the others."""
+    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+    return sum(value - 9 if value > 9 else value for value in doubled) % 10 == 0
+
+
+# Cards --------------------------------------------------------------------------------------------
+
+_RUN = re.compile(r"[0-9](?:[\s.,/_\-\u2010-\u2015]{0,3}[0-9]){12,}+")
+_GROUP = re.compile(r"[0-9]+")
+_NETWORKS = frozenset("23456")
+_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+
+
+def cards_in(text: str) -> Iterator[tuple[int, int]]:
+    """The ranges of card numbers: 13 to 19 digits in whole groups, of a card network, with the right check
+    digit."""
+    for run in _RUN.finditer(text):
+        groups = [(match.start() + run.start(), match[0]) for match in _GROUP.finditer(run[0])]
+        yield from _cards(groups)
+
+
+def _cards(groups: list[tuple[int, str]]) -> Iterator[tuple[int, int]]:
+    """Sums from the start of a run tell each stretch's sum at once: linear in the number of digits."""
+    digits = [int(digit) for _, group in groups for digit in group]
+    sums = (
+        [0, *accumulate(_DOUBLED[d] if place % 2 == 0 else d for place, d in enumerate(digits))],
+        [0, *accumulate(_DOUBLED[d] if place % 2 == 1 else d for place, d in enumerate(digits))],
+    )
+    ends = [0, *accumulate(len(group) for _, group in groups)]
+    for first, (start, group) in enumerate(groups):
+        if group[0] not in _NETWORKS:
+            continue
+        since = ends[first]
+        for end in range(bisect_left(ends, since + 13, first), len(ends)):
+            if ends[end] - since > 19:
+                break
+            # The last digit is not doubled: those at the other parity are.
+            odd = sums[ends[end] % 2]
+            if (odd[ends[end]] - odd[since]) % 10 == 0:
+                at, final = groups[end - 1]
+                yield start, at + len(final)
+
+
+# Accounts -----------------------------------------------------------------------------------------
+
+_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]){11,30}+", re.IGNORECASE)
+_LENGTHS = dict(
+    re.findall(
+        r"(..)(..)",
+        "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BR29BY28CH21CR22CY28CZ24DE22DK18DO28EE20EG29ES24FI18FO18FR27GB22GE22GI23"
+        "GL18GR27GT28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21LT20LU20LV21LY25MC27MD24ME22MK19MR27MT31MU30"
+        "NL18NO15PK24PL28PS29PT25QA29RO24RS22SA24SC31SD18SE24SI19SK24SM27ST25SV28TL23TN24TR26UA29VA22VG24XK20",
+    )
+)
+
+
+def ibans_in(text: str) -> Iterator[tuple[int, int]]:
+    """The ranges of account numbers with the length of their country and the right check digits."""
+    for match in _IBAN.finditer(text):
+        found = match[0]
+        places = [place for place, char in enumerate(found) if char not in " -"]
+        length = int(_LENGTHS.get(found[:2].upper(), len(places)))
+        if len(places) < length:
+            continue
+        end = places[length - 1] + 1
+        letters = "".join(found[place] for place in places[:length])
+        turned = letters[4:] + letters[:4]
+        if int("".join(str(int(char, 36)) for char in turned)) % 97 == 1:
+            yield match.start(), match.start() + end
+
+
+# Identity papers ----------------------------------------------------------------------------------
+
+_NATIONAL = re.compile(
+    r"""\b(?!000|666|9\d\d)\d{3}[- ](?!00)\d{2}[- ](?!0000)\d{4}\b                          # US social security
+    | \b[A-Z]{2}\ ?\d{2}\ ?\d{2}\ ?\d{2}\ ?[A-D]\b                                           # UK
+    | \b[A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z]\b                                      # Italy
+    | (?<!\d[ -])\b[2-9]\d{3}[ -]\d{4}[ -]\d{4}\b(?![ -]?\d)                                 # India, Aadhaar
+    | \b[12]\ ?\d{2}\ ?(?:0[1-9]|1[0-2])\ ?(?:\d{2}|2[AB])\ ?\d{3}\ ?\d{3}\ ?\d{2}\b         # France
+    | \b[XYZ]?\d{7,8}-?[TRWAGMYFPDXBNJZSQVHLCKE]\b(?<=\w{9})                                 # Spain
+    """,
+    re.VERBOSE,
+)
+_PAN = re.compile(r"\b[A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z]\b")  # India
+_PAPERS = (
+    "ssn", "social security", "social insurance", "national insurance", "national id", "nino", "passport", "tax id",
+    "taxpayer id", "aadhaar", "nhs", "codice fiscale", "driver's licen", "drivers licen", "driver licen",
+    "driving licen", "identity card", "id card", "personal id", "steuer-id", "steuerid", "dni", "nie", "bsn", "cpf",
+    "curp", "bank account", "personalausweis", "reisepass", "pasaporte", "passeport", "passapor", "паспорт",
+)  # fmt: skip
+_TOLD = re.compile(
+    rf"""\b(?:{"|".join(_PAPERS)})\w{{0,12}}[\s:#'"]{{0,4}}(?:(?:number|no\.?|nr\.?|code|nummer)[\s:#'"=]{{0,4}})?"""
+    r"""(?:(?:is|was|ist|es|est|è)\b[\s:#'"=]{0,4})?"""
+    r"""(?=[A-Z0-9 .-]{0,40}\d{3}|(?:[A-Z]{0,8}\d){3})(?P<secret>[A-Z0-9][A-Z0-9 .-]{4,40}[A-Z0-9])""",
+    re.IGNORECASE,
+)
+
+
+def papers_in(text: str, folded: str, digits: int) -> Iterator[tuple[int, int]]:
+    """The ranges of the numbers of identity papers: by their form, or after the name of a paper."""
+    if digits >= 6:
+        for match in _NATIONAL.finditer(text):
+            yield match.span()
+    if digits >= 4:
+        for match in _PAN.finditer(text):
+            yield match.span()
+    if digits >= 3 and any(map(folded.__contains__, _PAPERS)):
+        for match in _TOLD.finditer(text):
+            yield match.span("secret")

@@ -1,0 +1,374 @@
+"""Secrets that somebody says: "my password is hunter2", "Meine PIN lautet 4821", "密码是hunter2".
+
+The table has the words for passwords, PINs and keys in many languages. From such a word on, a few words are
+read: a token that looks like a secret, or the first word after "is", ":" or the like that describes nothing,
+is the secret. Without the table's words nothing is read, and after each word at most `_MOST_PIECES` pieces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+Range = tuple[int, int]
+Kind = Literal["plain", "strict", "foreign", "number", "phrase", "words"]
+"""What counts as a secret after a word: any word after "is" (`plain`), the same if it ends the clause
+(`foreign`), only what looks like a secret (`strict`), numbers (`number`), all words to the end of the sentence
+(`phrase`), at least twelve words as in a wallet's seed (`words`)."""
+
+_KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|seed)[ _-]?"
+_LOCKED = r"(?:security|door|gate|alarm|entry|safe|lock|garage) "
+_NAMES: tuple[tuple[str, str, Kind, str], ...] = (
+    # A sign in lower case, what follows it, what counts as a secret after it, and what comes before it.
+    ("pass", r"[ _-]?(?:word|code)s?|wd|wrod|wrd|wort\w{0,3}", "plain", ""),
+    ("pass", r"[ _-]?phrase", "phrase", ""),
+    ("pass", "", "strict", ""),
+    ("pass", "ord(?:et)?", "foreign", ""),
+    ("pass", "e", "foreign", r"(?:mots? de|palavra[ -]) ?"),
+    ("pasw", r"ord", "plain", ""),
+    ("pw", "d?", "plain", ""),
+    ("pin", r"(?:[ -]?(?:code|number|nummer))?", "number", ""),
+    ("p.i.n", r"\.?", "number", ""),
+    ("cvv", "2?", "number", ""),
+    ("cvc", "2?", "number", ""),
+    ("code", "s?", "number", _LOCKED),
+    ("code", "s?", "plain", _KEYED),
+    ("code", "", "number", r"(?:zugangs|toegangs)"),
+    ("code", " secret", "number", ""),
+    ("key", "s?", "plain", _KEYED),
+    ("token", "s?", "plain", _KEYED),
+    ("token", "s?", "strict", ""),
+    ("phrase", "", "phrase", r"(?:recovery|seed)[ _-]?"),
+    ("seed", "", "words", ""),
+    ("mnemonic", "", "words", ""),
+    ("secret", "", "plain", r"client[ _-]"),
+    ("secret", r"(?=\w{0,40}[\"']?\s{0,4}[:=])", "plain", ""),
+    ("secret", "", "strict", ""),
+    ("credential", "s?", "strict", ""),
+    ("login", "", "strict", ""),
+    ("combination", "", "number", ""),
+    ("security question", "", "plain", ""),
+    ("maiden name", "", "plain", ""),
+    # German, Dutch, Scandinavian
+    ("kennwort", r"e?s?", "foreign", ""),
+    ("geheimzahl", "", "number", ""),
+    ("wachtwoord", r"(?:en)?", "foreign", ""),
+    ("lösenord", r"(?:et)?", "foreign", ""),
+    ("kode", r"(?:n|ord(?:et)?)?", "foreign", r"(?:adgangs)?"),
+    # Romance
+    ("contrase", r"(?:ñas?|nyas?|nas?)", "foreign", ""),
+    ("clave", r"s?", "strict", ""),
+    ("mdp", "", "foreign", ""),
+    ("senha", r"s?", "foreign", ""),
+    ("parol", "a d'ordine", "foreign", ""),
+    ("parol", r"[aăe]?", "strict", ""),
+    # Slavic and Baltic
+    ("парол", r"\w{0,3}", "foreign", ""),
+    ("лозинк", r"\w{0,3}", "foreign", ""),
+    ("пин", r"(?:[ -]?код\w{0,2})?", "number", ""),
+    ("пін", r"(?:[ -]?код\w{0,2})?", "number", ""),
+    ("hasł", r"\w{1,3}", "foreign", ""),
+    ("hesl", r"[oauem]\w{0,2}", "foreign", ""),
+    ("gesl", r"[oau]", "foreign", ""),
+    ("lozink", r"\w{1,3}", "foreign", ""),
+    ("slaptažod", r"\w{1,4}", "foreign", ""),
+    # Finnish, Estonian, Hungarian, Turkish, Greek
+    ("salas", r"[aõ]n\w{1,6}", "foreign", ""),
+    ("parool", r"\w{0,3}", "foreign", ""),
+    ("jelsz", r"\w{1,6}", "foreign", ""),
+    ("şifre", r"\w{0,6}", "foreign", ""),
+    ("κωδικ", r"\w{1,4}(?: πρόσβασης)?", "foreign", ""),
+    # Hebrew, Arabic, Persian, Hindi, Bengali
+    ("סיסמ", r"\w{1,3}", "foreign", ""),
+    ("كلمة المرور", "", "foreign", ""),
+    ("كلمة السر", "", "foreign", ""),
+    ("الرقم السري", "", "number", ""),
+    ("رمز عبور", "", "foreign", ""),
+    ("گذرواژه", r"\w{0,3}", "foreign", ""),
+    ("पासवर्ड", "", "foreign", ""),
+    ("পাসওয়ার্ড", "", "foreign", ""),
+    # Indonesian, Malay, Vietnamese, Swahili
+    ("kata ", "(?:sandi\\w{0,3}|laluan)", "foreign", ""),
+    ("mật khẩu", "", "foreign", ""),
+    ("nenosiri", "", "foreign", ""),
+)
+_TAIL = r"(?:_\w{1,40})?(?![^\W_])"
+_COMPOUNDED = ("passwor", "kennwort", "wachtwoord", "lösenord", "salasan", "парол", "סיסמ", "كلمة")
+"""Words that may end a longer word."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    sign: str
+    pattern: re.Pattern[str]
+    kind: Kind
+    before: re.Pattern[str] | None
+
+
+def _compiled(sign: str, after: str, kind: Kind, before: str) -> _Name:
+    pattern = re.compile(f"{re.escape(sign)}(?:{after}){_TAIL}")
+    return _Name(sign, pattern, kind, re.compile(f"{before}$") if before else None)
+
+
+TABLE = tuple(_compiled(*entry) for entry in _NAMES)
+SIGNS = tuple(dict.fromkeys(name.sign for name in TABLE))
+_ASCII_SIGNS = tuple(sign for sign in SIGNS if sign.isascii())
+
+_NO_BLANKS = (
+    "密码", "密碼", "口令", "パスワード", "暗証番号", "비밀번호", "암호", "패스워드", "รหัสผ่าน", "ລະຫັດຜ່ານ", "ពាក្យសម្ងាត់",
+)  # fmt: skip
+"""The same in scripts without blanks between words, or with endings that join words."""
+_AFTER_NAME = re.compile(
+    r"(?:是|为|為|は|が|を|는|은|가|คือ|:|=|\s){1,4}[\"'`“「『]?(?P<linked>[!-~]{3,64})"
+    r"|[^\n!-~]{0,10}[\"'`“「『:=]{0,2}(?P<strong>[!-~]{4,64})"
+)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_LINKS = _words("""
+    is was are were has have had been be being got gets remains remain stays stay became becomes equals reads will
+    ist war lautet lauten heisst heißt luidt är er oli
+    es era est était è é este fost są jest to je byl było esti
+    это был является είναι היא הוא هو هي है adalah ialah là
+""")
+_TO_LINK = _words("set reset changed updated switched back")
+_TO = _words("to auf in a à")
+_SKIPPED = _words("""
+    now still always again actually currently really only also just today already probably simply
+    jetzt noch immer wieder aktuell momentan übrigens nun ahora todavía siempre maintenant toujours adesso sempre agora
+    nu altijd теперь сейчас пока
+""")
+_INTENSIVE = _words("very so too the a an")
+# Words that describe a password without revealing it.
+_HARMLESS = _words("""
+    not no now very too so still always never only also a an the one in on for at by with being something based used
+    weak strong secure insecure safe unsafe short long old new wrong correct valid invalid hard easy difficult important
+    required needed mandatory optional expired expiring changed reset lost forgotten stolen compromised leaked broken
+    stored saved kept managed protected hashed encrypted shared hidden private secret confidential unknown missing empty
+    set updated switched rotated generated different same similar identical unchanged unique simple complex complicated
+    working blank longer shorter stronger weaker safer better worse good bad fine ok okay gone due again else another
+    to from of and or but than more less protect avoid prevent improve comply be been known about worth what that this
+    it
+    nicht kein keine falsch richtig sicher unsicher schwach stark weg abgelaufen geändert vergessen lang kurz neu alt
+    gut schlecht zu sehr geheim gespeichert leer ungültig gültig gesperrt bekannt einfach schwer im der die das
+    no incorrecta correcta segura insegura débil fuerte larga corta nueva vieja vacía secreta obligatoria mala buena
+    pas faux incorrect invalide valide sûr faible fort oublié expiré changé long court nouveau vide secret requis trop
+    non sbagliata corretta sicura debole forte lunga corta nuova vecchia vuota segreta scaduta troppo
+    não errada correta fraca forte longa curta nova velha vazia expirada inválida muito muy
+    niet fout juist veilig zwak sterk verlopen vergeten gewijzigd nieuw oud leeg geheim te
+    не неверный неправильный слабый сильный длинный короткий новый старый пустой слишком очень изменён забыт
+""")
+# Things that are no password although their names begin with the word.
+_THINGS = _words("""
+    manager managers policy policies rules strength generator reset field prompt hint hints box pad rotation
+    requirements office expires expired
+""")
+_BEFORE_LINK = _words("as is was ist es est è é als como comme come это")
+_OWNERS = _words("""
+    my his her their our its the a an mein meine sein ihr unser das die mi su nuestro la el mon ma son sa notre le mio
+    mia il minha meu a o mijn zijn haar ons мой моя
+""")
+_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“", "«": "»", "‘": "’", "「": "」", "『": "』"}
+_AROUND = "\"'`“”„«»‘’()[]{}<>.,;:!?*"
+_MOST_PIECES = 10
+_MOST_FILLERS = 5
+_REACH = 240
+
+_HEAD = re.compile(r"""[\s"'`)\]*]{0,4}(?P<link>[:=]{1,2}>?|[-=]{1,2}>|→)?[ \t]{0,4}\n?""")
+_WORDS = re.compile(
+    r"[\s:\"']{0,4}(?:(?:is|was)[\s:\"']{1,4})?(?P<words>(?:[a-z]{3,8}[\s,]{1,3}){11,23}[a-z]{3,8})"
+)
+_PIECE = re.compile(r"\S+")
+_DIGIT = re.compile(r"\d")
+_LETTER = re.compile(r"[^\W\d_]")
+_MIXED = re.compile(r"[^\W\d_]\d")
+_COUNTED = re.compile(r"[~<>+-]?\d[\d.,]*(?:-?[^\W\d_]{1,12}|%|°\w?)?")
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+|\w{1,10}://\S+|[\w-]+(?:\.[^\W\d_]{2,})+/?\S*")
+_NUMBER = re.compile(r"\d(?:[ -]?\d){2,11}")
+_SENTENCE_END = re.compile(r"[.!?](?:\s|$)|\n")
+_CLAUSE_END = re.compile(r"""["'`)]*(?:[.,;:!?)]|\s{0,4}(?:$|\n))""")
+
+
+def told_in(text: str, folded: str) -> Iterator[Range]:
+    """The ranges of secrets that `text` tells; `folded` is the same text in lower case, place by place."""
+    is_ascii = text.isascii()
+    if any(map(folded.__contains__, _ASCII_SIGNS if is_ascii else SIGNS)):
+        for name in TABLE:
+            if name.sign in folded:
+                yield from _told(text, folded, name)
+    if not is_ascii:
+        for unspaced in _NO_BLANKS:
+            yield from _unspaced(text, unspaced)
+
+
+def _told(text: str, folded: str, name: _Name) -> Iterator[Range]:
+    told_until = 0
+    for match in name.pattern.finditer(folded):
+        start = match.start()
+        if start < told_until:
+            continue
+        if name.before is not None:
+            before = name.before.search(folded, max(0, start - 14), start)
+            if before is None:
+                continue
+            start = before.start()
+        if not (_begins(text, start) or match[0].startswith(_COMPOUNDED)):
+            continue
+        found = _after(text, match, name.kind) or _before(text, start, name.kind)
+        if found is not None:
+            told_until = found[1]
+            yield found
+
+
+def _begins(text: str, at: int) -> bool:
+    """True if a word begins there: also after an underscore or at a capital, as in names of variables."""
+    if at == 0 or not text[at - 1].isalnum():
+        return True
+    return text[at].isupper() and text[at - 1].islower()
+
+
+def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
+    """The secret after a name."""
+    end = name.end()
+    if kind == "words":
+        told = _WORDS.match(text, end)
+        return None if told is None else told.span("words")
+    head = _HEAD.match(text, end)
+    linked, start = (bool(head["link"]), head.end()) if head is not None else (False, end)
+    colon = linked
+    if head is not None and (head["link"] or "").startswith("=") and not text[start - 1].isspace():
+        # An assignment: whatever follows is the value.
+        value = _quoted(text, start) if start < len(text) else None
+        assigned = None if value else _PIECE.match(text, start)
+        if value or assigned:
+            return value or (_range(assigned) if assigned else None)
+    guessed: Range | None = None
+    fillers, turned, peek = 0, False, False
+    for piece in islice(_PIECE.finditer(text, start, start + _REACH), _MOST_PIECES):
+        word = piece[0]
+        core = word.strip(_AROUND).lower()
+        if linked and (quoted := _quoted(text, piece.start())) is not None:
+            return quoted
+        if linked and kind == "phrase":
+            return None if core in _HARMLESS else _sentence(text, piece.start())
+        if core in _LINKS and not (linked and colon):
+            linked = True
+        elif turned and core in _TO:
+            linked, turned = True, False
+        elif core in _TO_LINK and (linked or fillers <= _MOST_FILLERS) and not colon:
+            # "Was changed to x" tells the password, "was changed" does not.
+            turned, linked = True, False
+        elif not core or core in _SKIPPED:
+            continue
+        elif core in _THINGS or core == name[0]:
+            return None
+        elif kind == "number":
+            if number := _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(_AROUND))):
+                return number.span()
+            if linked or word[-1] in ".!?":
+                return None
+            fillers += 1
+        elif peek:
+            return _range(piece) if _MIXED.search(word) else None
+        elif linked:
+            if core in _INTENSIVE and not colon:
+                peek = True
+            elif core in _HARMLESS:
+                return None
+            elif _is_told(text, piece, kind, colon):
+                return _range(piece)
+            else:
+                return None
+        else:
+            if _looks_secret(word, core, next_to=fillers == 0):
+                guessed = guessed or _range(piece)
+            if word[-1] in ".!?" or fillers == _MOST_FILLERS:
+                break
+            fillers += 1
+    return guessed if kind != "strict" else None
+
+
+def _is_told(text: str, piece: re.Match[str], kind: Kind, colon: bool) -> bool:
+    """True if the word after "is" or ":" is a secret."""
+    word = piece[0]
+    strong = len(word) >= 4 and bool(_DIGIT.search(word)) and bool(_LETTER.search(word))
+    if strong or kind == "plain":
+        return True
+    if kind == "strict":
+        return False
+    ends = _CLAUSE_END.match(text, piece.end()) is not None or word[-1] in ".,;!?"
+    return ends or bool(_DIGIT.search(word)) or colon
+
+
+def _looks_secret(word: str, core: str, *, next_to: bool) -> bool:
+    """True if a word looks like a secret without "is" before it: digits and letters, or digits beside the
+    name."""
+    if len(core) < 4 or not _DIGIT.search(core) or _ADDRESS.fullmatch(core):
+        return False
+    if next_to and not _LETTER.search(core):
+        return True
+    return bool(_LETTER.search(core)) and not _COUNTED.fullmatch(core)
+
+
+def _quoted(text: str, start: int) -> Range | None:
+    """The range inside quotes that open at `start`."""
+    closing = _QUOTES.get(text[start])
+    if closing is None:
+        return None
+    end = text.find(closing, start + 1, start + 202)
+    while closing == "'" and end > 0 and text[end + 1 : end + 2].isalnum():
+        end = text.find(closing, end + 1, start + 202)
+    inside = text[start + 1 : end] if end > 0 else ""
+    if not inside.strip() or "\n" in inside or inside.strip().lower() in _HARMLESS:
+        return None
+    return start + 1, end
+
+
+def _sentence(text: str, start: int) -> Range:
+    end = _SENTENCE_END.search(text, start, start + 300)
+    return start, end.start() if end is not None else min(len(text), start + 300)
+
+
+def _range(piece: re.Match[str]) -> Range:
+    """The piece without quotes and brackets before it, to its end beyond the reach too."""
+    whole = _PIECE.match(piece.string, piece.start()) or piece
+    word = whole[0]
+    return whole.start() + len(word) - len(word.lstrip("\"'`“„«‘(")), whole.end()
+
+
+def _before(text: str, start: int, kind: Kind) -> Range | None:
+    """The secret before its name: "hunter2 is my password", "uses hunter2 as password"."""
+    if kind not in ("plain", "foreign"):
+        return None
+    begin = max(0, start - 80)
+    pieces = list(_PIECE.finditer(text, begin, start))[-5:]
+    words = [piece[0].strip(_AROUND).lower() for piece in pieces]
+    for place in range(len(words) - 1, 0, -1):
+        if words[place] not in _BEFORE_LINK:
+            continue
+        owned = place + 1 < len(words) and (words[place + 1] in _OWNERS or words[place + 1].endswith("'s"))
+        if words[place] != "as" and not owned:
+            return None
+        told, word = pieces[place - 1], words[place - 1]
+        if _looks_secret(told[0], word, next_to=True):
+            return _range(told)
+        return None
+    return None
+
+
+def _unspaced(text: str, name: str) -> Iterator[Range]:
+    at = text.find(name)
+    while at >= 0:
+        end = at + len(name)
+        found = _AFTER_NAME.match(text, end)
+        if found is not None:
+            told = "linked" if found["linked"] else "strong"
+            if told == "linked" or _DIGIT.search(found[told]):
+                yield found.span(told)
+        at = text.find(name, end)

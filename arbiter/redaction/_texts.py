@@ -1,0 +1,35 @@
+"""Texts as detectors read them: without invisible characters, and of bounded length."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import groupby, islice
+
+MOST_CHARACTERS = 8_000
+"""Characters of a text that are looked at, by default."""
+_MOST_MARKS = 30
+"""Longest run of combining marks, as in Unicode's stream-safe format: sorting a run takes quadratic time."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]+")
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]+"
+)
+"""The categories Cc and Cf without tabs and line ends."""
+
+
+def bare(text: str) -> str:
+    """`text` in NFKC and without invisible characters, so that no zero-width character hides a secret."""
+    if text.isascii():
+        return text if text.isprintable() else _CONTROLS.sub("", text)
+    return unicodedata.normalize("NFKC", _stream_safe(_UNSEEN.sub("", text)))
+
+
+def _stream_safe(text: str) -> str:
+    """`text` with at most 30 combining marks in a row."""
+    if len(text) <= _MOST_MARKS:
+        return text
+    runs = groupby(text, lambda char: unicodedata.combining(char) != 0)
+    return "".join("".join(islice(run, _MOST_MARKS) if marks else run) for marks, run in runs)

@@ -1,0 +1,40 @@
+"""Texts of 100,000 characters that make careless patterns slow."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+LENGTH = 100_000
+REPEATED = (
+    "please ", "forget ", "( ( (", '"', "'", "password ", "password is ", "password for a b c d ", "pin ",
+    "my pin is a b ", "pass ", "token to ", "4 ", "1 2-3.", "4111 1111 1111 111", "eyJ-", "eyJaaaaaaaaa.",
+    "eyJaaaaaaaaa-eyJ", "a://a:", "://", "http://a:b", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "sk-",
+    "sk-live-", "bearer ", "basic 1", "DE89 ", "AB12CD34EF56GH78IJ90KL12MN34_", "ssn ", "ssn:::::",
+    "passport number is ", "a.b-c1:", "api_key_", "seed word ", "the as my password ", "密码", "密码是",
+    "пароль ", "é", "\u0301", "a\u0301\u0316", "\ufdfa", "\u200b", "😀", "İ", "\n", "x\n", "a b\n", " ",
+    "son is ", "recovery phrase is (", "pass\t", "[{", '{"a":', "```", "<b>", "@a.", "a@", "+1(",
+    "mot de passe ", "secret=", "secret: '", "password is '", 'password is "x', "never mind forget this ",
+    "i want you to forget everything that ", "what i'm telling ", "keep this really ", "son bbbbb son ",
+    "what i said ",
+)  # fmt: skip
+
+
+@cache
+def hostile_texts() -> dict[str, str]:
+    """The texts by a short name."""
+    chance = random.Random(7)
+
+    def drawn(letters: str) -> str:
+        return "".join(chance.choices(letters, k=LENGTH))
+
+    words = ("password", "is", "my", "to", "set", "1", "a2", "pin", "key", "as", "the")
+    return {
+        **{repr(part): (part * LENGTH)[:LENGTH] for part in REPEATED},
+        "no blanks": drawn("abcdefghijklmnopqrstuvwxyz"),
+        "any characters": drawn("".join(map(chr, range(32, 0x3000)))),
+        "digits": drawn("0123456789"),
+        "grouped digits": drawn("0123456789 -."),
+        "10,000 lines": "\n".join(f"line {number}" for number in range(10_000)),
+        "words": " ".join(chance.choices(words, k=LENGTH // 3))[:LENGTH],
+    }

@@ -1,0 +1,213 @@
+"""Secrets are found by form and by what is said before them, in linear time and without touching other text."""
+
+from __future__ import annotations
+
+import unicodedata
+from time import process_time
+
+import pytest
+
+from arbiter.errors import ParameterError
+from arbiter.redaction import DETECTORS, SecretRedactor, found_in
+from arbiter.redaction._forms import BY_SIGN, keys_in
+from arbiter.redaction._spoken import SIGNS, TABLE
+from arbiter.redaction._texts import bare
+from tests.memory.test_facts_privacy import HARMLESS, SECRETS
+from tests.redaction.hostile import hostile_texts
+
+TOLD = (
+    "Mein WLAN-Passwort lautet sonnenblume7",
+    "Mein Passwort ist hunter2",
+    "Das WLAN-Passwort lautet sonnenblume",
+    "Meine PIN lautet 4821",
+    "Das Kennwort für den Server ist Xk29fz",
+    "mi contraseña es hunter2",
+    "La contraseña del wifi es girasol77",
+    "A contrasenya: girasol77",
+    "mot de passe : hunter2",
+    "Mon mot de passe est tournesol9",
+    "minha senha é girassol22",
+    "a palavra-passe é girassol22",
+    "la mia password è girasole4",
+    "mijn wachtwoord is zonnebloem3",
+    "mitt lösenord är solros99",
+    "min adgangskode er solsikke5",
+    "passordet mitt er solsikke5",
+    "salasanani on auringonkukka1",
+    "moje hasło to slonecznik8",
+    "moje heslo je slunecnice8",
+    "moja lozinka je suncokret8",
+    "мой пароль hunter2",
+    "Пароль от почты: подсолнух7",
+    "мій пароль соняшник7",
+    "a jelszavam napraforgo6",
+    "şifrem aycicegi55",
+    "ο κωδικός μου είναι iliotropio4",
+    "הסיסמה שלי היא hamaniya4",
+    "كلمة المرور هي shams2024x",
+    "मेरा पासवर्ड है surajmukhi1",
+    "kata sandi saya bungamatahari2",
+    "mật khẩu của tôi là huongduong3",
+    "nenosiri langu ni alizeti44",
+    "密码是 hunter2",
+    "我的密码是hunter2，谢谢",
+    "パスワードは hunter2 です",
+    "비밀번호는 hunter2 입니다",
+    "รหัสผ่านคือ hunter2",
+    "my passwrod is hunter2",
+    "the wifi pw is sunflower99",
+    "The gate code is 99-1233",
+    "The recovery phrase: witch collapse practice feed",
+    "my seed is witch collapse practice feed shame open despair creek road again ice least",
+    "hunter2 is my password",
+    "Personalausweis L01X00T47",
+)
+NOT_TOLD = (
+    "Mein Passwort ist falsch.",
+    "Mein Passwort ist zu schwach",
+    "Das Passwort liegt in der Schublade.",
+    "La clave es la paciencia",
+    "mi contraseña es muy débil",
+    "mon mot de passe est trop court",
+    "J'ai oublié mon mot de passe",
+    "minha senha está errada",
+    "Ich habe nie 20 Leute eingeladen",
+    "我忘记了密码",
+    "The pin is 4 cm long",
+    "The token is worth 3 euros",
+    "User's password manager is Bitwarden",
+    "User wants the API key rotated on Friday",
+    "Passcode rules: at least 8 characters",
+    "The access token expires after 3600 seconds",
+    "Bob's PIN code is known to nobody",
+    "This is my password.",
+    "User's favourite cvc is Carlyle",
+    "Order number 4111 2222 3333 4444",
+    "User's tracking number is 1Z999AA10123456784",
+    "My combination of 3 drugs",
+)
+ALL = ("secrets", "cards", "papers", "spoken")
+OURS = SecretRedactor(ALL)
+
+
+@pytest.mark.parametrize("text", [*SECRETS, *TOLD])
+def test_a_secret_is_replaced(text: str) -> None:
+    shown = OURS.redact(text)
+    assert shown != text
+    assert "[secret: " in shown
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_what_looks_like_the_secret_is_gone(text: str) -> None:
+    shown = OURS.redact(text)
+    told = [word for word in bare(text).split() if any(char.isdigit() for char in word)]
+    assert all(word not in shown for word in told)
+
+
+@pytest.mark.parametrize("text", [*HARMLESS, *NOT_TOLD])
+def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
+    assert OURS.redact(text) is text
+
+
+@pytest.mark.parametrize("text", [*SECRETS, *TOLD, *(text.upper() for text in SECRETS)])
+def test_no_sign_is_missing(text: str) -> None:
+    """Whatever a pattern finds has one of the signs without which the pattern is not run."""
+    looked_at = bare(text)
+    folded = looked_at.lower()
+    for char, signs, pattern in BY_SIGN:
+        group = [(c, s) for c, s, other in BY_SIGN if other is pattern]
+        if pattern.search(looked_at):
+            assert any(c in folded and any(sign in folded for sign in s) for c, s in group), (char, signs)
+    assert {name.sign for name in TABLE} == set(SIGNS)
+    assert all(name.pattern.pattern.startswith(name.sign[:1]) for name in TABLE)
+
+
+def test_tokens_of_providers_are_found() -> None:
+    for text in (
+        "glpat-abcdefgh12345", "hf_abcdefghij", "npm_abcdefghij", "pypi-abcdefghij", "xoxb-1234567890",
+        "ya29.abcdefghij", "SG.abcdefghij", "AIzaSyabcdefghij", "EAACabcdefghij", "github_pat_abcdefghij",
+        "dop_v1_abcdefgh", "shpat_abcdefghij", "whsec_test_abc", "rk_live_abc", "sk-abcdefgh",
+        "Authorization: Bearer abcdef123456ghijkl", "https://user:pw@host/",
+    ):  # fmt: skip
+        assert list(keys_in(text, text.lower())), text
+
+
+def test_values_inside_of_mappings_and_lists_are_replaced() -> None:
+    value = {"a": ["my password is hunter2", 7, ("ok", None)], "b": "fine"}
+    shown = OURS.redact(value)
+    assert shown == {"a": ["my password is [secret: spoken]", 7, ("ok", None)], "b": "fine"}
+
+
+def test_detectors_are_chosen_by_name() -> None:
+    text = "Write to bob@example.com or call +49 170 1234567"
+    assert SecretRedactor().redact(text) is text
+    shown = SecretRedactor(("emails", "phones")).redact(text)
+    assert shown == "Write to [secret: emails] or call [secret: phones]"
+    assert set(DETECTORS) == {"secrets", "cards", "papers", "spoken", "emails", "phones"}
+    with pytest.raises(ParameterError, match=r"detect: expected .*'secrets'.*, got 'mails'"):
+        SecretRedactor(("mails",))
+
+
+# Long texts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 5_995, 50_000, 98_100, 98_125, 99_900])
+def test_no_part_of_a_secret_is_shown_wherever_a_long_text_is_cut(at: int) -> None:
+    secret = "sk-live-" + "Zq9" * 20
+    text = ("word " * 20_000)[:at] + " " + secret + " " + ("word " * 20_000)[at:]
+    shown = OURS.redact(text)
+    assert "Zq9" not in shown
+    assert len(shown) < 9_000
+    assert "characters left out" in shown
+
+
+@pytest.mark.parametrize("lines", [100, 1_000, 2_000])
+@pytest.mark.parametrize("before", [0, 1_500])
+def test_no_part_of_a_long_private_key_is_shown(lines: int, before: int) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcw\n" * lines
+    for text in (key, key + "-----END PRIVATE KEY-----\nthanks"):
+        shown = OURS.redact("word " * before + text)
+        assert "MIIEvQ" not in shown
+        assert ("thanks" in shown) == ("thanks" in text)
+
+
+@pytest.mark.parametrize("name", hostile_texts())
+def test_hostile_texts_take_little_time(name: str) -> None:
+    """100,000 characters of anything take less than 50 ms of CPU."""
+    text = hostile_texts()[name]
+    best = min(_seconds(text) for _ in range(3))
+    assert best < 0.05
+
+
+@pytest.mark.parametrize("name", hostile_texts())
+def test_time_grows_with_the_length_and_not_faster(name: str) -> None:
+    text = bare(hostile_texts()[name][:16_000])[:16_000]
+    short, long = (min(_found(text[:n]) for _ in range(3)) for n in (4_000, 16_000))
+    assert long < max(16 * short, 0.004)
+
+
+def test_plain_text_costs_little() -> None:
+    plain = "I went to the market and bought some apples for my friends. " * 273
+    assert min(_seconds(plain) for _ in range(5)) < 0.002
+
+
+def _seconds(text: str) -> float:
+    begun = process_time()
+    OURS.redact(text)
+    return process_time() - begun
+
+
+def _found(text: str) -> float:
+    begun = process_time()
+    found_in(text, DETECTORS)
+    return process_time() - begun
+
+
+def test_invisible_characters_are_all_known() -> None:
+    """The list of invisible characters is Unicode's."""
+    unseen = "".join(
+        char
+        for char in map(chr, range(0x110000))
+        if unicodedata.category(char) in ("Cc", "Cf") and char not in "\t\n\r"
+    )
+    assert bare(f"a{unseen}é") == "aé"
