@@ -12,7 +12,8 @@ class Claim:
     extraction schema.
 
     `type` is "fact", "status" or "opinion". `known_id` is the id of the known fact that the claim repeats,
-    `derived_from` the ids of the known facts that it was inferred from.
+    `corrects` the ids of earlier messages of the same speaker with a slip that it puts right, `derived_from`
+    the ids of the known facts that it was inferred from.
     """
 
     claim: str
@@ -26,6 +27,7 @@ class Claim:
     source_message_ids: tuple[str, ...] = ()
     sensitivity: str | None = None
     known_id: str | None = None
+    corrects: tuple[str, ...] = ()
     derived_from: tuple[str, ...] = ()
 
 

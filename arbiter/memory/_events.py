@@ -17,22 +17,20 @@ _KEY = "facts:events"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactEvent(Record):
-    """The effect of a claim on a known fact, for evaluators that run later in the turn. `speaker` is an
-    entity's id.
-
-    `key` distinguishes events of the same kind about the same facts, across turns; without a key the turn
-    does. `at` is the end of that turn.
-    """
+    """The effect of a claim on a known fact, for evaluators that run later in the turn. `speaker` is the id of
+    the entity that made the claim, `at` the end of the turn."""
 
     _times = ("at",)
+    _tuples = ("confirms",)
 
     kind: str
-    """`confirmed` (an independent mention), `contradicted`, `superseded`, `refined` or `ended`."""
+    """`confirmed` (an independent mention), `contradicted` (by another speaker), `corrected`, `superseded`,
+    `refined` or `ended`."""
     speaker: str
     fact_id: str
     other_id: str | None = None
-    same_speaker: bool = True
-    key: str = ""
+    confirms: tuple[str, ...] = ()
+    """Other speakers that had said before what is confirmed; none if a speaker repeats an own statement."""
     at: datetime | None = None
 
 

@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 ClaimType = Literal["fact", "status", "opinion"]
-FactState = Literal["active", "superseded", "disputed", "retracted", "expired"]
+FactState = Literal["active", "superseded", "corrected", "disputed", "retracted", "expired"]
 Provenance = Literal["self_reported", "third_party", "inferred"]
 Visibility = Literal["room", "entity", "agent"]
 Sensitivity = Literal["public", "personal", "sensitive"]
@@ -124,11 +124,11 @@ def time_of(text: str | datetime) -> datetime:
 class Fact(Record):
     """One claim about `subject`, an entity's id, and the evidence for it.
 
-    `type` is `fact` (stays true), `status` (true for now) or `opinion`. `confidence` is 0 to 0.99. `speaker`
-    is the entity that said it first, `speakers` are all that said it. `room_ids` and `source_message_ids`
-    list the places, oldest first. `valid_from` and `valid_to` bound the time when it held, as far as known; a
-    status is not believed after `expires_at`. `counted` are the turns whose mentions were counted last, so
-    that none is counted twice.
+    `type` is `fact` (stays true), `status` (true for now) or `opinion`. A `superseded` fact was true before, a
+    `corrected` one was a slip. `confidence` is 0 to 0.99. `speaker` is the entity that said it first,
+    `speakers` are all that said it. `room_ids` and `source_message_ids` list the places, oldest first.
+    `valid_from` and `valid_to` bound the time when it held, as far as known; a status is not believed after
+    `expires_at`. `counted` are the turns whose mentions were counted last, so that none is counted twice.
     """
 
     _times = ("first_seen_at", "last_seen_at", "valid_from", "valid_to", "expires_at")

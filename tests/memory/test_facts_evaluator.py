@@ -333,12 +333,11 @@ async def test_two_nodes_that_end_at_once_read_a_room_once(any_store: BaseStore)
 
 
 async def test_a_contradiction_is_in_the_metadata_by_ids() -> None:
-    room = Room(
-        indexed(), answer("User has a dog"), answer("User has no dog"), relations("contradicts"), length=1
-    )
+    about_john = {"claim": "User has no dog", "subject": "John"}
+    room = Room(indexed(), answer("User has a dog"), answer(about_john), relations("contradicts"), length=1)
     room.says("I have a dog")
     await room.evaluate()
-    room.says("I have no dog")
+    room.says("John has no dog", user="user-2")
     outcome = await room.evaluate()
     pair = [(await room.fact("User has a dog")).id, (await room.fact("User has no dog")).id]
     assert (outcome.data["conflicts"], outcome.data["llm_calls"]) == ([pair], 2)

@@ -338,31 +338,36 @@ def event(kind: str, speaker: str = "user-1", *, fact: str = "f1", **fields: Any
     return FactEvent(kind=kind, speaker=speaker, fact_id=fact, **fields)
 
 
+def confirmed(*, by: str = "user-2", fact: str = "f1") -> FactEvent:
+    return event("confirmed", by, fact=fact, confirms=("user-1",))
+
+
 @pytest.mark.parametrize(
     ("events", "total"),
     [
         ([], 50),
-        ([event("contradicted", other_id="f2")], 44),
-        ([event("confirmed")], 55),
-        # A status that has changed, ended or become more exact is no inconsistency.
+        # Others have confirmed a statement of the user.
+        ([confirmed()], 55),
+        # The user has repeated an own statement, or confirmed one of others.
+        ([event("confirmed")], 50),
+        ([event("confirmed", confirms=("user-2",))], 50),
+        # Changes, corrections, and the contradiction of somebody else are no inconsistency.
         (
             [
                 event("superseded", other_id="f2"),
+                event("corrected", other_id="f2"),
+                event("contradicted", other_id="f2"),
                 event("refined", other_id="f2"),
                 event("ended", other_id="f2"),
             ],
             50,
         ),
-        # To contradict somebody else is none either.
-        ([event("contradicted", other_id="f2", same_speaker=False)], 50),
         # The agent, and others, are not the user.
-        ([event("contradicted", "agent", other_id="f2"), event("contradicted", "user-2", other_id="f2")], 50),
-        # Found by two evaluators, from either side: one.
-        ([event("contradicted", other_id="f2"), event("contradicted", fact="f2", other_id="f1")], 44),
-        # 50 - 34 and 50 - 25.5: 4 + 10 + 12.5 + 10 + 2.45 = 38.95
-        ([event("contradicted", other_id="f2"), event("contradicted", fact="f3", other_id="f4")], 39),
+        ([event("confirmed", confirms=("agent", "user-2"))], 50),
+        # The same speaker confirms once.
+        ([confirmed(), confirmed()], 55),
         # Three count: 50 + 51 → 100 and 50 + 25.5; 25 + 10 + 12.5 + 10 + 7.55 = 65.05
-        ([event("confirmed", fact=f"f{n}") for n in range(9)], 65),
+        ([confirmed(fact=f"f{n}") for n in range(9)], 65),
     ],
 )
 def test_the_consistency_of_statements_moves_trust(events: list[FactEvent], total: int) -> None:
@@ -374,54 +379,64 @@ def test_the_consistency_of_statements_moves_trust(events: list[FactEvent], tota
 
 
 def test_a_turn_that_is_evaluated_twice_counts_once(any_store: BaseStore) -> None:
-    """After a crash, a retry or a resume; the same facts in another turn are another matter."""
-    events = [event("contradicted", other_id="f2"), event("confirmed", fact="f3")]
+    """After a crash, a retry or a resume. A speaker confirms a fact once, also in other turns."""
+    events = [confirmed(), confirmed(fact="f3")]
 
     async def scenario(store: MemoryStore) -> None:
         first = await evaluated(store, events=events)
         again = await evaluated(store, events=events, clock=Clock(NOON + timedelta(seconds=1)))
         assert (first.data["recorded"], again.data["recorded"]) == (2, 0)
         assert (first.data["evidence"], again.data["evidence"]) == (2, 2)
-        other = await evaluated(store, events=events, run_key="run-2")
-        assert (other.data["recorded"], other.data["evidence"]) == (2, 4)
+        other = await evaluated(store, events=[confirmed(by="user-3")], run_key="run-2")
+        assert (other.data["recorded"], other.data["evidence"]) == (1, 3)
 
     store = MemoryStore(any_store)
     asyncio.run(scenario(store))
 
 
 @pytest.mark.parametrize(
-    ("kind", "before", "after", "total"),
+    ("kind", "speaker", "before", "after", "total"),
     [
-        ("fact", "nuts", "no nuts", 44),
-        ("status", "nuts", "no nuts", 50),  # that has changed
-        ("fact", "nuts", "nuts", 55),
+        ("fact", "user-1", "nuts", "no nuts", 50),
+        ("status", "user-1", "nuts", "no nuts", 50),
+        ("fact", "user-1", "nuts", "nuts", 50),
+        ("fact", "user-2", "nuts", "no nuts", 50),
+        ("fact", "user-2", "nuts", "nuts", 55),
     ],
 )
-def test_later_statements_are_compared_with_earlier_ones(
-    any_store: BaseStore, kind: str, before: str, after: str, total: int
+def test_only_what_somebody_else_confirms_earns_trust(
+    any_store: BaseStore, kind: str, speaker: str, before: str, after: str, total: int
 ) -> None:
-    """From claims to trust, without a model: a contradiction, a change, and a confirmation in another message."""
+    """From claims to trust, without a model: nobody loses or earns trust by repeating or changing own words."""
     store = MemoryStore(any_store)
 
-    async def says(what: str, number: int) -> HandlerOutcome:
-        message = HumanMessage(what, id=f"m{number}")
-        clock = Clock(NOON + timedelta(minutes=number))
-        ctx = turn(store, [message, AIMessage("ok")], run_key=f"run-{number}", clock=clock)
-        claim = Claim(
-            claim=f"User eats {what}", type=kind, slot="diet", value=what, source_message_ids=(f"m{number}",)
-        )
-        await ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
-        return await TrustEvaluator().handle(ctx)
-
     async def scenario() -> list[int]:
-        return [(await says(what, number)).data["overall"] for number, what in enumerate((before, after))]
+        totals: list[int] = []
+        for number, (by, what) in enumerate((("user-1", before), (speaker, after))):
+            message = HumanMessage(what, id=f"m{number}", additional_kwargs={"entity_id": by})
+            clock = Clock(NOON + timedelta(minutes=number))
+            ctx = turn(store, [message, AIMessage("ok")], run_key=f"run-{number}", clock=clock)
+            await ctx.facts.ingest([eats(what, f"m{number}", type=kind)], ctx, evaluator="GET_FACTS")
+            totals.append((await TrustEvaluator().handle(ctx)).data["overall"])
+        return totals
 
     assert asyncio.run(scenario()) == [50, total]
 
 
+def eats(what: str, id: str, *, type: str = "fact") -> Claim:
+    return Claim(
+        claim=f"User eats {what}",
+        type=type,
+        subject="user-1",
+        slot="diet",
+        value=what,
+        source_message_ids=(id,),
+    )
+
+
 def test_evidence_is_about_the_speaker_and_never_about_an_agent() -> None:
     bot = Entity(id="bot", names=("Bot",), is_agent=True)
-    events = [event("contradicted", speaker, other_id="f2") for speaker in ("user-2", "agent", "bot")]
+    events = [event("confirmed", "user-3", confirms=("user-2", "agent", "bot"))]
 
     async def scenario(store: MemoryStore) -> dict[str, int]:
         await evaluated(store, events=events, entities=(bot,))
@@ -429,24 +444,24 @@ def test_evidence_is_about_the_speaker_and_never_about_an_agent() -> None:
         return {who: (await trust.profile(who)).overall for who in ("user-1", "user-2", "agent", "bot")}
 
     store = MemoryStore(InMemoryStore())
-    assert asyncio.run(scenario(store)) == {"user-1": 50, "user-2": 44, "agent": 50, "bot": 50}
+    assert asyncio.run(scenario(store)) == {"user-1": 50, "user-2": 55, "agent": 50, "bot": 50}
 
 
 def test_the_outcome_lists_the_parts_of_the_trust() -> None:
     store = MemoryStore(InMemoryStore())
-    outcome = asyncio.run(evaluated(store, events=[event("contradicted", other_id="f2")]))
+    outcome = asyncio.run(evaluated(store, events=[confirmed()]))
     assert outcome == HandlerOutcome(
-        0.44,
-        False,
-        "trust 44 of 100",
+        0.55,
+        True,
+        "trust 55 of 100",
         {
-            "overall": 44,
+            "overall": 55,
             "dimensions": {
-                "reliability": 33.0,
+                "reliability": 67.0,
                 "competence": 50.0,
                 "integrity": 50.0,
                 "benevolence": 50.0,
-                "transparency": 37.25,
+                "transparency": 58.5,
             },
             "confidence": 0.0,
             "evidence": 1,
@@ -455,9 +470,9 @@ def test_the_outcome_lists_the_parts_of_the_trust() -> None:
     )
 
 
-@pytest.mark.parametrize(("min_trust", "passed"), [(44, True), (44.5, False), (45, False)])
+@pytest.mark.parametrize(("min_trust", "passed"), [(55, True), (55.5, False), (56, False)])
 def test_the_least_trust_that_passes_is_configured(min_trust: float, passed: bool) -> None:
-    events = [event("contradicted", other_id="f2")]
+    events = [confirmed()]
     store = MemoryStore(InMemoryStore())
     outcome = asyncio.run(evaluated(store, TrustEvaluator(min_trust=min_trust), events=events))
     assert outcome.passed is passed
@@ -515,34 +530,28 @@ class Unsteady(MemoryStore):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("after", "type"), [("no nuts", "INCONSISTENT_BEHAVIOR"), ("nuts", "CONSISTENT_BEHAVIOR")]
-)
-def test_evidence_survives_a_write_that_fails_and_counts_once(after: str, type: str, when: str) -> None:
+def test_evidence_survives_a_write_that_fails_and_counts_once(when: str) -> None:
     """Whichever write it is, in the facts or in the trust; the next turn of the room makes up for it."""
-
-    def facts_of(ctx: Any, what: str, id: str) -> Any:
-        claim = Claim(
-            claim=f"User eats {what}", type="fact", slot="diet", value=what, source_message_ids=(id,)
-        )
-        return ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
-
-    said: list[BaseMessage] = [HumanMessage("nuts", id="m0"), HumanMessage(after, id="m1"), AIMessage("ok")]
+    said: list[BaseMessage] = [
+        HumanMessage("nuts", id="m0"),
+        HumanMessage("nuts", id="m1", additional_kwargs={"entity_id": "user-2"}),
+        AIMessage("ok"),
+    ]
 
     async def scenario(failing_at: int) -> bool:
         store = Unsteady(InMemoryStore())
         store.when = when
         before = turn(store, said[:1], run_key="run-0")
-        await facts_of(before, "nuts", "m0")
+        await before.facts.ingest([eats("nuts", "m0")], before, evaluator="GET_FACTS")
         store.failing_at = store.writes + failing_at
         for number in (1, 2):  # the second turn reads what the first has not got past
             clock = Clock(NOON + timedelta(minutes=number))
             ctx = turn(store, said, run_key=f"run-{number}", clock=clock)
             with suppress(OSError):
-                await facts_of(ctx, after, "m1")
+                await ctx.facts.ingest([eats("nuts", "m1")], ctx, evaluator="GET_FACTS")
                 await TrustEvaluator().handle(ctx)
         profile = await Trust(store, "agent", clock).profile("user-1")
-        assert [piece.type for piece in profile.evidence] == [type], failing_at
+        assert [piece.type for piece in profile.evidence] == ["CONSISTENT_BEHAVIOR"], failing_at
         return store.writes >= store.failing_at
 
     async def all_of_them() -> int:
@@ -558,17 +567,10 @@ def test_evidence_survives_the_end_of_the_process(any_store: BaseStore) -> None:
     """Between facts and trust; counted from the store, once, and then no longer kept there."""
 
     async def scenario(store: MemoryStore) -> list[int]:
-        for number, what in enumerate(("nuts", "no nuts")):
-            message = HumanMessage(what, id=f"m{number}")
+        for number, speaker in enumerate(("user-1", "user-2")):
+            message = HumanMessage("nuts", id=f"m{number}", additional_kwargs={"entity_id": speaker})
             ctx = turn(store, [message], run_key=f"run-{number}")
-            claim = Claim(
-                claim=f"User eats {what}",
-                type="fact",
-                slot="diet",
-                value=what,
-                source_message_ids=(f"m{number}",),
-            )
-            await ctx.facts.ingest([claim], ctx, evaluator="GET_FACTS")
+            await ctx.facts.ingest([eats("nuts", f"m{number}")], ctx, evaluator="GET_FACTS")
         assert len(await Events(store, agent_id="agent", room_id="room-1").all()) == 1
         resumed = [await evaluated(store, run_key="run-1") for _ in range(2)]
         assert await Events(store, agent_id="agent", room_id="room-1").all() == []
@@ -767,12 +769,12 @@ def test_a_judge_that_gives_no_answer_is_not_asked_at_every_turn_and_the_rest_co
 
     async def scenario(store: MemoryStore) -> None:
         for number in range(5):
-            events = [event("contradicted", other_id="f2")]
+            events = [confirmed()]
             talk = [*TALK, HumanMessage("more", id=f"h{number}")]
             outcome = await evaluated(
                 store, TrustEvaluator(judge=True), model=model, clock=clock, messages=talk, events=events
             )
-            assert outcome.data["overall"] == 44
+            assert outcome.data["overall"] == 55
             clock.pass_by(seconds=10)
 
     store = MemoryStore(InMemoryStore())
@@ -785,13 +787,13 @@ def test_without_a_model_or_a_call_left_the_rest_counts(lacking: str) -> None:
     model = None if lacking == "no model" else Scripted(answers=['{"risk": 0.9}'])
 
     async def scenario(store: MemoryStore) -> HandlerOutcome:
-        ctx = turn(store, TALK, model=model, events=[event("contradicted", other_id="f2")])
+        ctx = turn(store, TALK, model=model, events=[confirmed()])
         ctx.budget.used = ctx.budget.limit
         return await TrustEvaluator(judge=True).handle(ctx)
 
     store = MemoryStore(InMemoryStore())
     outcome = asyncio.run(scenario(store))
-    assert (outcome.data["overall"], outcome.data["judge"]) == (44, lacking)
+    assert (outcome.data["overall"], outcome.data["judge"]) == (55, lacking)
 
 
 # In a graph ---------------------------------------------------------------------------------------

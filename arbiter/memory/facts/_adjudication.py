@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, get_args
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -15,38 +16,49 @@ from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._guards import may_agree, same_sense
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.stores._words import overlap, words_of
 from arbiter.models import ChatModel, quote
 
-Relation = Literal["duplicate", "refines", "supersedes", "contradicts", "ends", "unrelated"]
+Relation = Literal["duplicate", "refines", "corrects", "supersedes", "contradicts", "ends", "unrelated"]
 
-_CHANGE = re.compile(
-    r"\b(?:mov(?:ed|ing)|now|no longer|any ?more|actually|used to|instead|since then|changed|switched|recently"
-    r"|(?-i:new))\b",
-    re.IGNORECASE,
-)
-_SINCE = re.compile(
-    r"\b(?:now|no longer|any ?more|actually|since then|(?<!is )(?<!are )used to)\b", re.IGNORECASE
-)
-_EVENT = re.compile(r"(?<!not )(?<!n't )(?<!never )\b(?:moved|changed|switched)\b", re.IGNORECASE)
+_CORRECTS = 0.5
+"""Without a model, a claim corrects another one from this overlap of words on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message that a claim comes from, as a prompt may show it: its speaker's name and its bounded text."""
+
+    id: str
+    speaker: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One of the two claims of a `Pair`."""
+    """One of the two claims of a `Pair`, with its speaker's name, its time, and the ids of its messages."""
 
     claim: str
     type: str
     slot: str | None = None
     value: str | None = None
+    speaker: str = ""
+    at: datetime | None = None
+    message_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A new claim and a known one that may be related. `score` is their similarity by embeddings, or None."""
+    """A new claim and a known one that may be related. `score` is their similarity by embeddings, or None.
+
+    `corrected` means that the message of the new claim is said to correct the message of the known one.
+    """
 
     new: Statement
     known: Statement
     score: float | None = None
+    same_speaker: bool = False
+    corrected: bool = False
 
 
 # By rule ------------------------------------------------------------------------------------------
@@ -55,20 +67,24 @@ class Pair:
 def by_rule(pair: Pair, rules: FactRules) -> Relation:
     """The relation of a pair without a model.
 
-    A pair is a duplicate if it is very similar and no guard objects. Different values of one slot supersede
-    each other in statuses and in claims that mention a change; in other facts they contradict each other. All
-    other pairs are unrelated. Similar words alone never make a duplicate.
+    A pair is a duplicate if it is very similar and no guard objects. A message that corrects another one
+    corrects the claims in it that have the same slot or at least half of the words. Different values of one
+    slot supersede each other in statuses and in statements of one speaker; in other facts they contradict
+    each other. All other pairs are unrelated. Similar words alone never make a duplicate.
     """
     new, known = pair.new, pair.known
+    is_other = _other_value(new, known)
     if (
         pair.score is not None
         and pair.score >= rules.duplicate_score
-        and not _other_value(new, known)
+        and not is_other
         and may_agree(new.claim, known.claim)
     ):
         return "duplicate"
-    if _other_value(new, known):
-        changes = "status" in (new.type, known.type) or _CHANGE.search(new.claim)
+    if pair.corrected and (is_other or overlap(words_of(new.claim), words_of(known.claim)) >= _CORRECTS):
+        return "corrects"
+    if is_other:
+        changes = pair.same_speaker or "status" in (new.type, known.type)
         return "supersedes" if changes else "contradicts"
     return "unrelated"
 
@@ -78,12 +94,6 @@ def _other_value(new: Statement, known: Statement) -> bool:
     if not (new.slot and known.slot and new.value and known.value):
         return False
     return _folded(new.slot) == _folded(known.slot) and _folded(new.value) != _folded(known.value)
-
-
-def _says_change(pair: Pair) -> bool:
-    """True if the new claim itself mentions a change. Two accounts of one event do not count as a change."""
-    new, known = pair.new.claim, pair.known.claim
-    return bool(_SINCE.search(new) or (_EVENT.search(new) and not _EVENT.search(known)))
 
 
 def _folded(text: str) -> str:
@@ -99,6 +109,8 @@ _WORDS: dict[str, Relation] = {
     "refine": "refines",
     "supersede": "supersedes",
     "replaces": "supersedes",
+    "correct": "corrects",
+    "correction": "corrects",
     "contradict": "contradicts",
     "end": "ends",
     "none": "unrelated",
@@ -118,7 +130,7 @@ class Judgement(BaseModel):
 
     pair: Annotated[int | None, BeforeValidator(_number)] = Field(None, description="The number of the pair.")
     relation: Annotated[Relation, BeforeValidator(_relation)] = Field(
-        description="duplicate, refines, supersedes, contradicts, ends or unrelated."
+        description="duplicate, refines, corrects, supersedes, contradicts, ends or unrelated."
     )
 
 
@@ -134,38 +146,54 @@ _DATA = (
     "answer."
 )
 _RELATIONS = """What the new claim is to the known one:
-- duplicate: both say the same. Other numbers, another name or a negation make it something else.
+- duplicate: both say the same, in whatever language. Other numbers, another name or a negation make it something else.
 - refines: both are true, and the new one says it more exactly.
-- supersedes: the known one was true, and the new one says what has changed ("moved", "now", "no longer", "actually").
-- contradicts: they cannot both be true, and nothing says that something has changed.
+- corrects: the known one was a slip, a typing error or a misunderstanding, and the new message puts it right.
+- supersedes: the known one was true, and the new one says what is true since then.
+- contradicts: they cannot both be true, and neither a correction nor a change explains it.
 - ends: the known one was true for a time, and what the new one says has put an end to it.
 - unrelated: none of these. Different things of the same kind can be true at once."""
 
 
 async def adjudicate(
-    pairs: Sequence[Pair], ctx: EvalContext, rules: FactRules, model: ChatModel | None = None
+    pairs: Sequence[Pair],
+    ctx: EvalContext,
+    rules: FactRules,
+    model: ChatModel | None = None,
+    messages: Sequence[Said] = (),
 ) -> list[Relation]:
-    """The relation of each pair, in order, from one question about all of them.
+    """The relation of each pair, in order, from one question about all of them. `messages` are those that
+    the claims come from, oldest first.
 
-    A contradiction whose new claim mentions a change ("now", "no longer", "actually", "moved") counts as
-    "supersedes". The rule decides pairs that the model left out, and duplicates that a guard rejects (other
-    numbers, a negation); it decides all pairs if there is no model, no call left, or no answer.
+    Of two contradicting statements of one speaker the newest holds, so it
+    supersedes, or corrects if its message is said to correct. Other people's statements are contradicted and
+    never corrected. The rule decides pairs that the model left out, and duplicates that a guard rejects
+    (other numbers, a negation); it decides all pairs if there is no model, no call left, or no answer.
     """
-    said = await _asked(pairs, ctx, model) if pairs else {}
+    answered = await _asked(pairs, ctx, model, messages) if pairs else {}
     found: list[Relation] = []
     for number, pair in enumerate(pairs, 1):
-        relation = said.get(number)
+        relation = answered.get(number)
         if relation is None or (relation == "duplicate" and not same_sense(pair.new.claim, pair.known.claim)):
             relation = by_rule(pair, rules)
-        elif relation == "contradicts" and _says_change(pair):
-            relation = "supersedes"
-        found.append(relation)
+        found.append(_between(pair, relation))
     return found
 
 
-async def _asked(pairs: Sequence[Pair], ctx: EvalContext, model: ChatModel | None) -> dict[int, Relation]:
+def _between(pair: Pair, relation: Relation) -> Relation:
+    """The relation with regard to the speakers of the two claims."""
+    if not pair.same_speaker:
+        return "contradicts" if relation == "corrects" else relation
+    if pair.corrected and relation in ("contradicts", "supersedes"):
+        return "corrects"
+    return "supersedes" if relation == "contradicts" else relation
+
+
+async def _asked(
+    pairs: Sequence[Pair], ctx: EvalContext, model: ChatModel | None, messages: Sequence[Said]
+) -> dict[int, Relation]:
     try:
-        outcome = await ctx.ask(Judgements, _question(pairs), model=model, item_field="relations")
+        outcome = await ctx.ask(Judgements, _question(pairs, messages), model=model, item_field="relations")
     except (NotAvailableError, BudgetSpentError):
         return {}
     judgements = outcome.value.relations if outcome.value is not None else []
@@ -178,16 +206,39 @@ async def _asked(pairs: Sequence[Pair], ctx: EvalContext, model: ChatModel | Non
     return numbered
 
 
-def _question(pairs: Sequence[Pair]) -> list[BaseMessage]:
+def _question(pairs: Sequence[Pair], messages: Sequence[Said]) -> list[BaseMessage]:
+    places = {said.id: number for number, said in enumerate(messages, 1)}
+    heard = [
+        f"Message {number} of {said.speaker}:\n{quote(said.text)}" for number, said in enumerate(messages, 1)
+    ]
     shown = [
-        f"Pair {number}. The known claim, a {pair.known.type}:\n{quote(pair.known.claim)}\n"
-        f"The new claim, a {pair.new.type}:\n{quote(pair.new.claim)}"
+        f"Pair {number}. The known claim, {_stated(pair.known, places)}:\n{quote(pair.known.claim)}\n"
+        f"The new claim, {_stated(pair.new, places)}{_CORRECTION if pair.corrected else ''}:\n"
+        f"{quote(pair.new.claim)}"
         for number, pair in enumerate(pairs, 1)
     ]
+    if heard:
+        heard.insert(0, "The messages that the claims come from, oldest first:")
     asked = (
         f"There are {len(pairs)} pairs. Say of each, by its number, what the new claim is to the known one."
     )
     return [
         SystemMessage("\n\n".join([_ROLE, _DATA, _RELATIONS])),
-        HumanMessage("\n\n".join([*shown, asked])),
+        HumanMessage("\n\n".join([*heard, *shown, asked])),
     ]
+
+
+_CORRECTION = ", which corrects the message of the known claim"
+
+
+def _stated(statement: Statement, places: Mapping[str, int]) -> str:
+    """The type of a claim, and who stated it when and in which messages, as far as known."""
+    parts = [f"a {statement.type}"]
+    if statement.speaker:
+        parts.append(f"stated by {statement.speaker}")
+    if statement.at is not None:
+        parts.append(f"on {statement.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
+    numbers = [str(places[id]) for id in statement.message_ids if id in places]
+    if numbers:
+        parts.append(f"in message {' and '.join(numbers)}")
+    return " ".join(parts)

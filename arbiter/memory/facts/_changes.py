@@ -12,7 +12,7 @@ from arbiter.memory._records import Fact, Visibility
 from arbiter.memory.facts._confidence import after_contradiction, after_mention
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 
-CLOSED = ("superseded", "retracted")
+CLOSED = ("superseded", "corrected", "retracted")
 """States of closed records. A closed claim that is said again gets a new record."""
 _MOST_SOURCES = 500
 _MOST_TURNS = 16
@@ -79,6 +79,26 @@ def superseded(fact: Fact, by: str, *, at: datetime) -> Fact:
     if fact.state in CLOSED:
         return fact
     return replace(fact, state="superseded", superseded_by=by, valid_to=at)
+
+
+def corrected(fact: Fact, by: str, *, at: datetime) -> Fact:
+    """The fact as a slip that another one puts right: it never held, and its speaker is not blamed."""
+    return fact if fact.state in CLOSED else replace(superseded(fact, by, at=at), state="corrected")
+
+
+def says_alone(fact: Fact, speaker: str) -> bool:
+    """True if a speaker may take a fact back: no other speaker has said it, or it is about the speaker's own
+    self."""
+    said_by = {fact.speaker, *fact.speakers}
+    return said_by == {speaker} or (speaker in said_by and fact.subject == speaker)
+
+
+def outdated(record: Fact, newer: Fact, relation: str) -> Fact:
+    """A record that is learned late, after a newer statement that excludes it: history from the start."""
+    if relation not in ("supersedes", "contradicts", "ends", "corrects") or newer.state in CLOSED:
+        return record
+    close = corrected if relation == "corrects" else superseded
+    return close(record, newer.id, at=newer.valid_from or newer.first_seen_at)
 
 
 def disputed(fact: Fact, by: str) -> Fact:

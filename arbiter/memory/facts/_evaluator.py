@@ -237,6 +237,8 @@ def _sourced(claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseM
     """
     if claim.derived_from:
         return claim
+    shown = {label(message.id): message.id for message in (*earlier, *fresh) if message.id}
+    wrong = tuple(shown[id] for id in map(label, claim.corrects) if id in shown)
     told = {label(message.id): message.id for message in fresh if message.id}
     cited = [label(id) for id in claim.source_message_ids]
     ids = tuple(told[id] for id in cited if id in told)
@@ -244,7 +246,7 @@ def _sourced(claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseM
         if any(message.id and label(message.id) in cited for message in earlier):
             return None
         ids = tuple(message.id for message in fresh if isinstance(message, HumanMessage) and message.id)[-1:]
-    return replace(claim, source_message_ids=ids)
+    return replace(claim, source_message_ids=ids, corrects=wrong)
 
 
 def _outcome(ingested: Ingested, *, calls: int, forgotten: int, clean: bool = True) -> HandlerOutcome:

@@ -85,6 +85,7 @@ class ExtractedClaim(BaseModel):
     source_message_ids: Texts = Field((), description="The ids of the messages that say so.")
     sensitivity: Annotated[Sensitivity | None, BeforeValidator(_sensitivity)] = None
     known_id: Text = Field(None, description="The id of the known fact that it repeats.")
+    corrects: Texts = Field((), description="The ids of earlier messages with a slip that it puts right.")
 
     def as_claim(self) -> Claim:
         # `model_dump` would turn tuples into what JSON has.
@@ -193,6 +194,8 @@ For each claim:
 - slot and value, if it says what something of the subject is: residence.city and Oslo.
 - valid_from, if it says since when, as a date.
 - source_message_ids are the ids of the new messages that say it. What only the agent says about somebody is no claim.
+- corrects, if its speaker puts a slip or a typing error right ("oops, 43"), has the ids of the messages with the slip.
+  What is put right within the new messages is listed in its right form only.
 - sensitivity is public, personal, or sensitive (health, religion, politics, sexuality, addresses, minors, crime).
 Leave out passwords, keys, numbers of cards and identity papers, what somebody wants kept secret, and what the
 messages under "context only" say. If there is nothing to note, the list is empty."""

@@ -11,7 +11,7 @@ crash between them is repaired when the same claim comes again. See docs/memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,13 +19,16 @@ from langchain_core.messages import HumanMessage
 
 from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Fact
-from arbiter.memory.facts._adjudication import Pair, Relation, Statement, adjudicate
-from arbiter.memory.facts._changes import CLOSED, expiry, opens
+from arbiter.memory.facts._adjudication import Pair, Relation, Said, Statement, adjudicate
+from arbiter.memory.facts._changes import CLOSED, expiry, opens, outdated, says_alone
 from arbiter.memory.facts._confidence import prior
+from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._intake import Candidate, Intake
 from arbiter.memory.facts._knowledge import Knowledge, Known
 from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._privacy import redacted
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.facts._writing import Writer
 from arbiter.memory.stores import MemoryStore
@@ -34,6 +37,12 @@ from arbiter.models import ChatModel
 
 _IN_BATCH = 0.75
 """Claims of one batch are compared with each other too, from this overlap of words on."""
+_SOURCES = 2
+"""Messages of a claim, the newest, that a comparison shows."""
+_SHOWN = 16
+"""Messages that one comparison shows."""
+_LONGEST = 600
+"""Characters of each of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,11 +68,12 @@ class Ingestion:
         self.evaluator = evaluator
         self.model = model
         self.knowledge = Knowledge(store, rules, ctx.agent_id)
+        self.intake = Intake(ctx, rules)
         self.writer = Writer(store, rules, ctx, self.knowledge)
         self.scopes = self.writer.scopes
 
     async def run(self, claims: Sequence[Claim]) -> Ingested:
-        intake = Intake(self.ctx, self.rules)
+        intake = self.intake
         fresh: list[Candidate] = []
         await self._look_when_it_was_said()
         for candidate in intake.admitted(claims):
@@ -77,6 +87,8 @@ class Ingestion:
                 await self.writer.mention(known, candidate)
             elif not repeats:
                 fresh.append(self.knowledge.of_generation(candidate, generation))
+        # In the order in which the claims were said, because the newest statement of a speaker holds.
+        fresh.sort(key=self._place)
         for judged in await self._judged(fresh):
             await self._take_in(judged)
         writer = self.writer
@@ -112,20 +124,67 @@ class Ingestion:
             for earlier in fresh[:place]:
                 if _alike(earlier, judged.candidate):
                     asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))
-        pairs = [
-            Pair(new=_statement(judged.candidate), known=_stated(known.fact), score=known.score)
-            for judged, known in asked
-        ]
-        for (judged, known), relation in zip(
-            asked, await adjudicate(pairs, self.ctx, self.rules, self.model), strict=True
-        ):
+        pairs = [self._pair(judged.candidate, known) for judged, known in asked]
+        ids = {id for pair in pairs for id in (*pair.known.message_ids, *pair.new.message_ids)}
+        relations = await adjudicate(pairs, self.ctx, self.rules, self.model, self._said(ids))
+        for (judged, known), relation in zip(asked, relations, strict=True):
             judged.against.append((known, relation))
         return found
+
+    def _pair(self, candidate: Candidate, known: Known) -> Pair:
+        claim, mention, fact = candidate.claim, candidate.mention, known.fact
+        speaks_again = says_alone(fact, mention.speaker)
+        return Pair(
+            new=Statement(
+                claim=claim.claim,
+                type=claim.type,
+                slot=claim.slot,
+                value=claim.value,
+                speaker=self._name(mention.speaker),
+                at=mention.at,
+                message_ids=mention.sources[-_SOURCES:],
+            ),
+            known=Statement(
+                claim=fact.claim,
+                type=fact.type,
+                slot=fact.slot,
+                value=fact.value,
+                speaker=self._name(fact.speaker),
+                at=fact.last_seen_at,
+                message_ids=fact.source_message_ids[-_SOURCES:],
+            ),
+            score=known.score,
+            same_speaker=speaks_again,
+            corrected=speaks_again and not {*claim.corrects}.isdisjoint(fact.source_message_ids),
+        )
+
+    def _said(self, ids: Collection[str]) -> list[Said]:
+        """Messages for the comparison, oldest first: the newest of these, without secrets and cut."""
+        spoken = self.intake.spoken(ids)[-_SHOWN:]
+        return [
+            Said(id=message.id or "", speaker=self._name(speaker), text=redacted(text_of(message)[:_LONGEST]))
+            for message, speaker in spoken
+        ]
+
+    def _name(self, speaker: str) -> str:
+        id, name = label(speaker), label(self.ctx.name_of(speaker))
+        return id if id == name else f"{name} (id {id})"
+
+    def _place(self, candidate: Candidate) -> int:
+        return self.intake.place(candidate.mention.sources)
+
+    def _is_older(self, candidate: Candidate, fact: Fact) -> bool:
+        """True if the claim was said before the known fact was said last: in this conversation by the order
+        of its messages, else by time."""
+        said, known = self._place(candidate), self.intake.place(fact.source_message_ids)
+        if said >= 0 and known >= 0 and said != known:
+            return said < known
+        return candidate.mention.at < fact.last_seen_at
 
     def _decided(self, fact: Fact, candidate: Candidate) -> Relation | None:
         """The relation that an earlier, crashed attempt has already applied; None if there was none."""
         if fact.superseded_by == candidate.id:
-            return "supersedes"
+            return "corrects" if fact.state == "corrected" else "supersedes"
         return "contradicts" if candidate.id in fact.contradicts else None
 
     async def _take_in(self, judged: _Judged) -> None:
@@ -150,7 +209,10 @@ class Ingestion:
                 record, confidence=prior("inferred", [known.fact.confidence for known in premises if known])
             )
         for known, relation in judged.against:
-            record = await self.writer.related(record, known, relation, candidate)
+            if self._is_older(candidate, known.fact) and says_alone(known.fact, candidate.mention.speaker):
+                record = outdated(record, known.fact, relation)
+            else:
+                record = await self.writer.related(record, known, relation, candidate)
         await self.writer.insert(record, candidate)
 
     def _record(self, candidate: Candidate) -> Fact:
@@ -191,15 +253,6 @@ def _may_count(known: Known, candidate: Candidate) -> bool:
     )
 
 
-def _statement(candidate: Candidate) -> Statement:
-    claim = candidate.claim
-    return Statement(claim=claim.claim, type=claim.type, slot=claim.slot, value=claim.value)
-
-
-def _stated(fact: Fact) -> Statement:
-    return Statement(claim=fact.claim, type=fact.type, slot=fact.slot, value=fact.value)
-
-
 def _alike(one: Candidate, other: Candidate) -> bool:
     """True if two claims of one batch are worth comparing."""
     if (
@@ -208,6 +261,8 @@ def _alike(one: Candidate, other: Candidate) -> bool:
         or "opinion" in (one.claim.type, other.claim.type)
     ):
         return False
+    if not {*other.claim.corrects}.isdisjoint(one.mention.sources):
+        return True
     if one.claim.slot and one.claim.slot == other.claim.slot:
         return normal_form(one.claim.value or "") != normal_form(other.claim.value or "")
     return overlap(words_of(one.claim.claim), words_of(other.claim.claim)) >= _IN_BATCH

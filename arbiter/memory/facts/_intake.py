@@ -79,6 +79,15 @@ class Intake:
             found[key] = candidate if before is None else _joined(before, candidate)
         return list(found.values())
 
+    def place(self, message_ids: Iterable[str]) -> int:
+        """The place of the newest of these messages in the conversation; -1 if none is in it."""
+        return max((self._places.get(id, -1) for id in message_ids), default=-1)
+
+    def spoken(self, message_ids: Iterable[str]) -> list[tuple[BaseMessage, str]]:
+        """Those of the messages that a model may see, oldest first, with their speakers."""
+        ids = {*message_ids}
+        return [(message, self._speaker(message)) for id, message in self._on_record.items() if id in ids]
+
     def _candidate(self, claim: Claim) -> Candidate | None:
         if not _is_claim(claim):
             self.dropped_invalid += 1
@@ -227,6 +236,7 @@ def _joined(one: Candidate, other: Candidate) -> Candidate:
             slot=first.slot or second.slot,
             value=first.value or second.value,
             valid_from=first.valid_from or second.valid_from,
+            corrects=tuple(dict.fromkeys((*first.corrects, *second.corrects))),
         ),
         mention=replace(one.mention, sources=tuple(sources)),
     )

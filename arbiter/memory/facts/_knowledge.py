@@ -16,6 +16,8 @@ from arbiter.memory.facts._wishes import Wish, Wishes
 from arbiter.memory.stores import MemoryStore, Namespace, namespace
 
 _MOST_GENERATIONS = 100
+_LOOKED_AT = 32
+"""Records of each kind, the newest, that are looked through for candidates without embeddings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +107,14 @@ class Knowledge:
         return read or now or candidate.mention.room_id == wish.room_id
 
     async def similar(self, candidate: Candidate) -> list[Known]:
-        """The records of the same subject that may relate to a claim, most similar first."""
+        """The records of the same subject that may relate to a claim: those whose message it corrects, then the
+        most similar ones; without embeddings also the newest."""
         if candidate.claim.type == "opinion":
             return []
         rules = self.rules
         scored: dict[str, tuple[float, Known]] = {}
+        wrong: dict[str, Known] = {}
+        newest: dict[str, Known] = {}
         for kind in candidate.kinds:
             ns = self.space(kind, candidate)
             found = await self.store.asearch(ns, candidate.claim.claim, limit=2 * rules.candidates)
@@ -126,9 +131,23 @@ class Knowledge:
                     fact = read(entry.value)
                     if fact is not None:
                         scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
-        best = sorted(scored.values(), key=lambda pair: pair[0], reverse=True)
-        similar = [known for _, known in best if self._is_comparable(known.fact, candidate)]
-        return similar[: rules.candidates]
+            if candidate.claim.corrects or not found.semantic:
+                # Shared words find neither a slip nor the same claim in another language.
+                for entry in await self.store.alist(ns, limit=_LOOKED_AT):
+                    fact = read(entry.value)
+                    if fact is not None and not {*candidate.claim.corrects}.isdisjoint(
+                        fact.source_message_ids
+                    ):
+                        wrong[fact.id] = Known(kind=kind, fact=fact)
+                    elif fact is not None and not found.semantic:
+                        newest[fact.id] = Known(kind=kind, fact=fact)
+        best = [known for _, known in sorted(scored.values(), key=lambda pair: pair[0], reverse=True)]
+        recent = sorted(newest.values(), key=lambda known: known.fact.last_seen_at, reverse=True)
+        found_by_id: dict[str, Known] = {}
+        for known in (*wrong.values(), *best, *recent):
+            if self._is_comparable(known.fact, candidate):
+                found_by_id.setdefault(known.fact.id, scored.get(known.fact.id, (0, known))[1])
+        return list(found_by_id.values())[: rules.candidates]
 
     def _is_comparable(self, fact: Fact, candidate: Candidate) -> bool:
         if fact.subject != candidate.subject or fact.id == candidate.id or fact.state == "expired":

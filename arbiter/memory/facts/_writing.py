@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from hashlib import sha256
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._events import Events, FactEvent
 from arbiter.memory._records import Fact
 from arbiter.memory.facts._adjudication import Relation
-from arbiter.memory.facts._changes import CLOSED, disputed, mentioned, read, retracted, settled, superseded
+from arbiter.memory.facts._changes import (
+    CLOSED,
+    corrected,
+    disputed,
+    mentioned,
+    read,
+    retracted,
+    says_alone,
+    settled,
+    superseded,
+)
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._knowledge import Knowledge, Known
 from arbiter.memory.facts._normal import normal_form
@@ -20,11 +29,7 @@ from arbiter.memory.stores import MemoryStore, Value
 
 
 class Writer:
-    """Changes known facts, counts its changes, and notes them for evaluators that run later in the turn.
-
-    The events that trust counts are stored before each change: after a crash an applied change is not made
-    again, so its event could not be added then.
-    """
+    """Changes known facts, counts its changes, and notes them for evaluators that run later in the turn."""
 
     def __init__(self, store: MemoryStore, rules: FactRules, ctx: EvalContext, knowledge: Knowledge) -> None:
         self.store = store
@@ -49,30 +54,40 @@ class Writer:
             return await self._dispute(record, known, candidate)
         ends = relation == "ends" and (old.type == "status" or record.type == "fact")
         # A contradiction to a status is a change: a status was only true for a time.
-        if relation in ("supersedes", "contradicts") or ends:
+        if relation in ("corrects", "supersedes", "contradicts") or ends:
             until = record.valid_from or at
-            changed = await self._change(known, candidate, lambda fact: superseded(fact, record.id, at=until))
+            close = corrected if relation == "corrects" else superseded
+            changed = await self._change(known, candidate, lambda fact: close(fact, record.id, at=until))
             if changed is not None and changed.superseded_by == record.id:
                 if old.state not in CLOSED:
                     self.superseded += 1
-                    self._note("ended" if ends else "superseded", candidate, old, record.id)
+                    kind = "ended" if ends else "corrected" if relation == "corrects" else "superseded"
+                    self._note(kind, candidate, old, record.id)
                     await self._followed(known, candidate, record.id, until)
+                    await self._unopposed(known, candidate, record.id)
                 return replace(record, supersedes=record.supersedes or old.id)
         return record
+
+    async def _unopposed(self, known: Known, candidate: Candidate, by: str) -> None:
+        """End the disputes that a closed fact leaves without another side. `by` has replaced the fact and
+        may be the other side of the same disputes."""
+        for id in known.fact.contradicts:
+            rival = await self.knowledge.find(candidate, id)
+            if rival is None or rival.fact.state != "disputed" or by in rival.fact.contradicts:
+                continue
+            left = [await self.knowledge.find(candidate, other) for other in rival.fact.contradicts]
+            if not any(other is not None and other.fact.state == "disputed" for other in left):
+                await self._change(rival, candidate, settled)
 
     async def _dispute(self, record: Fact, known: Known, candidate: Candidate) -> Fact:
         old = known.fact
         is_new = record.id not in old.contradicts
-        event = self._event("contradicted", candidate, old, record.id)
-        if is_new:
-            await self.events.add(event)
         changed = await self._change(known, candidate, lambda fact: disputed(fact, record.id))
         if changed is None or record.id not in changed.contradicts or changed.state in CLOSED:
-            await self.events.remove([event])
             return record
         if is_new:
             self.conflicts.append((old.id, record.id))
-            self.ctx.events.append(event)
+            self._note("contradicted", candidate, old, record.id)
             await self._retract_derived(known, candidate)
         return replace(record, state="disputed", contradicts=(*record.contradicts, old.id))
 
@@ -89,9 +104,8 @@ class Writer:
             how[:] = ["reinforced"] if counted else []
             return value if after is there else after.to_value()
 
-        known = Known(kind=candidate.kind, fact=record)
         ns = self.knowledge.space(candidate.kind, candidate)
-        await self.store.aupdate(ns, record.id, change, ttl=self._ttl)
+        written = read(await self.store.aupdate(ns, record.id, change, ttl=self._ttl))
         # Check again after the write: forgetting writes the tombstone first and deletes records afterwards.
         if await self.knowledge.is_forgotten(candidate):
             await self.store.aupdate(ns, record.id, lambda value: None)
@@ -102,7 +116,9 @@ class Writer:
             self.inserted += 1
         elif "reinforced" in how:
             self.reinforced += 1
-            self._note("confirmed", candidate, known.fact)
+            self._note("confirmed", candidate, written or record)
+            if written is not None:
+                await self._confirmed(record, written, candidate, counted=True)
 
     async def mention(
         self, known: Known, candidate: Candidate, *, event: str = "confirmed", other: str | None = None
@@ -122,37 +138,37 @@ class Writer:
             after, counted = mentioned(fact, candidate.mention, self.rules, literally=literally)
             return value if after is fact else after.to_value()
 
-        note = self._event(event, candidate, before, other)
-        is_kept = event == "confirmed" and mentioned(before, candidate.mention, self.rules)[1]
-        if is_kept:
-            await self.events.add(note)
         ns = self.knowledge.space(known.kind, candidate)
-        await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl)
+        after = read(await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl))
         self.fact_ids.append(known.fact.id)
+        if event == "confirmed" and after is not None:
+            await self._confirmed(before, after, candidate, counted=counted)
         if not counted:
-            await self.events.remove([note] if is_kept else [])
             return
         if event == "confirmed":
             self.reinforced += 1
-        self._note(event, candidate, before, other)
+        self._note(event, candidate, after or before, other)
         if before.state == "disputed" and event == "confirmed":
             await self._settle(replace(known, fact=before), candidate)
 
     async def _settle(self, known: Known, candidate: Candidate) -> None:
-        """End a dispute: a speaker of one side repeats it. Only the subject can overrule its own
-        statement."""
+        """End a dispute if a speaker of one side repeats it, or if the speaker of the other side changes
+        over. Only the subject can overrule its own statement."""
         fact, speaker = known.fact, candidate.mention.speaker
         found = [await self.knowledge.find(candidate, id) for id in fact.contradicts]
         rivals = [rival for rival in found if rival is not None and rival.fact.state == "disputed"]
         overruled = any(rival.fact.provenance == "self_reported" for rival in rivals)
-        if speaker not in fact.speakers or (overruled and speaker != fact.subject):
+        lost = rivals if speaker in fact.speakers and (speaker == fact.subject or not overruled) else []
+        lost = lost or [rival for rival in rivals if says_alone(rival.fact, speaker)]
+        if not lost:
             return
-        won = await self._change(known, candidate, settled)
-        if won is None or won.state != "active":
-            return
-        for rival in rivals:
+        if len(lost) == len(rivals):
+            won = await self._change(known, candidate, settled)
+            if won is None or won.state != "active":
+                return
+        for rival in lost:
             changed = await self._change(
-                rival, candidate, lambda lost: superseded(lost, fact.id, at=candidate.mention.at)
+                rival, candidate, lambda side: superseded(side, fact.id, at=candidate.mention.at)
             )
             if changed is not None and changed.superseded_by == fact.id:
                 self.superseded += 1
@@ -205,17 +221,26 @@ class Writer:
             return None
         return max((fact.expires_at - fact.last_seen_at) / timedelta(seconds=1), 1.0)
 
+    async def _confirmed(self, before: Fact, after: Fact, candidate: Candidate, *, counted: bool) -> None:
+        """Keep for the trust evaluator that a speaker has confirmed what others had said.
+
+        The record shows it, so the same claim makes up for a crash between the two writes.
+        """
+        event = self._event("confirmed", candidate, after)
+        if event.confirms and not (counted and event.speaker in before.speakers):
+            await self.events.add(event)
+
     def _note(self, kind: str, candidate: Candidate, fact: Fact, other: str | None = None) -> None:
         self.ctx.events.append(self._event(kind, candidate, fact, other))
 
     def _event(self, kind: str, candidate: Candidate, fact: Fact, other: str | None = None) -> FactEvent:
         speaker = candidate.mention.speaker
+        said = fact.speakers.index(speaker) if speaker in fact.speakers else len(fact.speakers)
         return FactEvent(
             kind=kind,
             speaker=speaker,
             fact_id=fact.id,
             other_id=other,
-            same_speaker=speaker in fact.speakers,
-            key=sha256("\n".join(sorted(candidate.mention.sources)).encode()).hexdigest()[:16],
+            confirms=fact.speakers[:said] if kind == "confirmed" else (),
             at=candidate.mention.at,
         )

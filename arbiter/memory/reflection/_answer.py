@@ -76,7 +76,8 @@ class FoundFact(ExtractedClaim):
         """The claim for a `FactStore`. Sources that the prompt did not show are dropped; `message_ids`
         maps shown ids to real ones."""
         told = tuple(message_ids[id] for id in self.source_message_ids if id in message_ids)
-        return replace(self.as_claim(), source_message_ids=told)
+        wrong = tuple(message_ids[id] for id in self.corrects if id in message_ids)
+        return replace(self.as_claim(), source_message_ids=told, corrects=wrong)
 
 
 class FoundRelationship(BaseModel):

@@ -90,8 +90,9 @@ def _check(piece: Evidence) -> None:
 class TrustEvaluator(CognitiveEvaluator):
     """Keeps the trust in the user of a turn up to date; needs no model.
 
-    Evidence comes from facts and from denials. A user who contradicts or confirms an own statement gives
-    evidence, as found by evaluators registered before this one; a changed fact is no evidence. A checker's
+    Evidence comes from facts and from denials. A statement that another speaker confirms speaks for those who
+    made it before, as found by evaluators registered before this one. Repetitions, corrections and changes of
+    one's own statements are no evidence. A checker's
     denial in this thread counts as `policy_evidence` says: types of evidence by the checker's name, "*" for
     all others, None for no evidence. A denial counts against the speaker of the newest human message in the
     node's input, so exclude checkers that deny for other reasons. A denial that raised is in no checkpoint;
@@ -137,7 +138,7 @@ class TrustEvaluator(CognitiveEvaluator):
         trust = Trust(ctx.needed_store(), ctx.agent_id, ctx.clock)
         events = Events(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
         kept = await events.all()
-        found = of_events([*kept, *ctx.events], run_key=ctx.run_key, at=ctx.ended_at)
+        found = of_events([*kept, *ctx.events], at=ctx.ended_at)
         for entity, pieces in (await self._of_denials(ctx)).items():
             found.setdefault(entity, []).extend(pieces)
         agents = {ctx.agent_id, *(entity.id for entity in ctx.entities if entity.is_agent)}
@@ -234,23 +235,23 @@ class TrustEvaluator(CognitiveEvaluator):
         return added, data
 
 
-def of_events(events: Iterable[FactEvent], *, run_key: str, at: datetime) -> dict[str, list[Evidence]]:
-    """Evidence by entity from the events of a turn: a contradiction of an own statement, and a confirmation.
+def of_events(events: Iterable[FactEvent], *, at: datetime) -> dict[str, list[Evidence]]:
+    """Evidence by entity from what happened to facts: another speaker has confirmed a statement.
 
-    Facts that are superseded, refined or ended have changed, which counts against no speaker.
+    It speaks for those who said it before, once for each confirming speaker. A repetition of one's own words
+    is no evidence, nor is a correction, a change, or the contradiction of somebody else.
     """
     found: dict[str, list[Evidence]] = {}
     for event in events:
         if event.kind == "confirmed":
-            type = "CONSISTENT_BEHAVIOR"
-        elif event.kind == "contradicted" and event.same_speaker:
-            type = "INCONSISTENT_BEHAVIOR"
-        else:
-            continue
-        facts = "+".join(sorted(filter(None, (event.fact_id, event.other_id))))
-        id = f"{event.kind}:{facts}:{event.key or run_key}"
-        piece = Evidence(id=id, type=type, at=event.at or at, source="facts")
-        found.setdefault(event.speaker, []).append(piece)
+            for speaker in event.confirms:
+                piece = Evidence(
+                    id=f"confirmed:{event.fact_id}:{event.speaker}",
+                    type="CONSISTENT_BEHAVIOR",
+                    at=event.at or at,
+                    source="facts",
+                )
+                found.setdefault(speaker, []).append(piece)
     return found
 
 
