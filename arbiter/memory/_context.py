@@ -17,7 +17,7 @@ from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
 from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._cursors import Cursors
-from arbiter.memory._entities import Entity
+from arbiter.memory._entities import Entities, Entity, resolve
 from arbiter.memory._events import FactEvent
 from arbiter.memory._records import Fact
 from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_call
@@ -160,6 +160,15 @@ class EvalContext:
         if self.budget.left < 1:
             raise BudgetSpentError("the model calls of this turn are used up.")
         return await structured_call(asked, schema, messages, item_field=item_field, budget=self.budget)
+
+    async def look_up(self, names: Iterable[str | None]) -> None:
+        """Add the registered entities of these names to `entities`."""
+        unknown = [name for name in names if name and resolve(name, self.entities) is None]
+        if self.store is not None and unknown:
+            known = {entity.id for entity in self.entities}
+            registered = Entities(self.store, agent_id=self.agent_id)
+            found = {**await registered.get(unknown), **{e.id: e for e in await registered.named(unknown)}}
+            self.entities = (*self.entities, *(each for id, each in found.items() if id not in known))
 
     def name_of(self, entity_id: str) -> str:
         """The first name of a participant; the id itself if no name is known."""

@@ -12,7 +12,8 @@ import logging
 import secrets
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +31,7 @@ from arbiter.history._items import History
 from arbiter.memory._calling import Called, call
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import heard, responded, window
+from arbiter.memory._conversation import heard, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
@@ -67,6 +68,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _REMEMBERED = 1000
 Privacy = bool | Callable[[RunnableConfig], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """The conversation after a node run, the messages that the node returned, and the ids of those that were
+    not there before."""
+
+    messages: Sequence[BaseMessage]
+    new: Sequence[BaseMessage]
+    added: Set[str | None]
 
 
 class EvaluationCycle(EvaluatorCycle):
@@ -211,8 +222,9 @@ class EvaluationCycle(EvaluatorCycle):
         )
 
     async def run(self, turn: Turn) -> TurnOutcome:
-        named = await self._named(turn)
-        ctx = self._context(turn, named)
+        said = self._said(turn)
+        named = await self._named(turn, said.messages)
+        ctx = self._context(turn, said, named)
         ctx.entities = self._participants(ctx, named)
         lock = self._turns.get(ctx.room_id)
         if lock is None:
@@ -329,7 +341,16 @@ class EvaluationCycle(EvaluatorCycle):
 
     # The context of a turn
 
-    def _context(self, turn: Turn, named: Sequence[Entity]) -> EvalContext:
+    def _said(self, turn: Turn) -> _Said:
+        place = place_of(turn.config, turn.kept["runtime"])
+        scope = place.thread_id or place.entity_id or self._room_of_run(_run_of(turn.history))
+        ids = MessageIds(scope, kept=turn.saved)
+        before = as_messages(turn.kept["messages"], ids)
+        new = as_messages(turn.kept["new_messages"], ids)
+        added = {part.id for part in new} - {part.id for part in before}
+        return _Said(messages=merged(before, new), new=new, added=added)
+
+    def _context(self, turn: Turn, said: _Said, named: Sequence[Entity]) -> EvalContext:
         kept, config = turn.kept, turn.config
         runtime = kept["runtime"]
         item = turn.history.entries[-1][-1]
@@ -337,15 +358,10 @@ class EvaluationCycle(EvaluatorCycle):
         run_key = ":".join(
             (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)
         )
-        scope = place.thread_id or place.entity_id or self._room_of_run(_run_of(turn.history))
-        ids = MessageIds(scope, kept=turn.saved)
-        before = as_messages(kept["messages"], ids)
-        new = as_messages(kept["new_messages"], ids)
         speakers = self._speakers(place, named)
-        messages = heard(merged(before, new), speakers)
+        messages = heard(said.messages, speakers)
         message = newest_human(messages)
         room_id, entity_id = self._where(place, turn.history, message)
-        known, wrote = {part.id for part in before}, {part.id for part in new}
         shown = Shown(messages)
         return EvalContext(
             history=turn.history,
@@ -354,11 +370,9 @@ class EvaluationCycle(EvaluatorCycle):
             node=item.node,
             state=freeze(state_of(kept["input"], turn.returned, self.messages_key, messages)),
             messages=shown,
-            new_messages=[
-                shown[at] for at, part in enumerate(messages) if part.id in wrote and part.id not in known
-            ],
+            new_messages=[shown[at] for at, part in enumerate(messages) if part.id in said.added],
             message=shown.the(message),
-            did_respond=responded(new),
+            did_respond=responded(said.new),
             room_id=room_id,
             entity_id=entity_id,
             agent_id=self.agent_id,
@@ -424,20 +438,29 @@ class EvaluationCycle(EvaluatorCycle):
     def _private(self, config: RunnableConfig | None) -> bool:
         return self.is_private(config or {}) if callable(self.is_private) else self.is_private
 
-    async def _named(self, turn: Turn) -> tuple[Entity, ...]:
-        """The entities that the program has named, including those in the store.
+    async def _named(self, turn: Turn, messages: Sequence[BaseMessage]) -> tuple[Entity, ...]:
+        """The entities that the program has named: those of the cycle, and of the store the user, the claimed
+        speakers and the entities that the last messages mention.
 
         If the store cannot be read, its entities are left out and a warning is logged: evaluators that need
         the store report the failure themselves.
         """
-        registered: Sequence[Entity] = ()
         store = self.store or self._of_runtime(turn.kept["runtime"])
-        if store is not None:
-            try:
-                registered = await Entities(store, agent_id=self.agent_id).all()
-            except Exception as exc:
-                _log.warning("registered entities could not be read: %s", type(exc).__name__)
-        return (*self.entities, *registered)
+        if store is None:
+            return self.entities
+        place = place_of(turn.config, turn.kept["runtime"])
+        speakers = (speaker_said(message) for message in messages)
+        ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
+        last = window(messages, 2 * self.conversation_length)
+        try:
+            registered = Entities(store, agent_id=self.agent_id)
+            found = await registered.get(sorted(ids))
+            # The newest first: a very long conversation has more words than are looked up.
+            mentioned = await registered.named(text_of(message) for message in reversed(last))
+        except Exception as exc:
+            _log.warning("registered entities could not be read: %s", type(exc).__name__)
+            return self.entities
+        return (*self.entities, *found.values(), *(each for each in mentioned if each.id not in found))
 
     def _participants(self, ctx: EvalContext, named: Sequence[Entity]) -> tuple[Entity, ...]:
         return participants(

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
 from arbiter.memory._records import Record
-from arbiter.memory.stores import MemoryStore, namespace
+from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 AGENT_ALIASES = ("agent", "assistant", "me")
 """Names that models use for the agent."""
@@ -169,7 +169,11 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
 
 class Entities:
     """The entities registered with an agent. Speakers who name themselves in messages need no
-    registration."""
+    registration.
+
+    Beside them stands an index by name, so that a turn reads only the entities that it mentions: for each name,
+    and for each part of one up to `MOST_WORDS` words, the ids of the entities called so.
+    """
 
     def __init__(self, store: MemoryStore, *, agent_id: str) -> None:
         self.store = store
@@ -177,13 +181,125 @@ class Entities:
 
     async def register(self, entity: Entity) -> None:
         """Register an entity for all rooms. Registering an id again replaces its names."""
-        await self.store.aput(namespace(self.agent_id, "entities", "all"), entity.id, entity.to_value())
+        await self._indexed()
+        async with self.store.lock(self.agent_id, "entities"):
+            known = (await self.get([entity.id])).get(entity.id)
+            new = _terms(entity)
+            old = {} if known is None else _terms(known)
+            postings = await self.store.aget_many(self._names, [*new, *old])
+            changes: dict[str, Value | None] = {}
+            for term in old.keys() - new.keys():
+                changes[term] = _without(postings.get(term, {}), entity.id)
+            for term, kind in new.items():
+                changes[term] = _with(_without(postings.get(term, {}), entity.id), kind, entity.id)
+            await self.store.aput_many(
+                [
+                    *((self._names, term, value) for term, value in changes.items()),
+                    (self._all, entity.id, entity.to_value()),
+                ]
+            )
+
+    async def get(self, ids: Iterable[str]) -> dict[str, Entity]:
+        """The registered entities with these ids, by id."""
+        values = await self.store.aget_many(self._all, ids)
+        found = {id: _entity(value) for id, value in values.items()}
+        return {id: entity for id, entity in found.items() if entity is not None}
+
+    async def named(self, texts: Iterable[str]) -> list[Entity]:
+        """The registered entities whose names, or whole words of them, are in these texts, at most 32.
+
+        Of the entities that share a name, two or more are in the result, so that the name fits more than one.
+        The first 1,000 different words are looked up, in the order of the texts.
+        """
+        spoken = [words for text in texts for words in _spoken(text)]
+        single = list(dict.fromkeys(word for words in spoken for word in words))[:_LOOKED_UP]
+        if not single:
+            return []
+        await self._indexed()
+        found = await self.store.aget_many(self._names, single)
+        if not found:
+            return []
+        # A sequence of words can be a name only if each of its words is part of a name.
+        longer = dict.fromkeys(
+            " ".join(words[at : at + size])
+            for size in range(MOST_WORDS, 1, -1)
+            for words in spoken
+            for at in range(len(words) - size + 1)
+            if all(word in found for word in words[at : at + size])
+        )
+        postings = [*(await self.store.aget_many(self._names, longer)).values(), *found.values()]
+        ids = dict.fromkeys(id for posting in postings for id in _meant(posting))
+        return list((await self.get([*ids][:_FOUND])).values())
 
     async def all(self, *, limit: int | None = None) -> list[Entity]:
         """The registered entities, sorted by id; with `limit` the ones registered last."""
-        entries = await self.store.alist(namespace(self.agent_id, "entities", "all"), limit=limit)
+        entries = await self.store.alist(self._all, limit=limit)
         found = (_entity(entry.value) for entry in entries)
         return sorted((entity for entity in found if entity is not None), key=lambda entity: entity.id)
+
+    async def _indexed(self) -> None:
+        """Write the index of a store whose entities were registered before there was one."""
+        await self.store.aonce(namespace(self.agent_id, "indexes", "all"), "names", self._build)
+
+    async def _build(self) -> None:
+        postings: dict[str, Value] = {}
+        for entity in await self.all():
+            for term, kind in _terms(entity).items():
+                postings[term] = _with(postings.get(term), kind, entity.id)
+        await self.store.aput_many((self._names, term, value) for term, value in postings.items())
+
+    @property
+    def _all(self) -> Namespace:
+        return namespace(self.agent_id, "entities", "all")
+
+    @property
+    def _names(self) -> Namespace:
+        return namespace(self.agent_id, "names", "all")
+
+
+# The index by name --------------------------------------------------------------------------------
+
+MOST_WORDS = 4
+_LOOKED_UP = 1_000
+_FOUND = 32
+_SHARED = 64
+"""Ids that the index keeps for one name. A name that several entities share means none of them anyway."""
+_MOST_TERMS = 200
+
+
+def _terms(entity: Entity) -> dict[str, str]:
+    """The sequences of words under which an entity is found: "whole" names and ids, and "part" of a name."""
+    found: dict[str, str] = {}
+    for name in entity.names:
+        words = _words(_folded(name))
+        for size in range(1, MOST_WORDS + 1):
+            for at in range(len(words) - size + 1):
+                found.setdefault(" ".join(words[at : at + size]), "part")
+    whole = (" ".join(_words(_folded(name))) for name in (entity.id, *entity.names))
+    return dict([*found.items()][:_MOST_TERMS]) | {term: "whole" for term in whole if term}
+
+
+def _spoken(text: str) -> list[list[str]]:
+    folded = _folded(text)
+    plain = _words(folded)
+    without = _words(_OF_HIS.sub("", folded))
+    return [plain] if plain == without else [plain, without]
+
+
+def _with(posting: Value | None, kind: str, id: str) -> Value:
+    found = posting or {}
+    ids: list[str] = found.get(kind) or []
+    return found if len(ids) >= _SHARED else {**found, kind: [*ids, id]}
+
+
+def _without(posting: Value, id: str) -> Value | None:
+    left = {kind: [other for other in ids if other != id] for kind, ids in posting.items()}
+    return {kind: ids for kind, ids in left.items() if ids} or None
+
+
+def _meant(posting: Value) -> list[str]:
+    ids: list[str] = posting.get("whole") or posting.get("part") or []
+    return ids[:2]
 
 
 def _entity(value: Mapping[str, Any]) -> Entity | None:

@@ -172,9 +172,8 @@ class Memory:
         its registration.
         """
         kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
-        registered = [
-            e for e in await Entities(self.store, agent_id=self.agent_id).all() if e.id == entity_id
-        ]
+        known = await Entities(self.store, agent_id=self.agent_id).get([entity_id])
+        registered = list(known.values())
         names = (entity_id, *(name for entity in registered for name in entity.names))
         goals = readable(Goal, await self._everywhere("goals"))
         thoughts = readable(Thought, await self._everywhere("thoughts"))

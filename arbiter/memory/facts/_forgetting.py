@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from arbiter.memory._records import Fact, Relationship, Thought
+from arbiter.memory._related import Related
 from arbiter.memory.facts._boundaries import said_by
 from arbiter.memory.facts._changes import read, unlinked
 from arbiter.memory.facts._forgotten import tombstone
@@ -145,10 +146,10 @@ class Forgetting:
         def change(value: Value | None) -> Value | None:
             return None if value is None or wanted.everything else _without(value, wanted.text)
 
-        ns = namespace(self.agent_id, "relationships", "all")
-        for end in ("source", "target"):
-            for entry in await self.store.alist(ns, filter={end: self.entity_id}):
-                await self.store.aupdate(ns, entry.key, change)
+        related = Related(self.store, agent_id=self.agent_id)
+        for entry in await related.of(self.entity_id):
+            source, target = str(entry.value.get("source")), str(entry.value.get("target"))
+            await related.update(entry.key, source, target, change)
 
     def _namespaces(self) -> list[Namespace]:
         return [namespace(self.agent_id, kind, self.entity_id) for kind in KINDS]

@@ -76,6 +76,7 @@ class Ingestion:
         intake = self.intake
         fresh: list[Candidate] = []
         await self._look_when_it_was_said()
+        await self.ctx.look_up(claim.subject for claim in claims)
         for candidate in intake.admitted(claims):
             if await self.knowledge.is_forgotten(candidate):
                 intake.dropped_private += 1

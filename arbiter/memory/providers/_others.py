@@ -15,8 +15,6 @@ from arbiter.memory.stores._words import overlap, words_of
 
 PEOPLE = 4
 """Other people with facts in one call."""
-REGISTERED = 1_000
-"""Registered entities, the latest, whose names are searched for."""
 LOOKED_AT = 32
 """The last messages from which the participants are read."""
 READ = 16
@@ -40,17 +38,19 @@ async def told_of_others(
 
 async def _others(ctx: ProviderContext) -> list[Entity]:
     """People named in the last messages, then those who take part, the latest speaker first."""
-    registered = await Entities(ctx.needed_store(), agent_id=ctx.agent_id).all(limit=REGISTERED)
     last = window(ctx.messages, LOOKED_AT)
+    entities = Entities(ctx.needed_store(), agent_id=ctx.agent_id)
+    speakers = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in last]
+    registered = {each.id: each for each in await entities.named([ctx.query])}
+    registered |= await entities.get(dict.fromkeys(speakers))
     known = participants(
         last,
         agent_id=ctx.agent_id,
         character=ctx.character,
         entity_id=ctx.entity_id,
-        registered=(*ctx.entities, *registered),
+        registered=(*ctx.entities, *registered.values()),
     )
     by_id = {entity.id: entity for entity in known if entity.id not in (ctx.agent_id, ctx.entity_id)}
-    speakers = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in last]
     order = dict.fromkeys([*named_in(ctx.query, known), *reversed(speakers)])
     return [by_id[id] for id in order if id in by_id]
 

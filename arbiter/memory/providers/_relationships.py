@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from arbiter.memory._entities import Entities, participants
@@ -30,7 +31,8 @@ class RelationshipsProvider(Provider):
         own = [told for each in found if (told := _told(each, ctx)) is not None]
         own.sort(key=lambda each: (-each.interactions, each.source, each.target))
         shown = own[: self.most]
-        names = await _names(ctx) if shown else {}
+        others = [each.target if each.source == ctx.entity_id else each.source for each in shown]
+        names = await _names(ctx, others) if shown else {}
         lines = [self._line(each, ctx.entity_id, names) for each in shown]
         text = "\n".join(lines)
         return ProviderResult(
@@ -59,13 +61,13 @@ def _data(found: Relationship) -> dict[str, Any]:
     return {name: whole[name] for name in ("source", "target", "tags", "metadata")}
 
 
-async def _names(ctx: ProviderContext) -> dict[str, str]:
-    registered = await Entities(ctx.needed_store(), agent_id=ctx.agent_id).all()
+async def _names(ctx: ProviderContext, ids: Sequence[str]) -> dict[str, str]:
+    registered = await Entities(ctx.needed_store(), agent_id=ctx.agent_id).get(ids)
     known = participants(
         ctx.messages,
         agent_id=ctx.agent_id,
         character=ctx.character,
         entity_id=ctx.entity_id,
-        registered=(*ctx.entities, *registered),
+        registered=(*ctx.entities, *registered.values()),
     )
     return {entity.id: entity.names[0] for entity in known if entity.names}

@@ -192,9 +192,8 @@ class ReflectionEvaluator(CognitiveEvaluator):
         known = await ctx.facts.relevant(speakers, query, room_id=ctx.room_id, limit=KNOWN_FACTS)
         facts = [fact for fact in known if _may_be_told(fact, ctx, speakers)]
         store = self._relationships(ctx)
-        pairs = [(one, other) for one in speakers for other in speakers if one != other]
-        related = [await store.between(*pair) for pair in pairs]
-        told = [one.told_in(ctx.room_id) for one in related if one is not None]
+        related = await store.among(speakers)
+        told = [one.told_in(ctx.room_id) for one in related]
         return Known(facts=facts, relationships=[one for one in told if one is not None])
 
     # The results
@@ -210,7 +209,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
         message_ids = shown_ids(part.id for part in found.shown)
         claims = [fact.sourced(message_ids) for fact in value.facts]
         ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name) if claims else Ingested()
-        sightings, unresolved = self._resolved(ctx, value.relationships, found.entities)
+        await ctx.look_up(name for one in value.relationships for name in (one.source, one.target))
+        known = {entity.id: entity for entity in (*ctx.entities, *found.entities)}
+        sightings, unresolved = self._resolved(ctx, value.relationships, [*known.values()])
         upserted = await self._relationships(ctx).upsert(sightings, ctx)
         thought = await self._keep_thought(ctx, value.thought, found)
         related = upserted.created + upserted.updated + upserted.unchanged

@@ -10,8 +10,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from arbiter.memory._records import Relationship
+from arbiter.memory._related import Related
 from arbiter.memory.facts._privacy import category
-from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores import MemoryStore, Value
 from arbiter.memory.stores._names import joined
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class Relationships:
             done = "unchanged" if changed == known else "updated"
             return value if changed == known else changed.to_value()
 
-        await self.store.aupdate(self._namespace, key_of(sighting.source, sighting.target), change)
+        source, target = sighting.source, sighting.target
+        await self._related.update(key_of(source, target), source, target, change)
         return done
 
     def _new(self, sighting: Sighting, now: datetime, ctx: EvalContext, turn: str) -> Relationship:
@@ -171,22 +173,26 @@ class Relationships:
 
     async def of(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from or to an entity, or all: most interactions first, then the latest."""
-        if entity_id is None:
-            entries = await self.store.alist(self._namespace)
-        else:
-            entries = await self.store.alist(self._namespace, filter={"source": entity_id})
-            entries += await self.store.alist(self._namespace, filter={"target": entity_id})
+        related = self._related
+        entries = await (self.store.alist(related.all) if entity_id is None else related.of(entity_id))
         read = (_relationship(entry.value) for entry in entries)
         found = [relationship for relationship in read if relationship is not None]
         return sorted(found, key=lambda one: (one.interactions, one.last_seen_at), reverse=True)
 
     async def between(self, source: str, target: str) -> Relationship | None:
         """The relationship from `source` to `target`; None if it is unknown."""
-        return _relationship(await self.store.aget(self._namespace, key_of(source, target)))
+        return _relationship(await self.store.aget(self._related.all, key_of(source, target)))
+
+    async def among(self, entity_ids: Sequence[str]) -> list[Relationship]:
+        """The known relationships between these entities."""
+        keys = [key_of(one, other) for one in entity_ids for other in entity_ids if one != other]
+        values = await self.store.aget_many(self._related.all, keys)
+        found = (_relationship(value) for value in values.values())
+        return [relationship for relationship in found if relationship is not None]
 
     @property
-    def _namespace(self) -> Namespace:
-        return namespace(self.agent_id, "relationships", "all")
+    def _related(self) -> Related:
+        return Related(self.store, agent_id=self.agent_id)
 
 
 def key_of(source: str, target: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from langgraph.store.base import BaseStore, SearchItem
+from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 
 from arbiter.memory.stores._access import access_to
 from arbiter.memory.stores._names import Namespace, joined, namespace, ns_label, safe_key
@@ -25,6 +25,7 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 
 _TRIES = 3
 _PAGE = 1_000
+_BATCH = 500
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
@@ -80,6 +81,43 @@ class MemoryStore:
         their own time stamps."""
         stored: Value = clean(value)
         await _uninterrupted(self._put(ns, safe_key(key), stored, ttl))
+
+    async def aget_many(self, ns: Namespace, keys: Iterable[str]) -> dict[str, Value]:
+        """The records of a namespace with these keys, by key, in their order. Missing ones are left out."""
+        wanted = list(dict.fromkeys(keys))
+        found: dict[str, Value] = {}
+        for at in range(0, len(wanted), _BATCH):
+            part = wanted[at : at + _BATCH]
+            items = await self._access.call("batch", [GetOp(ns, safe_key(key), False) for key in part])
+            found |= {
+                key: self._own(item.value) for key, item in zip(part, items, strict=True) if item is not None
+            }
+        return found
+
+    async def aput_many(self, changes: Iterable[tuple[Namespace, str, Mapping[str, Any] | None]]) -> None:
+        """Write records without vectors; None deletes one. Records of one batch, of 500, are written at once."""
+        ops = [
+            PutOp(ns, safe_key(key), None if value is None else clean(value), False)
+            for ns, key, value in changes
+        ]
+        for at in range(0, len(ops), _BATCH):
+            await _uninterrupted(self._access.call("batch", ops[at : at + _BATCH]))
+
+    async def aonce(self, ns: Namespace, key: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` unless a record says that it was done in this store; then write that record.
+
+        A cancelled caller leaves the work running. Other callers wait for it.
+        """
+        if await self.aget(ns, key) is not None:
+            return
+
+        async def done() -> None:
+            async with self.lock("once", *ns, key):
+                if await self.aget(ns, key) is None:
+                    await work()
+                    await self.aput(ns, key, {"done": True})
+
+        await _uninterrupted(done())
 
     async def adelete(self, ns: Namespace, key: str) -> None:
         await self._access.call("delete", ns, safe_key(key))

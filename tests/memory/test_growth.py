@@ -1,0 +1,253 @@
+"""A turn reads what it needs: its work does not grow with the people, relationships and rooms that it has nothing
+to do with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result
+from langgraph.store.memory import InMemoryStore
+
+from arbiter import ArbiterOS
+from arbiter.memory import (
+    Entity,
+    EvaluationCycle,
+    FactEvaluator,
+    FactsProvider,
+    Memory,
+    ReflectionEvaluator,
+    ReflectionProvider,
+    Relationship,
+    RelationshipsProvider,
+    TrustEvaluator,
+    TrustProvider,
+)
+from arbiter.memory._entities import Entities
+from arbiter.memory.stores import MemoryStore, Value, namespace
+from tests.memory.memory_support import NOON
+from tests.scripted import Scripted
+
+AGENT = "agent"
+Change = tuple[tuple[str, ...], str, Value]
+
+
+class Counting(BaseStore):
+    """A store that counts the operations and the records that it returns."""
+
+    supports_ttl = True
+
+    def __init__(self, inner: BaseStore) -> None:
+        self.inner = inner
+        self.operations = self.records = 0
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        asked = list(ops)
+        found = self.inner.batch(asked)
+        self.operations += sum(not isinstance(op, GetOp) for op in asked) + any(
+            isinstance(op, GetOp) for op in asked
+        )
+        self.records += sum(len(part) if isinstance(part, list) else part is not None for part in found)
+        return found
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        raise NotImplementedError
+
+
+Counting.__module__ = "arbiter.memory.counting"  # as a store whose pages are whole
+
+
+class App:
+    """A governed chat with every evaluator and provider that reads more than the room."""
+
+    def __init__(
+        self, store: BaseStore, claim: str = "Ada lives in Oslo", said: str = "I live in Oslo"
+    ) -> None:
+        self.claim = claim
+        self.said = said
+        self.model = Scripted(answers=[self.answer])
+        self.cycle = EvaluationCycle(store=store, evaluator_model=self.model, conversation_length=2)
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_evaluation_cycle(self.cycle)
+        for evaluator in (FactEvaluator(), ReflectionEvaluator(), TrustEvaluator()):
+            arbiter_os.add_evaluator(evaluator)
+        for provider in (FactsProvider(), RelationshipsProvider(), ReflectionProvider(), TrustProvider()):
+            arbiter_os.add_advisor(provider)
+        graph = StateGraph(MessagesState).add_node(
+            "reply", lambda state: {"messages": [AIMessage("Really?")]}
+        )
+        self.app = arbiter_os.govern(graph.add_edge(START, "reply").compile(), {"reply": "RESPOND"})
+        self.arbiter_os = arbiter_os
+        self.turns = 0
+
+    def answer(self, prompt: str) -> str:
+        between = {"sourceEntityId": "ada", "targetEntityId": AGENT, "tags": ["friend"]}
+        if '"thought"' in prompt:
+            return json.dumps({"thought": "Fine.", "facts": [], "relationships": [between]})
+        return json.dumps({"claims": [{"claim": self.claim, "type": "fact"}]})
+
+    def turn(self) -> None:
+        self.turns += 1
+        said = HumanMessage(self.said, id=f"m{self.turns}")
+        where: Any = {"configurable": {"thread_id": f"room-{self.turns}", "user_id": "ada"}}
+        self.app.invoke({"messages": [said]}, where)
+        item = self.arbiter_os.history_of(thread_id=f"room-{self.turns}").last()
+        assert item is not None
+        assert not item.evaluation_errors
+
+
+def entities(numbers: range) -> list[Change]:
+    ns = namespace(AGENT, "entities", "all")
+    return [(ns, f"u{n}", Entity(id=f"u{n}", names=(f"Name{n}",)).to_value()) for n in numbers]
+
+
+def relationships(numbers: range) -> list[Change]:
+    ns = namespace(AGENT, "relationships", "all")
+    return [(ns, f"r{n}", related(f"u{n}", AGENT).to_value()) for n in numbers]
+
+
+def others(numbers: range) -> list[Change]:
+    """Other users, each with a fact and a room of its own."""
+    at = NOON.isoformat()
+    found: list[Change] = []
+    for n in numbers:
+        fact = {
+            "id": f"f{n}",
+            "claim": f"User owns {n}",
+            "type": "fact",
+            "subject": f"u{n}",
+            "agent_id": AGENT,
+        }
+        fact |= {"provenance": "self_reported", "speaker": f"u{n}", "first_seen_at": at, "last_seen_at": at}
+        thought = {"id": f"t{n}", "text": "fine", "room_id": f"room-u{n}", "at": at}
+        found.append((namespace(AGENT, "facts", f"u{n}"), f"f{n}", {**fact, "confidence": 0.6}))
+        found.append((namespace(AGENT, "thoughts", f"room-u{n}"), f"t{n}", thought))
+    return found
+
+
+def related(source: str, target: str) -> Relationship:
+    return Relationship(
+        source=source,
+        target=target,
+        tags=("friend",),
+        metadata={"interactions": 1},
+        first_seen_at=NOON,
+        last_seen_at=NOON,
+    )
+
+
+def put(store: BaseStore, changes: Sequence[Change]) -> None:
+    store.batch([PutOp(ns, key, value, index=False) for ns, key, value in changes])
+
+
+GROWING = {"entities": entities, "relationships": relationships, "other users": others}
+
+
+@pytest.mark.parametrize("made", GROWING.values(), ids=GROWING.keys())
+def test_a_turn_reads_no_more_with_more_people(any_store: BaseStore, made: Any) -> None:
+    """No more operations and records with 2,000 of them than with 10."""
+    store = Counting(any_store)
+    app = App(store)
+    counts: list[tuple[int, int]] = []
+    for numbers in (range(10), range(10, 2_000)):
+        put(any_store, made(numbers))
+        for _ in range(3):
+            app.turn()
+        store.operations = store.records = 0
+        app.turn()
+        counts.append((store.operations, store.records))
+    assert counts[1] <= counts[0]
+    assert counts[1][1] <= counts[0][1]
+
+
+# An index of names --------------------------------------------------------------------------------
+
+
+async def test_a_registered_entity_is_found_by_its_name_in_a_text(any_store: BaseStore) -> None:
+    """By an id, a whole name, or whole words of one, in any case; not by a part of a word."""
+    known = Entities(MemoryStore(any_store), agent_id=AGENT)
+    await known.register(Entity(id="bob", names=("Bob Smith", "Bobby")))
+    await known.register(Entity(id="u2", names=("Jean-Paul O'Brien",)))
+    await known.register(Entity(id="u3", names=("Anna Maria Luisa de' Medici di Toscana",)))
+    for text, ids in {
+        "I met BOB yesterday.": ["bob"],
+        "Bobby's car": ["bob"],
+        "the smith of our town": ["bob"],
+        "ask Jean-Paul, or Anna": ["u2", "u3"],
+        "Jean said so": [],
+        "bobsleigh": [],
+        "": [],
+    }.items():
+        assert sorted(each.id for each in await known.named([text])) == ids, text
+
+
+async def test_a_name_that_several_share_finds_more_than_one(any_store: BaseStore) -> None:
+    """So it means none of them; the whole name of one of them means that one."""
+    known = Entities(MemoryStore(any_store), agent_id=AGENT)
+    for number in range(5):
+        await known.register(Entity(id=f"u{number}", names=(f"John Smith{number}",)))
+    assert len(await known.named(["John is here"])) == 2
+    assert "u4" in {each.id for each in await known.named(["John Smith4 is here"])}
+
+
+async def test_a_new_name_replaces_the_old_one_in_the_index(any_store: BaseStore) -> None:
+    known = Entities(MemoryStore(any_store), agent_id=AGENT)
+    await known.register(Entity(id="u1", names=("Bob", "Robert")))
+    await known.register(Entity(id="u1", names=("Ann", "Robert")))
+    assert await known.named(["Bob"]) == []
+    for name in ("Ann", "Robert"):
+        assert [each.names for each in await known.named([name])] == [("Ann", "Robert")]
+
+
+def test_a_subject_is_looked_up_by_the_name_that_the_model_gives() -> None:
+    """Also if the text does not separate its words."""
+    app = App(InMemoryStore(), said="昨日ボブに会った")
+    app.cycle.memory.register_entity("bob", "ボブ")
+    claim = {"claim": "ボブ lives in Oslo", "type": "fact", "subject": "ボブ"}
+    app.model.answers = [json.dumps({"claims": [claim], "thought": "", "facts": [], "relationships": []})]
+    app.turn()
+    assert [fact.claim for fact in app.cycle.memory.facts("bob")] == ["ボブ lives in Oslo"]
+
+
+# Stores of earlier versions -----------------------------------------------------------------------
+
+
+def test_entities_and_relationships_without_an_index_are_still_found(any_store: BaseStore) -> None:
+    """The first use writes the index, and later writes keep it."""
+    put(any_store, [*entities(range(700)), *relationships(range(700))])
+    memory = Memory(any_store)
+    known = Entities(memory.store, agent_id=AGENT)
+    assert [each.id for each in asyncio.run(known.named(["Do you know Name600?"]))] == ["u600"]
+    assert [each.source for each in memory.relationships("u600")] == ["u600"]
+    assert len(memory.relationships(AGENT)) == len(memory.relationships()) == 700
+    assert memory.forget("u600") == 0
+    assert memory.relationships("u600") == []
+    assert len(memory.relationships(AGENT)) == 699
+    assert not list(any_store.search(namespace(AGENT, "related", "u600")))
+
+
+def test_an_index_is_written_once_although_many_begin(any_store: BaseStore) -> None:
+    put(any_store, relationships(range(20)))
+    store = MemoryStore(any_store)
+    done: list[int] = []
+
+    async def work() -> None:
+        done.append(1)
+        await asyncio.sleep(0.01)
+
+    async def all_at_once() -> None:
+        ns = namespace(AGENT, "indexes", "all")
+        await asyncio.gather(*(store.aonce(ns, "mine", work) for _ in range(8)))
+        interrupted = asyncio.ensure_future(store.aonce(ns, "other", work))
+        await asyncio.sleep(0.005)
+        interrupted.cancel()
+        await asyncio.gather(interrupted, return_exceptions=True)
+        await store.aonce(ns, "other", work)
+
+    asyncio.run(all_at_once())
+    assert len(done) == 2
