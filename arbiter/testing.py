@@ -7,17 +7,17 @@ assert not checker.check_before(history)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict, get_args
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypedDict, TypeGuard, cast, get_args
 from uuid import uuid4
 
 from arbiter._lifecycle.observing import counted
-from arbiter._values.states import snapshot
+from arbiter._values.states import is_number, snapshot
 from arbiter.errors import ConfigurationError, describe, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._facts import RUN, fold
 from arbiter.history._items import History
-from arbiter.history._past import Past
+from arbiter.history._past import Past, Tally
 from arbiter.history._record import Record, Status, fact_from, facts_of
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, find_instruction
@@ -60,32 +60,117 @@ def history_of(
     `state` is the node's input. Without `output` the node has not run yet, as in `check_before`; `error` is the
     exception that it failed with. `evaluation_results` are what evaluators would return. `past` are the node runs
     that were committed earlier in this run of the graph, oldest first; a list in it is one superstep of several.
-    The checkers in `counted_by` observe them and find in the history what they have counted.
+    The checkers in `counted_by` observe them and find in the history what they have counted. A checker that asks
+    for counts of its own, and is neither there nor in the `tallies` of the past, gets a `ConfigurationError`.
     """
+    checkers = tuple(counted_by) if _is_list(counted_by) else counted_by
+    given = {"node": node, "error": error, "past": past, "counted_by": checkers}
+    for name, value in {**given, "thread_id": thread_id, "clock": clock}.items():
+        _check("history_of", name, value)
+    if error is not None and output is not None:
+        raise ConfigurationError("history_of got an error and an output; a node that failed has no output.")
     known: dict[str, Record] = {}
     run = _Run(thread_id, known)
     before = Past(fold({}, [RUN]))
-    checkers = tuple(counted_by)
+    counted = {checker.name for checker in checkers}
     step = 0
     for entry in past:
         step += 1
-        siblings = [entry] if isinstance(entry, Mapping | str) else list(entry)
+        siblings: list[Any] = list(entry) if _is_list(entry) else [entry]
         records = [_record_of(sibling, step, clock) for sibling in siblings]
+        counted.update(name for record in records for name in record.tallies)
         for record in records:
             _count(record, CausalHistory(before, record, run), checkers, clock)
         known.update((record.id, record) for record in records)
         before = before.after([_committed(record) for record in records])
     record = _record(node, instruction, step + 1, clock)
     record.input = snapshot({} if state is None else state, "shallow")
-    record.evaluations = _results(evaluation_results or {})
+    record.evaluations = _results(evaluation_results or {}, "history_of")
     if output is not None:
         record.output, record.status = snapshot(output, "shallow"), "completed"
     if error is not None:
         record.error, record.status = describe(error), "failed"
         record.error_types = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__[:-1])
-    history = CausalHistory(before, record, run)
+    history = _GivenHistory(before, record, run)
     history.clock = clock
+    history.counted = counted if step else None
     return history
+
+
+class _GivenHistory(CausalHistory):
+    """Raises for the tallies of a checker that counted nothing, which would otherwise all be 0."""
+
+    counted: Collection[str] | None = None
+    """The checkers with tallies in the past; None if all tallies are 0 because there is no past."""
+
+    def tally(self, policy: str, key: str) -> Tally:
+        self._refuse_uncounted(policy)
+        return super().tally(policy, key)
+
+    def tally_keys(self, policy: str) -> Collection[str]:
+        self._refuse_uncounted(policy)
+        return super().tally_keys(policy)
+
+    def _refuse_uncounted(self, policy: str) -> None:
+        if self.counted is not None and policy not in self.counted:
+            raise ConfigurationError(
+                f"history_of: the amounts that {policy!r} counted are asked for, and it counted none of the past "
+                f"node runs.{nearest(policy, self.counted)} Pass counted_by=[<the checker>], or give a past run "
+                f"its amounts: 'tallies': {{{policy!r}: {{...}}}}."
+            )
+
+
+def _check(owner: str, name: str, value: Any) -> None:
+    """Raise `ConfigurationError` for an argument of `history_of` or a value of a past run of a wrong type."""
+    fits, expected = _EXPECTED[name]
+    if fits(value):
+        return
+    shown: object = value
+    remedy = nearest(str(value), get_args(Status)) if name == "status" else ""
+    if name in ("past", "counted_by") and isinstance(value, Mapping | PolicyChecker):
+        remedy = f" Write {name}=[...]."
+    raise ConfigurationError(f"{owner}: {name} is {shown!r:.80}; expected {expected}.{remedy}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_list(value: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def _are_tallies(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(amounts, Mapping) and all(map(is_number, cast("Mapping[str, Any]", amounts).values()))
+        for amounts in cast("Mapping[str, Any]", value).values()
+    )
+
+
+_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "node": (_is_text, "the name of a node"),
+    "error": (
+        lambda value: value is None or isinstance(value, BaseException),
+        "an exception, such as ValueError('boom')",
+    ),
+    "past": (_is_list, "a list of past runs, such as [{'node': 'pay'}]"),
+    "counted_by": (
+        lambda value: _is_list(value) and all(isinstance(each, PolicyChecker) for each in value),
+        "a list of checkers",
+    ),
+    "thread_id": (lambda value: value is None or isinstance(value, str), "a text or None"),
+    "clock": (callable, "a function that returns POSIX seconds"),
+    "evaluation_results": (
+        lambda value: isinstance(value, Mapping),
+        "a mapping by the names of evaluators, such as {'quality': 0.5}",
+    ),
+    "tallies": (
+        _are_tallies,
+        "the amounts by key by the name of the checker, such as {'spend': {'calls': 2}}",
+    ),
+    "redirected_to": (lambda value: value is None or _is_text(value), "the name of a node"),
+    "status": (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}"),
+}
 
 
 class _Run:
@@ -117,22 +202,19 @@ def _record_of(past: PastRun, step: int, clock: Callable[[], float]) -> Record:
         raise ConfigurationError(
             f"a past run is {past!r:.80}; expected a mapping, such as {{'node': 'pay'}}, or a list of them."
         )
-    for key in past:
+    given: Any = past
+    for key, value in given.items():
         if key not in fields:
             raise ConfigurationError(
-                f"a past run has {key!r}; expected one of {', '.join(fields)}.{nearest(key, fields)}"
+                f"a past run has {key!r}; expected one of {', '.join(fields)}.{nearest(str(key), fields)}"
             )
-    status = past.get("status", "completed")
-    if status not in get_args(Status):
-        raise ConfigurationError(
-            f"a past run has the status {status!r}; expected one of {', '.join(get_args(Status))}."
-            f"{nearest(str(status), get_args(Status))}"
-        )
+        if key in _EXPECTED:
+            _check("a past run", key, value)
     record = _record(past.get("node", "node"), past.get("instruction"), step, clock)
     record.input = snapshot(past.get("state", {}), "shallow")
     record.output = snapshot(past.get("output", {}), "shallow")
-    record.evaluations = _results(past.get("evaluation_results", {}))
-    record.status = status
+    record.evaluations = _results(past.get("evaluation_results", {}), "a past run")
+    record.status = past.get("status", "completed")
     record.redirected_to = past.get("redirected_to")
     record.tallies = {name: dict(amounts) for name, amounts in past.get("tallies", {}).items()}
     return record
@@ -154,7 +236,8 @@ def _committed(record: Record) -> Any:
     return fact
 
 
-def _results(given: Mapping[str, Evaluated]) -> Results:
+def _results(given: Mapping[str, Evaluated], owner: str) -> Results:
+    _check(owner, "evaluation_results", given)
     results: dict[str, EvaluationResult] = {}
     for name, answer in given.items():
         read = as_evaluation(answer)

@@ -158,8 +158,55 @@ def test_mistakes_in_what_is_given_are_errors() -> None:
         history_of(past=[{"outptu": {}}])  # type: ignore[list-item]
     with pytest.raises(ConfigurationError, match="a past run is 'pay'; expected a mapping, such as"):
         history_of(past=cast(Any, ["pay"]))
-    with pytest.raises(ConfigurationError, match=r"the status 'complete'.* Did you mean 'completed'"):
+    with pytest.raises(ConfigurationError, match=r"status is 'complete'.* Did you mean 'completed'"):
         history_of(past=cast(Any, [{"status": "complete"}]))
     for broken in (float("nan"), {"brief": "yes"}):
         with pytest.raises(ConfigurationError, match="evaluation_results: evaluator 'style' returned"):
             history_of(evaluation_results={"style": broken})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"error": "boom"}, r"error is 'boom'; expected an exception, such as ValueError"),
+        ({"error": ValueError}, r"error is <class 'ValueError'>; expected an exception"),
+        ({"error": ValueError("no"), "output": {}}, "a node that failed has no output"),
+        (
+            {"counted_by": BudgetChecker("spend", calls=1)},
+            r"expected a list of checkers. Write counted_by=\[...\]",
+        ),
+        ({"counted_by": ["spend"]}, r"counted_by is \('spend',\); expected a list of checkers"),
+        ({"past": {"node": "pay"}}, r"expected a list of past runs, such as .* Write past=\[...\]"),
+        ({"past": "pay"}, "past is 'pay'; expected a list of past runs"),
+        ({"past": [5]}, "a past run is 5; expected a mapping"),
+        ({"past": [{"tallies": {"spend": 2}}]}, "a past run: tallies is .*; expected the amounts by key"),
+        ({"past": [{"redirected_to": 2}]}, "a past run: redirected_to is 2; expected the name of a node"),
+        (
+            {"past": [{"evaluation_results": 0.5}]},
+            "a past run: evaluation_results is 0.5; expected a mapping",
+        ),
+        ({"evaluation_results": ["quality"]}, "evaluation_results is .*; expected a mapping by the names"),
+        ({"node": None}, "node is None; expected the name of a node"),
+        ({"thread_id": 7}, "thread_id is 7; expected a text"),
+        ({"clock": 1000.0}, "clock is 1000.0; expected a function that returns POSIX seconds"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error_that_says_what_is_expected(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        history_of(**given)
+
+
+def test_a_checker_that_counted_nothing_of_the_past_is_an_error_that_names_counted_by() -> None:
+    """Its counts would all be 0, so it would allow what it denies in a graph."""
+    budget = BudgetChecker("spend", calls=3)
+    with pytest.raises(ConfigurationError, match=r"'spend' counted .*it counted none .*counted_by=\["):
+        budget.check_before(history_of(past=[PAID]))
+    with pytest.raises(ConfigurationError, match="Did you mean 'spend'"):
+        BudgetChecker("spent", calls=3).check_before(history_of(past=[PAID], counted_by=[budget]))
+    with pytest.raises(ConfigurationError, match="counted_by"):
+        history_of(past=[PAID]).tally_keys("spend")
+    assert as_verdict(budget.check_before(history_of()))
+    assert as_verdict(budget.check_before(history_of(past=[PAID], counted_by=iter([budget]))))
+    assert as_verdict(budget.check_before(history_of(past=[{"tallies": {"spend": {"calls": 2}}}])))
