@@ -17,6 +17,7 @@ from arbiter.errors import RegistrationError
 from arbiter.instructions import Instruction, find_instruction
 
 Mode = Literal["enforce", "audit", "off"]
+Asks = Literal["never", "sometimes", "always"]
 TargetInstructions = Annotated[
     Iterable[Instruction | str] | Instruction | str | None,
     Param(
@@ -64,6 +65,10 @@ class Contract:
     deadline: float | None = None
     blocking: bool | None = None
     mode: Mode = "enforce"
+    asks: Asks = "never"
+    """How often the contract asks a human. If it may ask, the graph needs a checkpointer, and is checked for
+    one.
+    """
     description: str = ""
     source: str = ""
     """The place of its declaration, such as "policies/payments.yaml:14"; empty if code registered it."""

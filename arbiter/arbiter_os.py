@@ -32,13 +32,13 @@ from arbiter._contracts import Contract
 from arbiter._lifecycle import Schemas, Settings
 from arbiter._lifecycle.background import Background
 from arbiter._lifecycle.core import Core
-from arbiter._lifecycle.registry import Registry
+from arbiter._lifecycle.registry import Plan, Registry
 from arbiter._lifecycle.shadow import ShadowReport
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_rlock
 from arbiter._values.states import Snapshot
 from arbiter._weaving import Origin, Rules, facts_channel_of, weave
-from arbiter._weaving.coverage import Coverage
+from arbiter._weaving.coverage import Coverage, report_unused
 from arbiter._weaving.functions import GovernedRunnable, govern_function
 from arbiter._weaving.govern import (
     Label,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from arbiter.linting import LintReport
 
 Graph = Pregel[Any, Any, Any, Any]
-_Source = tuple[Any, Iterable[str], Mapping[str, Any] | None]
+_Source = tuple[Any, tuple[str, ...], Mapping[str, Any] | None]
 Builder = StateGraph[Any, Any, Any, Any]
 _REMEMBERED = 128
 _CORES = "arbiter._constitution.loading"
@@ -111,7 +111,7 @@ class ArbiterOS:
         self._core = Core(registry, Recorder(keep, keep_threads), settings, self._coverage.report)
         self._functions = replace(self._core, planned=self._coverage.check_functions)
         # A step of `execute` is one of several, so rules may be meant for steps that are not known yet.
-        self._steps = replace(self._core, planned=lambda: None)
+        self._steps = replace(self._core, planned=_unchecked)
         self._constitution: Constitution | None = None
         self._source: _Source | None = None
         self._lock = new_rlock()
@@ -158,10 +158,14 @@ class ArbiterOS:
         next to the first without effect; see `shadow_report`. `options` are those of `ArbiterOS`. Raises
         `PackError` with every mistake in every file.
         """
+        from arbiter._constitution.loading import prefixes_of
+
         arbiter_os = cls(**options)
-        arbiter_os.load_constitution(source, allow=allow, models=models)
+        allow = prefixes_of(allow)
+        loaded = [arbiter_os._load(source, allow, models)]
         if shadow is not None:
-            arbiter_os.load_shadow(shadow, allow=allow, models=models)
+            loaded.append(arbiter_os._load_shadow(shadow, allow, models))
+        report_unused(loaded, allow, models)
         return arbiter_os
 
     @property
@@ -182,21 +186,27 @@ class ArbiterOS:
         It applies from the next node on, also to graphs governed before and to paused runs, whose next node
         is checked again. Unchanged rules keep their counts. Contracts that code registered stay, after those
         of the constitution. New bindings of nodes to instructions take effect when the graph is governed
-        again.
+        again. Warns of `allow` prefixes and `models` that no rule uses.
         """
+        from arbiter._constitution.loading import prefixes_of
+
+        if source is not None:
+            allow = prefixes_of(allow)
+            loaded = self._load(source, allow, models)
+            report_unused([loaded], allow, models)
+            return loaded
+        if self._source is None:
+            raise ConfigurationError("no constitution was loaded before. Pass a source.")
+        return self._load(*self._source)
+
+    def _load(self, source: Source, allow: tuple[str, ...], models: Mapping[str, Any] | None) -> Constitution:
         # Imported here, so that programs without packs do not import YAML.
         from arbiter._constitution.loading import all_or_nothing, load_constitution
 
         if isinstance(source, list):
             source = tuple(source)
-        given: _Source = (source, allow if isinstance(allow, str) else tuple(allow), models)
-        if source is None:
-            if self._source is None:
-                raise ConfigurationError("no constitution was loaded before. Pass a source.")
-            given = self._source
-        origin: Any = given[0]
         with all_or_nothing(), self._lock:
-            loaded = load_constitution(origin, allow=given[1], models=given[2])
+            loaded = load_constitution(source, allow=allow, models=models)
             self._refuse_changed_cores(loaded)
             before = self._constitution
             old = () if before is None else before.contracts
@@ -209,7 +219,7 @@ class ArbiterOS:
                 draft = self._core.registry.with_replaced(old, loaded.contracts)
             self._coverage.bindings = loaded.bindings
             self._core.registry.adopt(draft)
-            self._constitution, self._source = loaded, given
+            self._constitution, self._source = loaded, (source, allow, models)
         return loaded
 
     def _refuse_changed_cores(self, loaded: Constitution, also: Iterable[type[Instruction]] = ()) -> None:
@@ -248,22 +258,33 @@ class ArbiterOS:
 
         Earlier comparisons are dropped.
         """
+        from arbiter._constitution.loading import prefixes_of
+
+        if source is not None:
+            allow = prefixes_of(allow)
+            report_unused([self._load_shadow(source, allow, models)], allow, models)
+            return
+        self._core.settings.shadow.clear()
+        self._core.registry.watch(None)
+
+    def _load_shadow(
+        self, source: Source, allow: tuple[str, ...], models: Mapping[str, Any] | None
+    ) -> Constitution:
         from arbiter._constitution.loading import all_or_nothing, load_constitution
 
-        shadow = None
-        if source is not None:
-            shadow = Registry()
-            with all_or_nothing(), self._lock:
-                loaded = load_constitution(source, allow=allow, models=models)
-                in_force = self._constitution
-                self._refuse_changed_cores(loaded, () if in_force is None else in_force.cores.values())
-                self._coverage.check_names(loaded.contracts)
-            for contract in loaded.contracts:
-                if contract.enforced:
-                    contract.mode = "audit"  # its side effects are suppressed too
-                    shadow.add(contract)
+        with all_or_nothing(), self._lock:
+            loaded = load_constitution(source, allow=allow, models=models)
+            in_force = self._constitution
+            self._refuse_changed_cores(loaded, () if in_force is None else in_force.cores.values())
+            self._coverage.check_names(loaded.contracts)
+        shadow = Registry()
+        for contract in loaded.contracts:
+            if contract.enforced:
+                contract.mode = "audit"  # its side effects are suppressed too
+                shadow.add(contract)
         self._core.settings.shadow.clear()
         self._core.registry.watch(shadow)
+        return loaded
 
     def shadow_report(self) -> ShadowReport:
         """Every decision in which the shadow constitution differs from the one in force."""
@@ -704,6 +725,10 @@ class ArbiterOS:
         """As `drain`, without blocking the event loop."""
         # A daemon thread of its own, because the loop's executor would delay the end of the loop.
         return bool(await asyncio.wrap_future(start(lambda: self.drain(timeout))))
+
+
+def _unchecked(plan: Plan, config: RunnableConfig | None) -> None:
+    """In the place of a check of the rules."""
 
 
 def _context(runnable: Any, context: Any) -> dict[str, Any]:

@@ -58,6 +58,7 @@ from arbiter.errors import (
     UnknownInstructionError,
     closest,
     nearest,
+    with_article,
 )
 from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction, find_instruction, means, withdraw
@@ -100,6 +101,12 @@ class Constitution:
 
     declared: Mapping[str, str] = field(default_factory=dict[str, str])
     """The deciding part of each contract's declaration, by section and name."""
+
+    models: frozenset[str] = frozenset()
+    """The models that rules name."""
+
+    prefixes: frozenset[str] = frozenset()
+    """The allowed prefixes under which rules name classes."""
 
     @property
     def contracts(self) -> tuple[Contract, ...]:
@@ -156,7 +163,7 @@ def load_constitution(
     by default. `models` are chat models by the names that packs use. Raises `PackError` with every mistake in
     every file, or `ConfigurationError` if there is nothing to read.
     """
-    loader = _Loader(_prefixes(allow), {} if models is None else models)
+    loader = _Loader(prefixes_of(allow), models_by_name(models))
     with all_or_nothing():
         return loader.load(_sources(source))
 
@@ -171,11 +178,30 @@ def _sources(source: Source) -> Sequence[OneSource]:
     return list(cast("Sequence[OneSource]", given))
 
 
-def _prefixes(allow: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(allow, str):
-        raise ConfigurationError(f"allow is {allow!r}; expected a list of prefixes: [{allow!r}].")
+def models_by_name(models: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The mapping of `models=`, checked."""
+    if models is None:
+        return {}
+    given: Any = models
+    names: list[Any] = list(models) if isinstance(given, Mapping) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"models is {given!r:.80}; expected a mapping from the names that packs use to chat models, such as "
+            "{'judge': model}."
+        )
+    return models
+
+
+def prefixes_of(allow: Iterable[str]) -> tuple[str, ...]:
+    """The prefixes of `allow=`, checked, each with its dot."""
+    given: Any = allow
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        example = given if isinstance(given, str) else "mycompany."
+        raise ConfigurationError(f"allow is {given!r}; expected a list of prefixes: [{example!r}].")
     prefixes = tuple(allow)
     for prefix in prefixes:
+        if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"allow has {prefix!r}; expected a text such as 'mycompany.'.")
         if not prefix.strip("."):
             raise ConfigurationError(
                 f"allow has the prefix {prefix!r}, which would allow any class. Name a package, such as 'mycompany.'."
@@ -237,6 +263,10 @@ class _Loader:
         self.files: list[str] = []
         self.broken: set[str] = set()
         """Packs that exist but could not be read. References to them are not mistakes."""
+        self.named: set[str] = set()
+        """The models that rules name."""
+        self.used: set[str] = set()
+        """The allowed prefixes of classes that rules name."""
         self.twins: list[_Rule] = []
         """Rules without a name, or with a name that another rule has. Their other values are checked
         nevertheless.
@@ -263,6 +293,8 @@ class _Loader:
             cores={name: core for name, (core, _) in cores.items()},
             core_places={name: place for name, (_, place) in cores.items()},
             given={f"{rule.section}.{rule.name}": _given(rule) for rule in rules},
+            models=frozenset(self.named),
+            prefixes=frozenset(self.used),
             declared={f"{rule.section}.{rule.name}": _decisive(rule) for rule in rules},
             checkers=tuple(cast(PolicyChecker, c) for section, c in found if section == "checkers"),
             routers=tuple(cast(PolicyRouter, c) for section, c in found if section == "routers"),
@@ -469,6 +501,13 @@ class _Loader:
 
     # Making
 
+    def _other_section(self, use: str) -> str:
+        """`" 'judge' is an evaluator; move the rule to `evaluators:`."`, or "" if no section has that kind."""
+        found: list[Section] = [section for section in SECTIONS if use in KINDS[section]]
+        kinds = " or ".join(with_article(CONTRACTS[section].kind) for section in found)
+        places = " or ".join(f"`{section}:`" for section in found)
+        return f" {use!r} is {kinds}; move the rule to {places}." if found else ""
+
     def _class_of(self, rule: _Rule, *, report: bool = True) -> type[Contract] | None:
         """The class that a rule's `use` names, or None after reporting the mistake."""
         use: object = rule.data.get("use")
@@ -481,8 +520,10 @@ class _Loader:
         elif "." not in use:
             names = ", ".join(sorted(kinds))
             problem = f"expected one of {names}, or the dotted path of a class or function, got {use!r}."
-            problem += f" {UNCLEAR[use]}" if use in UNCLEAR else nearest(use, kinds)
-        elif not use.startswith(self.allow or "\0"):
+            problem += (
+                f" {UNCLEAR[use]}" if use in UNCLEAR else self._other_section(use) or nearest(use, kinds)
+            )
+        elif not self._allows(use):
             allowed = ", ".join(map(repr, self.allow)) or "none"
             problem = (
                 f"expected a class or function under an allowed prefix ({allowed}), got {use!r}. "
@@ -510,6 +551,11 @@ class _Loader:
         if report:
             self.mistakes.append(rule.mistake(("use",) if "use" in rule.data else (), problem))
         return None
+
+    def _allows(self, path: str) -> bool:
+        found = [prefix for prefix in self.allow if path.startswith(prefix)]
+        self.used.update(found)
+        return bool(found)
 
     def _made(self, rule: _Rule) -> Contract | None:
         """The contract that a rule declares; None if it has mistakes, which are added to the list."""
@@ -550,6 +596,8 @@ class _Loader:
         checked = model.model_validate(given)
         parameters = {key: _plain(getattr(checked, key)) for key in checked.model_fields_set}
         for key in takes_model(cls) & parameters.keys():
+            if isinstance(parameters[key], str):
+                self.named.add(parameters[key])
             parameters[key] = self.models.get(parameters[key], parameters[key])
         return parameters
 
@@ -562,7 +610,7 @@ class _Loader:
             contract.ensure_valid()
         except ParameterError as error:
             place = _place_of(error.parameter)
-            self.mistakes.append(rule.mistake(place, error.problem))
+            self.mistakes.append(rule.mistake(place, error.problem + self._nearest_model(rule, cls, place)))
             if place and place[0] in parameters:
                 self._check_others(rule, cls, {k: v for k, v in parameters.items() if k != place[0]})
         except ArbiterError as error:
@@ -573,6 +621,13 @@ class _Loader:
         else:
             return contract
         return None
+
+    def _nearest_model(self, rule: _Rule, cls: type[Contract], place: Place) -> str:
+        """`" Did you mean 'judge'?"` for a parameter that names a model, or ""."""
+        name = rule.data.get(str(place[0])) if place else None
+        if not isinstance(name, str) or place[0] not in takes_model(cls) or name in self.models:
+            return ""
+        return nearest(name, self.models)
 
     def _check_others(
         self, rule: _Rule, cls: type[Contract], left: Mapping[str, Any], *, whole: bool = False
@@ -634,7 +689,7 @@ class _Loader:
         refused: set[str] = set()
         for key in getattr(cls, "DOTTED_PARAMETERS", ()):
             path = parameters.get(key)
-            if isinstance(path, str) and not path.startswith(self.allow or "\0"):
+            if isinstance(path, str) and not self._allows(path):
                 allowed = ", ".join(map(repr, self.allow)) or "none"
                 message = f"expected a class under an allowed prefix ({allowed}), got {path!r}"
                 self.mistakes.append(rule.mistake((key,), message))

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
+
 from arbiter._lifecycle import Settings
-from arbiter._lifecycle.registry import Registry
+from arbiter._lifecycle.registry import Plan, Registry
 from arbiter.history._recorder import Recorder
 
 
@@ -15,13 +17,14 @@ from arbiter.history._recorder import Recorder
 class Core:
     """Registry, records and settings.
 
-    `planned` is called when a running node has looked up its rules, and when a governed function is called.
+    `planned` is called when a running node has looked up its rules, with these and its config, and when a
+    governed function is called.
     """
 
     registry: Registry
     recorder: Recorder
     settings: Settings
-    planned: Callable[[], None]
+    planned: Callable[[Plan, RunnableConfig | None], None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Core:
         """Returns the same object, so that a copied graph stays governed by the same `ArbiterOS`."""

@@ -44,23 +44,31 @@ def facts_in(values: Iterable[Any]) -> list[RunFact]:
 
 
 class Origin:
-    """The original of a governed graph, and the rules that govern its nodes."""
+    """The original of a governed graph, and the rules that govern its nodes. `path` are the nodes around a
+    subgraph.
+    """
 
-    __slots__ = ("__weakref__", "core", "graph", "rules", "source")
+    __slots__ = ("__weakref__", "core", "graph", "path", "rules", "source")
 
     def __init__(
-        self, core: Core, graph: Pregel[Any, Any, Any, Any], rules: Any, source: Origin | None = None
+        self,
+        core: Core,
+        graph: Pregel[Any, Any, Any, Any],
+        rules: Any,
+        path: tuple[str, ...] = (),
+        source: Origin | None = None,
     ) -> None:
         self.core = core
         self.graph = graph
         self.rules = rules
+        self.path = path
         self.source = source
         """For a copy, the origin of the governed graph that was copied. Contracts are checked against it, so
         it is kept alive.
         """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
-        return Origin(self.core, copy.deepcopy(self.graph, memo), self.rules, self)
+        return Origin(self.core, copy.deepcopy(self.graph, memo), self.rules, self.path, self)
 
 
 class FactsChannel(BaseChannel[Any, Any, Value]):

@@ -12,20 +12,27 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from langchain_core.runnables import RunnableConfig
 
 from arbiter._contracts import Contract
-from arbiter._lifecycle.registry import Registry
+from arbiter._lifecycle.registry import Plan, Registry
 from arbiter._threads.forks import new_lock
+from arbiter._weaving.asking import saver_of
+from arbiter._weaving.channel import Origin, conf_of, facts_channel_in
+from arbiter._weaving.govern import SAVE_QUESTIONS, unsaved
 from arbiter.errors import ArbiterWarning, UnknownNodeError, nearest
 from arbiter.instructions import Instruction
 
 if TYPE_CHECKING:
     from arbiter._constitution.bindings import BindingPack
+    from arbiter._constitution.loading import Constitution
 
 Node = tuple[str, Instruction | None]
 """Name and instruction. A node of a subgraph is named `parent:child`."""
@@ -65,6 +72,8 @@ class Coverage:
         self._reported: dict[object, object] = {}
         """The rules and binding packs that were reported, by `_key`."""
         self._checked = 0
+        self._unsaved: WeakSet[Origin] = WeakSet()
+        """The graphs without a checkpointer that were reported."""
         self._spelt = (0, 0)
         """The number of rules and nodes at the last check of names in a call of a governed function."""
 
@@ -106,7 +115,7 @@ class Coverage:
         if all(instruction is None for _, instruction in self._nodes):
             self._report(only=_NO_INSTRUCTION)
 
-    def check_functions(self) -> None:
+    def check_functions(self, plan: Plan, config: RunnableConfig | None) -> None:
         """As `report`, for a call of a governed function. Raises `UnknownNodeError` while a target is
         misspelt.
         """
@@ -114,15 +123,43 @@ class Coverage:
         if self._spelt != current:
             self.check_names(self._registry.contracts(), self.bindings)
             self._spelt = current
-        self.report()
+        self.report(plan, config)
 
-    def report(self) -> None:
-        """Report, once, the rules that apply to no node. Called by a running node after it has looked up its
-        rules.
+    def report(self, plan: Plan, config: RunnableConfig | None) -> None:
+        """Report, once, the rules that apply to no node, and those that cannot ask. Called by a running node
+        after it has looked up its rules.
         """
         if self._checked != self._registry.version:
             self._checked = self._registry.version
             self._report()
+        if config is not None:
+            origin = facts_channel_in(conf_of(config)).origin
+            if saver_of(config) is None or origin.graph.checkpointer is False:
+                self._report_unsaved(plan, origin)
+
+    def _report_unsaved(self, plan: Plan, origin: Origin) -> None:
+        """Report, once for each graph, that its rules cannot ask a human without a checkpointer.
+
+        `govern` cannot report it, because LangGraph's server, or the graph around a subgraph, may bring one. If
+        this very node always asks, its denial says so at once.
+        """
+        checkers, routers = plan.checkers, (*plan.routers, *plan.error_routers)
+        own: list[Contract] = [*(each.contract for each in checkers), *(each.contract for each in routers)]
+        if any(rule.asks == "always" and rule.enforced for rule in own):
+            return
+        contracts = [rule for rule in self._registry.contracts() if rule.asks != "never"]
+        found = unsaved(origin.graph, origin.rules, contracts, origin.path) if contracts else ()
+        with self._lock:
+            if not found or origin in self._unsaved:
+                return
+            self._unsaved.add(origin)
+        asking = ", ".join(f"{rule.kind} {rule.name!r} (node {node!r})" for rule, node in found)
+        warnings.warn(
+            f"this graph has no checkpointer to keep a question until it is answered, so these rules deny where "
+            f"they ask a human: {asking}. {SAVE_QUESTIONS}",
+            ArbiterWarning,
+            stacklevel=_callers(),
+        )
 
     def _report(self, only: str | None = None) -> None:
         rules = [rule for rule in self._registry.contracts() if rule.mode != "off"]
@@ -283,6 +320,34 @@ def _callers() -> int:
     while frame is not None and frame.f_globals["__name__"].partition(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
     return level - 1 if frame is not None else 1
+
+
+# Arguments that no rule uses ----------------------------------------------------------------------
+
+
+def report_unused(
+    loaded: Sequence[Constitution], allow: Iterable[str], models: Mapping[str, Any] | None
+) -> None:
+    """Warn of models and allowed prefixes that no rule of these constitutions uses."""
+    named = {name for constitution in loaded for name in constitution.models}
+    used = {prefix for constitution in loaded for prefix in constitution.prefixes}
+    unused = [name for name in models or () if name not in named]
+    if unused:
+        there = f" Rules name: {', '.join(sorted(map(repr, named)))}." if named else " No rule names a model."
+        _warn_unused(
+            "models has", unused, "no rule names", there + nearest(unused[0], named - set(models or ()))
+        )
+    if unused := [prefix for prefix in allow if prefix not in used]:
+        _warn_unused("allow has", unused, "no rule names a class or function under", "")
+
+
+def _warn_unused(argument: str, unused: Sequence[str], why: str, there: str) -> None:
+    it = "it" if len(unused) == 1 else "them"
+    warnings.warn(
+        f"{argument} {', '.join(map(repr, unused))}, and {why} {it}.{there} Correct the name, or leave {it} out.",
+        ArbiterWarning,
+        stacklevel=_callers(),
+    )
 
 
 # Spelling -----------------------------------------------------------------------------------------

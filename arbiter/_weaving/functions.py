@@ -32,6 +32,7 @@ from arbiter._lifecycle import (
 )
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.drivers import adrive, drive
+from arbiter._lifecycle.registry import Plan
 from arbiter._threads.forks import new_lock
 from arbiter._values.states import SeenDict, has_parts_of, snapshot, with_seen
 from arbiter._weaving import (
@@ -69,7 +70,7 @@ class FunctionCall(NodeRun):
         tools: HeldTools,
         config: RunnableConfig | None = None,
     ) -> None:
-        core.planned()
+        core.planned(Plan(), None)
         settings = core.settings
         config = var_child_runnable_config.get() if config is None else ensure_config(config)
         parent = current_run.get()

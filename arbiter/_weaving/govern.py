@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -358,6 +358,36 @@ def nodes_in(graph: Graph, rule: Rules) -> list[tuple[str, Instruction | None]]:
         for path, level in levels(graph)
         for name, node in governed_nodes(level).items()
     ]
+
+
+SAVE_QUESTIONS = "Compile it with one, as in compile(checkpointer=InMemorySaver()), a subgraph without False."
+
+
+def has_saver(graph: Any) -> bool:
+    """True if the graph was compiled with a checkpointer, and not with True, False or None."""
+    return hasattr(graph.checkpointer, "get_tuple")
+
+
+def unsaved(
+    graph: Graph, rule: Rules, contracts: Iterable[Contract], path: tuple[str, ...] = ()
+) -> list[tuple[Contract, str]]:
+    """The rules that may ask a human, each with a node for which it asks, if no checkpointer is passed to the
+    graph. A subgraph with a checkpointer of its own is left out. `path` are the nodes around the graph.
+    """
+    found: dict[int, tuple[Contract, str]] = {}
+    asking = [contract for contract in contracts if contract.asks != "never" and contract.enforced]
+    saved: list[tuple[str, ...]] = []
+    for at, level in levels(graph, path) if asking else ():
+        if at != path and has_saver(level):
+            saved.append(at)
+        if any(at[: len(each)] == each for each in saved):
+            continue
+        for name, node in governed_nodes(level).items():
+            instruction = rule(at, name, node).instruction
+            for contract in asking:
+                if contract.applies_to(name, instruction):
+                    found.setdefault(id(contract), (contract, ":".join((*at, name))))
+    return list(found.values())
 
 
 # Descriptions of a graph for the linter and the commands ------------------------------------------

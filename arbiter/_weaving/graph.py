@@ -113,7 +113,7 @@ def weave(
         nodes[name] = woven
     governed = copy.copy(graph)
     governed.nodes = nodes
-    governed.channels = {**graph.channels, FACTS: FactsChannel(Origin(core, graph, rules))}
+    governed.channels = {**graph.channels, FACTS: FactsChannel(Origin(core, graph, rules, path))}
     # A graph without `stream_channels` streams all channels; this list leaves out the hidden one.
     governed.stream_channels = graph.stream_channels_asis
     return governed

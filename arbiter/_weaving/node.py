@@ -145,12 +145,12 @@ class GovernedNode(Runnable[Any, Any]):
         self._planned = -1
         self.tools = HeldTools(body.steps if self.is_sequence else body)
 
-    def plan(self) -> Plan:
+    def plan(self, config: RunnableConfig) -> Plan:
         version = self.core.registry.version
         if self._planned != version:
             self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
             self._planned = version
-            self.core.planned()
+            self.core.planned(self._plan, config)
         return self._plan
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -217,7 +217,7 @@ class NodeAttempt(NodeRun):
         self, node: GovernedNode, input: Any, config: RunnableConfig, kwargs: Mapping[str, Any]
     ) -> None:
         core = node.core
-        plan = node.plan()
+        plan = node.plan(config)
         if stack := running.get():
             _refuse_evaluator(stack, node)
         conf = conf_of(config)

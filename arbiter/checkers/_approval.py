@@ -24,6 +24,7 @@ class ApprovalChecker(PolicyChecker):
     """
 
     blocking = False
+    asks = "always"
 
     @check_parameters
     def __init__(

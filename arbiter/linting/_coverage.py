@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from langgraph.constants import END
 
 from arbiter._contracts import Contract
+from arbiter._weaving import Rules
+from arbiter._weaving.govern import SAVE_QUESTIONS, Graph, has_saver, levels, unsaved
 from arbiter.errors import nearest
 from arbiter.instructions import Instruction
 from arbiter.linting._findings import Finding, Severity
@@ -157,3 +159,29 @@ def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> It
                 source=source_of(contract),
                 remedy=f"Redirect to one of: {', '.join(names)}.",
             )
+
+
+def questions_without_checkpointer(
+    graph: Graph, rules: Rules, contracts: Sequence[Contract]
+) -> Iterator[Finding]:
+    """Rules that cannot ask a human. LangGraph's server and `arbiter run` bring a checkpointer to a graph that
+    has none, but not to a subgraph that refuses one.
+    """
+    found: dict[int, tuple[Contract, str, bool]] = {}
+    for path, level in levels(graph):
+        refuses = level.checkpointer is False
+        if refuses or not (path or has_saver(level)):
+            for rule, node in unsaved(level, rules, contracts, path):
+                found.setdefault(id(rule), (rule, node, refuses))
+    for rule, node, refuses in found.values():
+        yield Finding(
+            code="no-checkpointer",
+            severity="error" if refuses else "info",
+            message=f"{rule.kind} {rule.name!r} asks a human at node {node!r}, and this graph has no checkpointer to "
+            "keep the question until it is answered: the node is denied instead",
+            nodes=(node,),
+            rule=rule.name,
+            source=source_of(rule),
+            remedy=SAVE_QUESTIONS
+            + ("" if refuses else " LangGraph's server and `arbiter run` bring their own."),
+        )

@@ -12,6 +12,7 @@ CODES: dict[str, str] = {
     "no-instruction": "A node has no instruction, so no rule for an instruction applies to it.",
     "dead-rule": "A rule can never fire: it matches no node of the graph.",
     "unknown-node": "A rule names a node that the graph does not have.",
+    "unknown-field": "A rule names a field that the state does not have.",
     "unknown-target": "A redirect leads to a node that the graph does not have.",
     "unverified-path": "A path leads to a node without the step that a rule demands before it.",
     "always-denied": "A rule denies a node on every path, so it can never run.",
@@ -21,6 +22,7 @@ CODES: dict[str, str] = {
     "no-end": "No path leads from these nodes to the end of the run.",
     "uncapped-cycle": "Nothing bounds how often a cycle is repeated.",
     "contradiction": "Two rules cannot both be kept.",
+    "no-checkpointer": "A rule asks a human, and the graph has no checkpointer to keep the question.",
     "unreachable": "No path from the start leads to a node.",
     "not-analysed": "A graph was too large, or too dynamic, for a check to look at all of its runs.",
 }

@@ -16,10 +16,12 @@ from arbiter.errors import NotAGraphError
 from arbiter.linting._contradictions import contradicting_rules, in_contradiction
 from arbiter.linting._coverage import (
     nodes_without_instruction,
+    questions_without_checkpointer,
     rules_that_never_fire,
     targets_that_do_not_exist,
 )
 from arbiter.linting._cycles import cycles_without_cap, cycles_without_end, unreachable_nodes
+from arbiter.linting._fields import names_that_do_not_exist
 from arbiter.linting._findings import Finding
 from arbiter.linting._gaps import passed_sequences
 from arbiter.linting._order import denied_edges, nodes_always_denied, unverified_paths
@@ -44,8 +46,10 @@ def lint(
     """
     target = compiled(graph)
     found = contracts_of(contracts)
-    level = read_graph(target, rules or rules_for(target, None, None, strict=False), found)
-    return LintReport(_findings(level, found, strict=strict))
+    rules = rules or rules_for(target, None, None, strict=False)
+    level = read_graph(target, rules, found)
+    unsaved = questions_without_checkpointer(target, rules, found)
+    return LintReport([*_findings(level, found, strict=strict), *unsaved])
 
 
 def compiled(graph: object) -> Graph:
@@ -64,6 +68,7 @@ def _findings(graph: Level, contracts: list[Contract], *, strict: bool) -> Itera
     yield from nodes_without_instruction(graph, strict=strict)
     yield from rules_that_never_fire(graph, contracts, demands)
     yield from targets_that_do_not_exist(graph, contracts)
+    yield from names_that_do_not_exist(graph, contracts)
     yield from unreachable_nodes(graph)
     yield from cycles_without_end(graph, contracts)
     yield from cycles_without_cap(graph, contracts)

@@ -124,19 +124,19 @@ def demands_of(contracts: Sequence[Contract]) -> Demands:
             before.append(
                 Demand(
                     rule=rule,
-                    step=_step(values.required),
+                    step=step_of(values.required),
                     each_use=bool(getattr(rule, "once_per_use", False)),
-                    since=tuple(map(_step, getattr(rule, "since", ()))),
+                    since=tuple(map(step_of, getattr(rule, "since", ()))),
                     stays=True,
                     evaluator=getattr(rule, "evaluator", None),
                 )
             )
         elif is_a(rule, "WithinSteps"):
-            step = _step(values.required)
+            step = step_of(values.required)
             within.append(Window(rule=rule, step=step, steps=values.steps))
             before.append(Demand(rule=rule, step=step))
         elif is_a(rule, "NeverAfter"):
-            after.append(Ban(rule=rule, step=_step(values.after)))
+            after.append(Ban(rule=rule, step=step_of(values.after)))
         elif is_a(rule, "AtMost") and values.times == 0:
             never.append(rule)
     return Demands(tuple(before), tuple(within), tuple(after), tuple(sequences), tuple(never))
@@ -203,7 +203,7 @@ def tool_names(rule: Contract, attribute: str) -> set[str]:
     return names
 
 
-def _step(given: Any) -> Step:
+def step_of(given: Any) -> Step:
     """The step for an instruction, a text ("VERIFY", "node:check"), or a value with `instruction` and `node`."""
     if isinstance(given, Instruction):
         return Step(given, None)

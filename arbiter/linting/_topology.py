@@ -22,7 +22,7 @@ _COMBINATIONS = 64
 @dataclass(slots=True, kw_only=True)
 class Node:
     """`full` is its name with those of the parent nodes, "parent:child"; `inner` is the graph that is its
-    body.
+    body. `reads` are the fields of its input and `writes` those that it may write, None if they are unknown.
     """
 
     name: str
@@ -32,6 +32,8 @@ class Node:
     pauses: bool = False
     deferred: bool = False
     handles_errors: bool = False
+    reads: frozenset[str] | None = None
+    writes: frozenset[str] | None = None
 
     def is_target_of(self, contract: Contract) -> bool:
         return contract.applies_to(self.name, self.instruction)
@@ -114,6 +116,11 @@ class Level:
         for node in self.nodes.values():
             if node.inner is not None:
                 yield from node.inner.levels()
+
+    @property
+    def sends(self) -> bool:
+        """True if a branch may send nodes a payload of its own with `Send`."""
+        return any(branch.several for branches in self.branches.values() for branch in branches)
 
     def all_nodes(self) -> Iterator[tuple[Level, Node]]:
         for level in self.levels():
@@ -201,11 +208,19 @@ def read_graph(
             pauses=look.pauses or _stops_at(graph, name),
             deferred=bool(getattr(specs.get(name), "defer", False)),
             handles_errors=bool(getattr(specs.get(name), "is_error_handler", False)),
+            reads=_fields(node.channels) if known else None,
+            writes=_fields(cast("Iterable[str]", builder.channels)) if known else None,
         )
     if known:
         _read_edges(level, builder, specs, looks)
         _read_redirects(level, policies)
     return level
+
+
+def _fields(channels: Iterable[str]) -> frozenset[str] | None:
+    """The fields of a state that has these channels; None if it is a single value, such as a dict."""
+    names = frozenset({channels} if isinstance(channels, str) else channels)
+    return None if "__root__" in names else names
 
 
 def _stops_at(graph: Pregel[Any, Any, Any, Any], name: str) -> bool:

@@ -236,7 +236,18 @@ bad(
 )
 bad("rule-use-a-list", rule("name: x, use: [budget]"), "checkers[0].use: expected the kind of the rule")
 bad("unknown-kind", rule("name: x, use: budgets"), "{file}:5: checkers[0].use", "Did you mean 'budget'?")
-bad("a-kind-of-another-section", rule("name: x, use: judge"), "checkers[0].use: expected one of approval")
+bad(
+    "a-kind-of-another-section",
+    rule("name: x, use: judge"),
+    "checkers[0].use: expected one of approval",
+    "'judge' is an evaluator; move the rule to `evaluators:`.",
+)
+bad(
+    "a-kind-of-two-other-sections",
+    "routers:\n  - {name: x, use: condition}\n",
+    "routers[0].use: expected one of ",
+    "'condition' is a checker or an evaluator; move the rule to `checkers:` or `evaluators:`.",
+)
 bad(
     "outside-the-allow-list",
     rule("name: x, use: os.system"),

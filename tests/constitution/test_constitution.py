@@ -6,16 +6,19 @@ import contextlib
 import json
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from arbiter import (
     ArbiterOS,
+    ArbiterWarning,
     ConfigurationError,
     PackError,
     Param,
@@ -1204,3 +1207,66 @@ def test_mistakes_in_several_sources_say_in_which(tmp_path: Path) -> None:
 def test_a_list_with_a_source_that_is_none_is_refused(sources: Any, match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         ArbiterOS.from_constitution(sources)
+
+
+# Models and prefixes ------------------------------------------------------------------------------
+
+JUDGED = """
+    evaluators:
+      - {name: quality, use: judge, rubric: good, model: judge}
+"""
+
+
+def warnings_of(tmp_path: Path, **given: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ArbiterOS.from_constitution(tmp_path, **given)
+    return [str(each.message) for each in caught if each.category is ArbiterWarning]
+
+
+MODEL = FakeListChatModel(responses=[""])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"models": ["judge"]}, r"models is \['judge'\]; expected a mapping .* such as {'judge': model}"),
+        ({"models": {1: MODEL}}, "models is .*expected a mapping from the names"),
+        ({"allow": 5}, r"allow is 5; expected a list of prefixes: \['mycompany.'\]"),
+        ({"allow": [5]}, "allow has 5; expected a text"),
+        ({"models": {"jugde": MODEL}}, r"policies/a.yaml:5: evaluators\[0\].model: .*Did you mean 'jugde'"),
+    ],
+)
+def test_models_and_prefixes_of_a_wrong_type_or_spelling_are_errors(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ArbiterOS.from_constitution(project(tmp_path, policies__a=JUDGED), **given)
+
+
+def test_models_and_prefixes_that_no_rule_uses_are_a_warning(tmp_path: Path) -> None:
+    project(tmp_path, policies__a=JUDGED)
+    used = {"judge": MODEL}
+    assert warnings_of(tmp_path, models=used) == []
+    (text,) = warnings_of(tmp_path, models={**used, "writer": MODEL, "editor": MODEL})
+    assert text == (
+        "models has 'writer', 'editor', and no rule names them. Rules name: 'judge'. "
+        "Correct the name, or leave them out."
+    )
+    (text,) = warnings_of(tmp_path, models=used, allow=["mycompany"])
+    assert text.startswith("allow has 'mycompany.', and no rule names a class or function under it.")
+
+
+def test_what_only_a_shadow_uses_is_used(tmp_path: Path) -> None:
+    shadow = project(tmp_path / "shadow", policies__a=JUDGED)
+    project(tmp_path / "now", policies__a=NO_TOOLS)
+    assert warnings_of(tmp_path / "now", models={"judge": MODEL}, shadow=shadow) == []
+    (text,) = warnings_of(tmp_path / "now", models={"judge": MODEL})
+    assert "No rule names a model" in text
+    arbiter_os = ArbiterOS.from_constitution(tmp_path / "now")
+    arbiter_os.load_shadow(shadow, models={"judge": MODEL})
+    with pytest.warns(ArbiterWarning, match="models has 'judge'"):
+        arbiter_os.load_shadow(tmp_path / "now", models={"judge": MODEL})
+    with pytest.warns(ArbiterWarning, match="allow has 'tests.'"):
+        arbiter_os.load_constitution(tmp_path / "now", allow=["tests"])
+    arbiter_os.load_constitution()  # reads it again, without telling it again

@@ -20,6 +20,8 @@ from typing_extensions import TypedDict
 
 from arbiter import HistoryPolicyChecker, MetricThresholdPolicyRouter
 from arbiter._contracts import Contract
+from arbiter.checkers import ApprovalChecker, ConditionChecker
+from arbiter.evaluators import ConditionEvaluator, ThresholdEvaluator
 from arbiter.instructions import (
     CONSTRAIN,
     DELEGATE,
@@ -282,6 +284,13 @@ def tool_loop(**options: Any) -> Callable[[], Any]:
 
 def sub(*paths: str, **more: Any) -> Any:
     return graph(*paths, **more)()
+
+
+def of_dicts() -> Any:
+    builder: Any = StateGraph(cast(Any, dict))
+    builder.add_node("pay", RunnableLambda(str), metadata={"instruction": TOOL_CALL})
+    builder.add_edge(START, "pay")
+    return builder.compile()
 
 
 def demands(**more: Any) -> RequireBefore:
@@ -976,6 +985,73 @@ bug(
     graph("START tools END"),
     ToolsChecker("yes", allow=["delete"], deny=[], target_nodes=["tools"]),
     ToolsChecker("no", allow=[], deny=["delete"], target_nodes=["tools"]),
+)
+
+clean(
+    "conditions and keys of the state",
+    graph("START draft pay END", checkpointer=InMemorySaver()),
+    ConditionChecker("rounds", "input.rounds > 3 && history.nodes.draft > 1", target_nodes=["pay"]),
+    ConditionChecker("if given", "has(input.user) && input.user == 'x'", ask_when="input.score < 0.5"),
+    ApprovalChecker("boss", target_nodes=["pay"]),
+    ThresholdEvaluator("own", "confidence", 0.5),
+    ConditionEvaluator("sure", "output.score > 0.5 || output.other"),
+)
+clean("a state that is a dict", of_dicts, ConditionChecker("small", "input.amount > 3"))
+bug(
+    "a misspelt field in a condition",
+    ("unknown-field", "pay"),
+    graph("START draft pay END"),
+    ConditionChecker("rounds", "input.round > 3", target_nodes=["pay"]),
+    severity="error",
+)
+bug(
+    "a field that a branch may send",
+    ("unknown-field", "work"),
+    graph("START draft", "work END", branches={"draft": (fan_out, ["work"])}),
+    ConditionChecker("payload", "input.item == 'x'", target_nodes=["work"]),
+    severity="warning",
+)
+bug(
+    "a misspelt field of an output",
+    ("unknown-field", "draft"),
+    graph("START draft pay END"),
+    ConditionEvaluator("sure", "output.scor > 0.5", target_nodes=["draft"]),
+    severity="warning",
+)
+bug(
+    "a misspelt key",
+    ("unknown-field", "draft"),
+    graph("START draft pay END"),
+    ThresholdEvaluator("sure", "scores", 0.5, target_nodes=["draft"]),
+    severity="warning",
+)
+bug(
+    "a node that a condition counts",
+    ("unknown-node", ""),
+    graph("START draft pay END"),
+    ConditionChecker("once", "history.nodes.payy > 1", target_nodes=["pay"]),
+    severity="error",
+)
+bug(
+    "an approval in a subgraph without a checkpointer",
+    ("no-checkpointer", "inner:pay"),
+    graph(
+        "START draft inner END",
+        bodies={"inner": sub("START pay END", checkpointer=False)},
+        checkpointer=InMemorySaver(),
+    ),
+    ApprovalChecker("boss", target_nodes=["pay"]),
+    severity="error",
+)
+bug(
+    "a question in a subgraph without a checkpointer",
+    ("no-checkpointer", "inner:pay"),
+    graph(
+        "START inner END",
+        bodies={"inner": sub("START pay END", checkpointer=False)},
+        checkpointer=InMemorySaver(),
+    ),
+    ConditionChecker("large", ask_when="input.score > 3.0", target_nodes=["pay"]),
 )
 
 bug("a node without an edge to it", ("unreachable", "write"), graph("START draft END", extra=["write"]))

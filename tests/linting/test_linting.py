@@ -247,6 +247,16 @@ def test_the_path_goes_through_subgraphs() -> None:
     assert finding.path == (START, "draft", "outer", "outer:load", "outer:inner", "outer:inner:pay")
 
 
+def test_a_question_without_a_checkpointer_is_information() -> None:
+    """LangGraph's server and `arbiter run` bring one, so it is no warning. A rule that only records does not ask."""
+    rules = [kinds.ApprovalChecker("boss"), kinds.ApprovalChecker("quiet", on_deny="audit")]
+    report = governing(*rules).lint(graph("START pay END")())
+    assert [(f.code, f.severity, f.rule, f.nodes) for f in report] == [
+        ("no-checkpointer", "info", "boss", ("pay",))
+    ]
+    assert "compile(checkpointer=InMemorySaver())" in report[0].remedy
+
+
 def test_audit_makes_a_warning_of_an_error() -> None:
     """What is only recorded breaks nothing."""
     rule = demands()

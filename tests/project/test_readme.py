@@ -51,6 +51,7 @@ from arbiter import (
     Verdict,
 )
 from arbiter._constitution.kinds import KINDS
+from arbiter._constitution.loading import load_constitution
 from arbiter.errors import PackError
 from arbiter.instructions import (
     FILTER,
@@ -150,7 +151,7 @@ def test_the_packs_on_pages_load(tmp_path: Path) -> None:
             if re.search(r"^(checkers|routers|evaluators):", pack, re.M) and page.parent.name != "kinds":
                 file = tmp_path / f"{page.stem}.yaml"
                 file.write_text(pack if "version:" in pack else head + pack, encoding="utf-8")
-                ArbiterOS.from_constitution(file, models=models)
+                load_constitution(file, models=models)
                 loaded += 1
     assert loaded
 

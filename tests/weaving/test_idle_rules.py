@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 from arbiter import (
@@ -22,11 +23,13 @@ from arbiter import (
     CorrectionGate,
     History,
     PolicyChecker,
+    PolicyViolationError,
     UnknownNodeError,
 )
 from arbiter._weaving.coverage import misspelt
-from arbiter.checkers import AtMost
+from arbiter.checkers import ApprovalChecker, AtMost, ConditionChecker
 from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
+from arbiter.routers import EscalationRouter
 from tests.support import MODES, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
 
 
@@ -535,3 +538,65 @@ def test_a_clock_and_instructions_of_another_type_are_errors() -> None:
     given = ["a"]
     with pytest.raises(ConfigurationError, match=r"instructions= is \['a'\]; expected a mapping"):
         ArbiterOS().govern(chain(Spy("a")), given)
+
+
+# Rules that ask, without a checkpointer -----------------------------------------------------------
+
+
+@MODES
+def test_rules_that_cannot_ask_are_one_warning_before_the_first_node_runs(mode: str) -> None:
+    """Compiling and governing need no checkpointer: a server, or the graph around, may bring one."""
+    first, pay = Spy("first"), Spy("pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    arbiter_os.add_policy_router(EscalationRouter("editor", target_nodes=["pay"]))
+    app = arbiter_os.govern(chain(first, pay))
+    with warnings.catch_warnings(), pytest.raises(ArbiterWarning, match="no checkpointer"):
+        warnings.simplefilter("error")
+        run(app, {"log": []}, mode=mode)
+    assert first.calls == []
+    app = arbiter_os.govern(chain(first, pay))
+    with warned() as texts:
+        for _ in range(2):
+            with pytest.raises(PolicyViolationError, match="no checkpointer"):
+                run(app, {"log": []}, mode=mode)
+    (text,) = texts
+    assert "checker 'boss' (node 'pay'), router 'editor' (node 'pay'). Compile it with one" in text
+
+
+@MODES
+def test_a_rule_that_asks_under_a_condition_is_reported_before_it_asks(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ConditionChecker("large", ask_when="input.amount > 100"))
+    with warned() as texts:
+        run(arbiter_os.govern(chain(Spy("pay"))), {"amount": 1}, mode=mode)
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("checkpointer", [None, True])
+def test_a_graph_that_gets_a_checkpointer_is_not_warned_of(checkpointer: Any) -> None:
+    """From the graph around it, in the config, or because the rules only record."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    arbiter_os.add_policy_checker(ApprovalChecker("audit", target_nodes=["pay"], on_deny="audit"))
+    builder = StateGraph(State)
+    builder.add_node("team", chain(Spy("first"), Spy("pay"), checkpointer=checkpointer))
+    builder.add_edge(START, "team")
+    with warned() as texts:
+        governed = arbiter_os.govern(builder)
+        governed.checkpointer = InMemorySaver()  # as LangGraph's server does
+        assert governed.invoke({"log": []}, thread("1"))["__interrupt__"]
+    assert texts == []
+
+
+def test_a_subgraph_without_a_checkpointer_is_warned_of() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss", target_nodes=["pay"]))
+    builder = StateGraph(State)
+    builder.add_node("team", chain(Spy("first"), Spy("pay"), checkpointer=False))
+    builder.add_edge(START, "team")
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    with warned() as texts:
+        app.invoke({"log": []}, thread("1"))
+    (text,) = texts
+    assert "'boss' (node 'team:pay')" in text

@@ -1,0 +1,126 @@
+"""Checks of the names in rules against the graph: do the fields exist, and the nodes that a condition counts?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from arbiter._conditions import Condition
+from arbiter._contracts import Contract
+from arbiter._weaving.coverage import misspelt
+from arbiter.errors import closest, nearest
+from arbiter.linting._findings import Finding, Severity
+from arbiter.linting._rules import is_a, severity_of, source_of, step_of
+from arbiter.linting._topology import Level, Node
+
+_INPUT = ("input", "state")
+"""The variables that have a node's input."""
+
+
+def names_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:
+    """Fields and nodes that rules name, and the graph does not have.
+
+    A node's output and the payload of a `Send` may have keys that the state lacks. So a field of an output
+    is reported only if it is nearly the name of a field, and a field of a payload is a warning.
+    """
+    found = list(graph.all_nodes())
+    for rule in contracts:
+        targets = [(level, node) for level, node in found if node.is_target_of(rule)]
+        for condition, applied in _conditions(rule, found, targets):
+            for variable, *path in sorted(condition.fields, key=str):
+                if variable in _INPUT and path:
+                    yield from _input_field(rule, condition, f"{variable}.{path[0]}", str(path[0]), applied)
+                elif variable == "output" and path:
+                    yield from _key(rule, f"reads output.{path[0]}", str(path[0]), applied, "writes")
+                elif variable == "history" and path[:1] == ["nodes"] and len(path) > 1:
+                    yield from _counted_node(rule, str(path[1]), [node.name for _, node in found])
+        for what, key, where in _keys(rule):
+            yield from _key(rule, what, key, targets, where)
+
+
+_Placed = Sequence[tuple[Level, Node]]
+
+
+def _conditions(rule: Contract, nodes: _Placed, targets: _Placed) -> Iterator[tuple[Condition, _Placed]]:
+    """The conditions on states, each with the nodes for which it is evaluated."""
+    for name, value in vars(rule).items():
+        if isinstance(value, Condition):
+            of_step = name == "passed_when" and is_a(rule, "RequireBefore")
+            step = step_of(vars(rule)["required"]) if of_step else None
+            yield value, targets if step is None else [(at, node) for at, node in nodes if step.matches(node)]
+
+
+def _keys(rule: Contract) -> Iterator[tuple[str, str, Literal["reads", "writes"]]]:
+    """The keys that a built-in rule reads in the state, each with its use in words."""
+    if not type(rule).__module__.startswith("arbiter."):
+        return
+    if isinstance(key := getattr(rule, "key", None), str):
+        yield f"reads the key {key!r}", key, "writes"
+    for key in getattr(rule, "bound_to", ()):
+        yield f"is bound to {key!r}", key, "reads"
+
+
+def _input_field(
+    rule: Contract, condition: Condition, shown: str, field: str, nodes: _Placed
+) -> Iterator[Finding]:
+    lacking = [(level, node) for level, node in nodes if node.reads is not None and field not in node.reads]
+    if not lacking:
+        return
+    fields = sorted({name for _, node in lacking for name in node.reads or ()})
+    optional = "has(" in condition.expression
+    if optional and closest(field, fields) is None:
+        return
+    surely = len(lacking) == len(nodes) and not optional and not any(level.sends for level, _ in lacking)
+    names = [node.full for _, node in lacking]
+    yield _unknown_field(
+        rule,
+        f"reads {shown}, which is not a field of the input of {_nodes(names)}.{nearest(field, fields)}",
+        names,
+        fields,
+        "error" if surely else "warning",
+    )
+
+
+def _key(
+    rule: Contract, what: str, key: str, nodes: _Placed, where: Literal["reads", "writes"]
+) -> Iterator[Finding]:
+    known = [getattr(node, where) for _, node in nodes]
+    if None in known or any(key in fields for fields in known):
+        return
+    fields = sorted({name for fields in known for name in fields})
+    if meant := misspelt(key, fields):
+        names = [node.full for _, node in nodes]
+        told = f"{what}, which is not a field of the state of {_nodes(names)}. Did you mean {meant!r}?"
+        yield _unknown_field(rule, told, names, fields, "warning")
+
+
+def _unknown_field(
+    rule: Contract, told: str, nodes: Sequence[str], fields: Sequence[str], severity: Severity
+) -> Finding:
+    return Finding(
+        code="unknown-field",
+        severity=severity_of(rule, severity),
+        message=f"{rule.kind} {rule.name!r} {told}",
+        nodes=tuple(nodes),
+        rule=rule.name,
+        source=source_of(rule),
+        remedy=f"Correct the name, or add the field to the state. Fields: {', '.join(fields) or 'none'}.",
+    )
+
+
+def _nodes(names: Sequence[str]) -> str:
+    nodes = "nodes" if names[1:] else "node"
+    return f"{nodes} {', '.join(map(repr, names[:3]))}" + (f" and {len(names) - 3} more" if names[3:] else "")
+
+
+def _counted_node(rule: Contract, name: str, names: Sequence[str]) -> Iterator[Finding]:
+    if name not in names:
+        yield Finding(
+            code="unknown-node",
+            severity=severity_of(rule, "error"),
+            message=f"{rule.kind} {rule.name!r} counts the runs of node {name!r}, which is not a node of this graph."
+            + nearest(name, names),
+            rule=rule.name,
+            source=source_of(rule),
+            remedy=f"Correct history.nodes.{name}. Nodes: {', '.join(sorted(set(names)))}.",
+        )
