@@ -11,9 +11,9 @@ class Claim:
     """A statement that a model found in a conversation, not yet checked; the fields are those of the
     extraction schema.
 
-    `type` is "fact", "status" or "opinion". `known_id` is the id of the known fact that the claim repeats,
-    `corrects` the ids of earlier messages of the same speaker with a slip that it puts right, `derived_from`
-    the ids of the known facts that it was inferred from.
+    `type` is "fact", "status" or "opinion"; `kind` of a status is "home", "job", "mood" or the like. `known_id`
+    is the id of the known fact that the claim repeats, `corrects` the ids of earlier messages of the same
+    speaker with a slip that it puts right, `derived_from` the ids of the known facts that it was inferred from.
     """
 
     claim: str
@@ -23,7 +23,9 @@ class Claim:
     subject: str | None = None
     slot: str | None = None
     value: str | None = None
+    kind: str | None = None
     valid_from: datetime | None = None
+    valid_to: datetime | None = None
     source_message_ids: tuple[str, ...] = ()
     sensitivity: str | None = None
     known_id: str | None = None

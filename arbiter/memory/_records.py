@@ -149,6 +149,7 @@ class Fact(Record):
     room_ids: tuple[str, ...] = ()
     slot: str | None = None
     value: str | None = None
+    kind: str | None = None
     valid_from: datetime | None = None
     valid_to: datetime | None = None
     state: FactState = "active"
@@ -167,7 +168,13 @@ class Fact(Record):
     schema_version: int = SCHEMA_VERSION
 
     def expired(self, now: datetime) -> bool:
-        return self.expires_at is not None and self.expires_at <= now
+        """True if the fact no longer holds: it has ended, or was not mentioned for too long."""
+        return any(end is not None and end <= now for end in (self.expires_at, self.valid_to))
+
+    def planned(self, now: datetime) -> bool:
+        """True if the fact does not hold yet: a status, or the successor of another fact, that begins later."""
+        begins_later = self.valid_from is not None and self.valid_from > now
+        return begins_later and (self.type == "status" or self.supersedes is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,21 +213,24 @@ async def test_a_fact_weighs_half_after_thirty_days() -> None:
 
 
 @pytest.mark.parametrize(
-    ("score", "value", "type", "expected"),
+    ("score", "value", "same_speaker", "expected"),
     [
-        (0.95, "Oslo", "fact", "duplicate"),
-        (0.949, "Oslo", "fact", "unrelated"),
-        (None, "Oslo", "fact", "unrelated"),
-        (1.0, "Rome", "fact", "contradicts"),
-        (None, "Rome", "status", "supersedes"),
-        (1.0, None, "fact", "duplicate"),
-        (None, " OSLO.", "status", "unrelated"),
+        (0.95, "Oslo", True, "duplicate"),
+        (0.949, "Oslo", True, "unrelated"),
+        (None, "Oslo", True, "unrelated"),
+        (1.0, "Rome", False, "contradicts"),
+        (None, "Rome", True, "supersedes"),
+        (1.0, None, True, "duplicate"),
+        (None, " OSLO.", True, "unrelated"),
     ],
 )
-def test_the_rule_for_pairs(score: float | None, value: str | None, type: str, expected: str) -> None:
+def test_the_rule_for_pairs(
+    score: float | None, value: str | None, same_speaker: bool, expected: str
+) -> None:
     known = Statement(claim="User lives there", type="fact", slot="city", value="Oslo")
-    new = Statement(claim="User is living there", type=type, slot="City", value=value)
-    assert by_rule(Pair(new=new, known=known, score=score), FactRules()) == expected
+    new = Statement(claim="User is living there", type="status", slot="City", value=value)
+    pair = Pair(new=new, known=known, score=score, same_speaker=same_speaker)
+    assert by_rule(pair, FactRules()) == expected
 
 
 async def test_a_status_leaves_a_store_with_ttl_by_itself() -> None:
@@ -241,7 +244,7 @@ async def test_a_status_leaves_a_store_with_ttl_by_itself() -> None:
 
     store = Noting()
     store.noted = []
-    room = Room(store)
+    room = Room(store, rules=FactRules(status_ttl=timedelta(days=30)))
     await room.hears("...", claim(CAT), claim("User is in Oslo", "status"))
     assert store.noted == [("fact", None), ("status", 30 * 24 * 60)]
     assert AGENT in str(space("facts", "u"))

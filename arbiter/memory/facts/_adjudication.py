@@ -69,8 +69,8 @@ def by_rule(pair: Pair, rules: FactRules) -> Relation:
 
     A pair is a duplicate if it is very similar and no guard objects. A message that corrects another one
     corrects the claims in it that have the same slot or at least half of the words. Different values of one
-    slot supersede each other in statuses and in statements of one speaker; in other facts they contradict
-    each other. All other pairs are unrelated. Similar words alone never make a duplicate.
+    slot supersede each other in statements of one speaker, and contradict each other in those of two. All
+    other pairs are unrelated. Similar words alone never make a duplicate.
     """
     new, known = pair.new, pair.known
     is_other = _other_value(new, known)
@@ -84,8 +84,7 @@ def by_rule(pair: Pair, rules: FactRules) -> Relation:
     if pair.corrected and (is_other or overlap(words_of(new.claim), words_of(known.claim)) >= _CORRECTS):
         return "corrects"
     if is_other:
-        changes = pair.same_speaker or "status" in (new.type, known.type)
-        return "supersedes" if changes else "contradicts"
+        return "supersedes" if pair.same_speaker else "contradicts"
     return "unrelated"
 
 

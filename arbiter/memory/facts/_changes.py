@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from arbiter.memory._claims import Claim
 from arbiter.memory._records import Fact, Visibility
 from arbiter.memory.facts._confidence import after_contradiction, after_mention
+from arbiter.memory.facts._lifetimes import expiry
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 
 CLOSED = ("superseded", "corrected", "retracted")
@@ -58,7 +60,7 @@ def mentioned(fact: Fact, mention: Mention, rules: FactRules, *, literally: bool
         speakers=_with(fact.speakers, [mention.speaker]),
         counted=(*fact.counted, mention.turn)[-_MOST_TURNS:],
         last_seen_at=last,
-        expires_at=expiry(fact.type, last, rules),
+        expires_at=expiry(replace(fact, last_seen_at=last), rules),
         state="active" if fact.state == "expired" else fact.state,
         visibility=_wider(fact, mention.visibility) if told else fact.visibility,
     ), True
@@ -71,14 +73,47 @@ def opens(fact: Fact, mention: Mention) -> bool:
     return VISIBILITIES.index(mention.visibility) > VISIBILITIES.index(fact.visibility)
 
 
-def expiry(type: str, last_seen_at: datetime, rules: FactRules) -> datetime | None:
-    return last_seen_at + rules.status_ttl if type == "status" else None
+def is_closed(fact: Fact, at: datetime) -> bool:
+    """True for a closed record, and for one that has ended by the clock."""
+    return fact.state in CLOSED or (fact.valid_to is not None and fact.valid_to <= at)
 
 
 def superseded(fact: Fact, by: str, *, at: datetime) -> Fact:
     if fact.state in CLOSED:
         return fact
     return replace(fact, state="superseded", superseded_by=by, valid_to=at)
+
+
+def ending(fact: Fact, by: str, *, at: datetime) -> Fact:
+    """The fact as one that another will replace at a time to come, unless it ends before; it stays open, and
+    readers go by the clock."""
+    if fact.state in CLOSED or (fact.valid_to is not None and fact.valid_to <= at):
+        return fact
+    return replace(fact, superseded_by=by, valid_to=at)
+
+
+def as_of_now(fact: Fact, now: datetime) -> Fact:
+    """The fact with the state that it has by the clock: superseded once its successor has begun."""
+    if fact.state in CLOSED or fact.superseded_by is None or fact.valid_to is None or fact.valid_to > now:
+        return fact
+    return replace(fact, state="superseded")
+
+
+def reopened(fact: Fact, by: str) -> Fact:
+    """The fact without its end, if `by` was to replace it and will not."""
+    if fact.state in CLOSED or fact.superseded_by != by:
+        return fact
+    return replace(fact, superseded_by=None, valid_to=None)
+
+
+def dated(fact: Fact, claim: Claim, rules: FactRules) -> Fact:
+    """The fact with the dates of a claim that says it again, as far as it gives other ones."""
+    planned_end = None if fact.superseded_by else claim.valid_to
+    since, until = claim.valid_from or fact.valid_from, planned_end or fact.valid_to
+    if (since, until) == (fact.valid_from, fact.valid_to):
+        return fact
+    changed = replace(fact, valid_from=since, valid_to=until)
+    return replace(changed, expires_at=expiry(changed, rules))
 
 
 def corrected(fact: Fact, by: str, *, at: datetime) -> Fact:
@@ -97,6 +132,8 @@ def outdated(record: Fact, newer: Fact, relation: str) -> Fact:
     """A record that is learned late, after a newer statement that excludes it: history from the start."""
     if relation not in ("supersedes", "contradicts", "ends", "corrects") or newer.state in CLOSED:
         return record
+    if newer.planned(record.last_seen_at) and newer.valid_from is not None:
+        return ending(record, newer.id, at=newer.valid_from)
     close = corrected if relation == "corrects" else superseded
     return close(record, newer.id, at=newer.valid_from or newer.first_seen_at)
 
@@ -128,6 +165,7 @@ def put_away(fact: Fact) -> Fact:
 def unlinked(fact: Fact, gone: Collection[str]) -> Fact:
     """The fact without links to deleted ones. A dispute with no other side left ends."""
     contradicts = tuple(id for id in fact.contradicts if id not in gone)
+    will_last = fact.superseded_by in gone and fact.state not in CLOSED
     lonely = fact.state == "disputed" and fact.contradicts and not contradicts
     changed = replace(
         fact,
@@ -135,6 +173,7 @@ def unlinked(fact: Fact, gone: Collection[str]) -> Fact:
         derived_from=tuple(id for id in fact.derived_from if id not in gone),
         supersedes=None if fact.supersedes in gone else fact.supersedes,
         superseded_by=None if fact.superseded_by in gone else fact.superseded_by,
+        valid_to=None if will_last else fact.valid_to,
         refines=None if fact.refines in gone else fact.refines,
         state="active" if lonely else fact.state,
     )

@@ -172,7 +172,9 @@ class FactEvaluator(CognitiveEvaluator):
         if outcome.value is None:
             skipped = await cursors.fail(window, raised=outcome.raised)
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
-        found = [_sourced(claim.as_claim(), fresh, earlier) for claim in outcome.value.claims]
+        found = [
+            _sourced(claim.as_claim(ctx.clock().tzinfo), fresh, earlier) for claim in outcome.value.claims
+        ]
         claims = [claim for claim in found if claim is not None]
         try:
             ingested = await facts_of(ctx).ingest(claims, ctx, evaluator=self.name, model=self.model)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any
 
 from langchain_core.messages import BaseMessage
@@ -11,8 +12,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJson
 
 from arbiter.memory._characters import Character, composed
 from arbiter.memory._claims import Claim
-from arbiter.memory._records import ClaimType, Fact, Sensitivity, time_of
+from arbiter.memory._records import ClaimType, Fact, Sensitivity
 from arbiter.memory.answers import TOLERANT
+from arbiter.memory.facts._dates import end_of, first_moment, in_zone
 from arbiter.models import quote, visible
 
 # The schema ---------------------------------------------------------------------------------------
@@ -47,13 +49,6 @@ def _texts(given: Any) -> tuple[str, ...]:
     return tuple(text for item in items if (text := _optional_text(item)) is not None)
 
 
-def _date(given: Any) -> datetime | None:
-    try:
-        return time_of(given.strip()) if isinstance(given, str) else None
-    except (ValueError, OverflowError):
-        return None
-
-
 def _sensitivity(given: Any) -> Any:
     word = _word(given)
     return word if word in ("public", "personal", "sensitive") else None
@@ -77,19 +72,28 @@ class ExtractedClaim(BaseModel):
     subject: Text = Field(None, description="The id or the name of whom or what it is about.")
     slot: Text = Field(None, description="What it says of the subject, as a short key: residence.city.")
     value: Text = Field(None, description="What the slot is then: Oslo.")
+    kind: Text = Field(None, description="The kind of a status: home, job, partner, mood, plan, ...")
     valid_from: Annotated[
         datetime | None,
-        BeforeValidator(_date),
+        BeforeValidator(first_moment),
         WithJsonSchema({"type": ["string", "null"], "description": "Since when it is so, as an ISO date."}),
+    ] = None
+    valid_to: Annotated[
+        datetime | None,
+        BeforeValidator(end_of),
+        WithJsonSchema({"type": ["string", "null"], "description": "Until when it is so, as an ISO date."}),
     ] = None
     source_message_ids: Texts = Field((), description="The ids of the messages that say so.")
     sensitivity: Annotated[Sensitivity | None, BeforeValidator(_sensitivity)] = None
     known_id: Text = Field(None, description="The id of the known fact that it repeats.")
     corrects: Texts = Field((), description="The ids of earlier messages with a slip that it puts right.")
 
-    def as_claim(self) -> Claim:
+    def as_claim(self, zone: tzinfo | None = UTC) -> Claim:
+        """The claim; dates without a zone are of `zone`."""
         # `model_dump` would turn tuples into what JSON has.
-        return Claim(**{name: getattr(self, name) for name in type(self).model_fields})
+        claim = Claim(**{name: getattr(self, name) for name in type(self).model_fields})
+        since, until = in_zone(claim.valid_from, zone), in_zone(claim.valid_to, zone)
+        return replace(claim, valid_from=since, valid_to=until)
 
 
 class InferredClaim(ExtractedClaim):
@@ -192,7 +196,10 @@ For each claim:
 - already_known is true if it is among the known facts; known_id is then the id of that one. List it all the same.
 - subject is the id of the participant that it is about, or the name of anybody or anything else.
 - slot and value, if it says what something of the subject is: residence.city and Oslo.
-- valid_from, if it says since when, as a date.
+- kind of a status, in one English word: home, job, education, partner, family, pet, health, hobby or project, which
+  last until they change; mood or today, which is over tomorrow; plan or trip, which is over in days.
+- valid_from and valid_to, if it says since when or until when, also if that is in the future, as dates: 2027-01-31,
+  2027-01 or 2027.
 - source_message_ids are the ids of the new messages that say it. What only the agent says about somebody is no claim.
 - corrects, if its speaker puts a slip or a typing error right ("oops, 43"), has the ids of the messages with the slip.
   What is put right within the new messages is listed in its right form only.

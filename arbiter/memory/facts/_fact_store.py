@@ -11,7 +11,7 @@ from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Fact
 from arbiter.memory.facts._boundaries import Forget, said_by
-from arbiter.memory.facts._changes import read
+from arbiter.memory.facts._changes import as_of_now, read
 from arbiter.memory.facts._forgetting import KINDS, Forgetting, Wanted
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._retention import keep_within
@@ -69,22 +69,31 @@ class FactStore:
         kinds: Sequence[str] = BELIEVED,
         limit: int | None = None,
     ) -> list[Fact]:
-        """The facts about an entity, newest first, without expired statuses; `state=None` returns those of
-        every state.
+        """The facts about an entity at this moment, newest first, without expired statuses; `state=None`
+        returns those of every state, and those that only begin later.
 
         With `limit` the newest ones, as far as the store knows when each was written.
         """
+        now = self.clock()
+        found = await self._open_or(state, entity_id, kinds, limit)
+        return [fact for fact in found if state is None or not fact.planned(now)][:limit]
+
+    async def _open_or(
+        self, state: str | None, entity_id: str, kinds: Sequence[str], limit: int | None
+    ) -> list[Fact]:
+        """The facts of a state, newest first, also those that only begin later."""
         found: list[Fact] = []
         for kind in kinds:
             # Read a little more than the limit: some may have expired, and stores sort by the time of writing.
             ample = None if limit is None else 2 * limit + 8
             entries = await self._listed(entity_id, kind, state, ample)
-            known = self._believed(entries)
+            known = self._believed(entries, state)
             if limit is not None and len(known) < limit and len(entries) == ample:
-                known = self._believed(await self._listed(entity_id, kind, state, None))
+                known = self._believed(await self._listed(entity_id, kind, state, None), state)
+            if state == "superseded":  # and those whose successor has begun since the last write
+                known += self._believed(await self._listed(entity_id, kind, "active", None), state)
             found += known
-        found.sort(key=lambda fact: fact.last_seen_at, reverse=True)
-        return found if limit is None else found[: max(limit, 0)]
+        return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
 
     async def relevant(
         self, entity_ids: Iterable[str], query: str, *, room_id: str, limit: int
@@ -100,7 +109,7 @@ class FactStore:
                 for fact in self._believed([*hits.entries, *hits.by_words]):
                     found.setdefault(fact.id, fact)
             for state in ("active", "disputed"):
-                for fact in await self.facts(entity_id, state=state, limit=limit):
+                for fact in (await self._open_or(state, entity_id, BELIEVED, limit))[:limit]:
                     found.setdefault(fact.id, fact)
         return [
             fact
@@ -219,11 +228,14 @@ class FactStore:
         wanted = None if state is None else {"state": state}
         return await self.store.alist(namespace(self.agent_id, kind, entity_id), filter=wanted, limit=limit)
 
-    def _believed(self, entries: Iterable[Entry]) -> list[Fact]:
+    def _believed(self, entries: Iterable[Entry], state: str | None = None) -> list[Fact]:
+        """The facts as they are at this moment, of that state, without open ones that have expired."""
         now = self.clock()
-        found = (read(entry.value) for entry in entries)
+        found = (as_of_now(fact, now) for entry in entries if (fact := read(entry.value)) is not None)
         return [
-            fact for fact in found if fact is not None and not (fact.state in _OPEN and fact.expired(now))
+            fact
+            for fact in found
+            if state in (None, fact.state) and not (fact.state in _OPEN and fact.expired(now))
         ]
 
 

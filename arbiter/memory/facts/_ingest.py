@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from langchain_core.messages import HumanMessage
@@ -22,11 +23,12 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Fact
 from arbiter.memory.facts._adjudication import Pair, Relation, Said, Statement, adjudicate
-from arbiter.memory.facts._changes import CLOSED, expiry, opens, outdated, says_alone
+from arbiter.memory.facts._changes import CLOSED, opens, outdated, says_alone
 from arbiter.memory.facts._confidence import prior
 from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._intake import Candidate, Intake
 from arbiter.memory.facts._knowledge import Knowledge, Known
+from arbiter.memory.facts._lifetimes import expiry
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._privacy import redacted
 from arbiter.memory.facts._rules import FactRules
@@ -220,7 +222,7 @@ class Ingestion:
         claim, mention, ctx = candidate.claim, candidate.mention, self.ctx
         checkpoint: Any = ctx.config.get("configurable", {}).get("checkpoint_id")
         origin = {"thread_id": ctx.room_id, "node": ctx.node, "evaluator": self.evaluator}
-        return Fact(
+        record = Fact(
             id=candidate.id,
             claim=claim.claim.strip(),
             type="fact" if claim.type == "fact" else "status" if claim.type == "status" else "opinion",
@@ -235,15 +237,17 @@ class Ingestion:
             room_ids=(mention.room_id,),
             slot=claim.slot,
             value=claim.value,
+            kind=claim.kind,
             valid_from=claim.valid_from,
+            valid_to=_end(claim, mention.at),
             derived_from=claim.derived_from,
             sensitivity=candidate.sensitivity,
             visibility=mention.visibility,
-            expires_at=expiry(claim.type, mention.at, self.rules),
             origin={**origin, **({"checkpoint_id": checkpoint} if isinstance(checkpoint, str) else {})},
             speakers=(mention.speaker,),
             counted=(mention.turn,),
         )
+        return replace(record, expires_at=expiry(record, self.rules))
 
 
 def _may_count(known: Known, candidate: Candidate) -> bool:
@@ -252,6 +256,13 @@ def _may_count(known: Known, candidate: Candidate) -> bool:
     return normal_form(known.fact.claim) == normal_form(candidate.claim.claim) or not opens(
         known.fact, candidate.mention
     )
+
+
+def _end(claim: Claim, said_at: datetime) -> datetime | None:
+    """The end of validity. What was over when it was said ("I lived in Rome until 2019") is a fact for ever."""
+    if claim.valid_to is None or (claim.valid_from is not None and claim.valid_to <= claim.valid_from):
+        return None
+    return None if claim.type == "fact" and claim.valid_to <= said_at else claim.valid_to
 
 
 def _alike(one: Candidate, other: Candidate) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from arbiter.memory._entities import resolve
 from arbiter.memory._records import Provenance, Sensitivity
 from arbiter.memory.facts._boundaries import Forget, on_record, requests
 from arbiter.memory.facts._changes import Mention
+from arbiter.memory.facts._dates import in_zone
 from arbiter.memory.facts._normal import fact_id, normal_form, sentences
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import FactRules
@@ -107,6 +109,8 @@ class Intake:
 
     def _attributed(self, claim: Claim, sensitivity: Sensitivity | None) -> Candidate | None:
         """The claim with its subject and speaker; None if no credible speaker has said it."""
+        since, until = in_zone(claim.valid_from, UTC), in_zone(claim.valid_to, UTC)
+        claim = replace(claim, valid_from=since, valid_to=until)
         if claim.derived_from:
             return self._inferred(claim, sensitivity) if self.rules.chaining else None
         cited = [id for id in claim.source_message_ids if id in self._places]
@@ -235,7 +239,9 @@ def _joined(one: Candidate, other: Candidate) -> Candidate:
             known_id=first.known_id or second.known_id,
             slot=first.slot or second.slot,
             value=first.value or second.value,
+            kind=first.kind or second.kind,
             valid_from=first.valid_from or second.valid_from,
+            valid_to=first.valid_to or second.valid_to,
             corrects=tuple(dict.fromkeys((*first.corrects, *second.corrects))),
         ),
         mention=replace(one.mention, sources=tuple(sources)),

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from arbiter.memory._records import Fact
 from arbiter.memory.facts._boundaries import said_by
-from arbiter.memory.facts._changes import CLOSED, read
+from arbiter.memory.facts._changes import CLOSED, is_closed, read
 from arbiter.memory.facts._guards import may_repeat
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._normal import fact_id, tombstone_key
@@ -58,7 +58,7 @@ class Knowledge:
                 if fact is None:
                     break
                 known = Known(kind=kind, fact=fact)
-                if fact.state not in CLOSED or self._is_history(fact, candidate):
+                if not is_closed(fact, candidate.mention.at) or self._is_history(fact, candidate):
                     return number, known
                 generation = max(generation, number + 1)
         return generation, None
@@ -154,7 +154,7 @@ class Knowledge:
             return False
         if fact.id in candidate.claim.derived_from:
             return False
-        return fact.state not in CLOSED or fact.superseded_by == candidate.id
+        return not is_closed(fact, candidate.mention.at) or fact.superseded_by == candidate.id
 
     def _id(self, candidate: Candidate, generation: int) -> str:
         return fact_id(self.agent_id, candidate.subject, candidate.claim.claim, generation)

@@ -20,7 +20,9 @@ _OWNER = "FactRules"
 class FactRules:
     """The options of remembering facts.
 
-    A status is believed for `status_ttl` after its last mention. Opinions are dropped unless
+    A status is believed until it changes, or for some time after its last mention, as its kind demands: home, job
+    and partner last, a mood ends after 2 days, a plan after 14, and any other kind after a year. `status_ttl`, if
+    given, is the time for all of them. Opinions are dropped unless
     `store_opinions`. Sensitive claims (health, religion, politics, sexuality, addresses, minors, criminal
     records) are dropped unless `allow_sensitive`, and then visible in their room only. `visibility` applies
     to all other claims, except in private rooms, where it is "room".
@@ -34,7 +36,7 @@ class FactRules:
     may infer facts from known facts.
     """
 
-    status_ttl: timedelta = timedelta(days=30)
+    status_ttl: timedelta | None = None
     store_opinions: bool = False
     allow_sensitive: bool = False
     visibility: Visibility = "entity"
@@ -61,7 +63,7 @@ class FactRules:
                 _OWNER, "visibility", f"expected one of {allowed}, got {self.visibility!r:.80}."
             )
         period: Any = self.status_ttl
-        if not isinstance(period, timedelta) or period <= timedelta(0):
+        if period is not None and (not isinstance(period, timedelta) or period <= timedelta(0)):
             problem = f"expected a timedelta above 0, got {period!r:.80}. Write timedelta(days=30)."
             raise ParameterError(_OWNER, "status_ttl", problem)
         if self.retention_days is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._events import Events, FactEvent
@@ -13,9 +13,12 @@ from arbiter.memory.facts._adjudication import Relation
 from arbiter.memory.facts._changes import (
     CLOSED,
     corrected,
+    dated,
     disputed,
+    ending,
     mentioned,
     read,
+    reopened,
     retracted,
     says_alone,
     settled,
@@ -50,23 +53,51 @@ class Writer:
             await self.mention(known, candidate, event="refined", other=record.id)
             self.refined += 1
             return replace(record, refines=record.refines or old.id)
-        if relation == "contradicts" and "status" not in (old.type, record.type):
+        if relation == "contradicts" and self._disputes(old, record, candidate):
             return await self._dispute(record, known, candidate)
         ends = relation == "ends" and (old.type == "status" or record.type == "fact")
-        # A contradiction to a status is a change: a status was only true for a time.
-        if relation in ("corrects", "supersedes", "contradicts") or ends:
-            until = record.valid_from or at
+        if relation not in ("corrects", "supersedes", "contradicts") and not ends:
+            return record
+        until = at if relation == "corrects" else record.valid_from or at
+        if until > at and not old.planned(until):
+            close = ending
+        else:
             close = corrected if relation == "corrects" else superseded
-            changed = await self._change(known, candidate, lambda fact: close(fact, record.id, at=until))
-            if changed is not None and changed.superseded_by == record.id:
-                if old.state not in CLOSED:
-                    self.superseded += 1
-                    kind = "ended" if ends else "corrected" if relation == "corrects" else "superseded"
-                    self._note(kind, candidate, old, record.id)
-                    await self._followed(known, candidate, record.id, until)
-                    await self._unopposed(known, candidate, record.id)
-                return replace(record, supersedes=record.supersedes or old.id)
-        return record
+            until = max(until, old.valid_from or until) if old.planned(at) else until
+        changed = await self._change(known, candidate, lambda fact: close(fact, record.id, at=until))
+        if changed is None or changed.superseded_by != record.id:
+            return record
+        if old.superseded_by != record.id:
+            self.superseded += 1
+            kind = "ended" if ends else "corrected" if relation == "corrects" else "superseded"
+            self._note(kind, candidate, old, record.id)
+            await self._followed(known, candidate, lambda fact: close(fact, record.id, at=until))
+            if close is not ending:
+                await self._unopposed(known, candidate, record.id)
+            if close is not ending and old.planned(at):
+                await self._replanned(known, candidate, record)
+        return replace(record, supersedes=record.supersedes or old.id)
+
+    def _disputes(self, old: Fact, record: Fact, candidate: Candidate) -> bool:
+        """True if a contradiction by another speaker is a dispute. Otherwise it is a change: a status was only
+        true for a time. Statements about oneself are not changed by others."""
+        is_own = old.subject in (old.speaker, *old.speakers) and candidate.mention.speaker != old.subject
+        return is_own or "status" not in (old.type, record.type)
+
+    async def _replanned(self, known: Known, candidate: Candidate, record: Fact) -> None:
+        """Undo the end of the fact that a given up plan was to replace, or leave it to the new plan."""
+        before = known.fact.supersedes and await self.knowledge.find(candidate, known.fact.supersedes)
+        if not before or before.fact.superseded_by != known.fact.id:
+            return
+        since = record.valid_from
+
+        def change(fact: Fact) -> Fact:
+            lasting = reopened(fact, known.fact.id)
+            if lasting is fact or since is None or since <= candidate.mention.at:
+                return lasting
+            return ending(lasting, record.id, at=since)
+
+        await self._change(before, candidate, change)
 
     async def _unopposed(self, known: Known, candidate: Candidate, by: str) -> None:
         """End the disputes that a closed fact leaves without another side. `by` has replaced the fact and
@@ -136,6 +167,8 @@ class Writer:
             before = fact
             literally = normal_form(fact.claim) == normal_form(candidate.claim.claim)
             after, counted = mentioned(fact, candidate.mention, self.rules, literally=literally)
+            if counted and event == "confirmed":
+                after = dated(after, candidate.claim, self.rules)
             return value if after is fact else after.to_value()
 
         ns = self.knowledge.space(known.kind, candidate)
@@ -148,8 +181,19 @@ class Writer:
         if event == "confirmed":
             self.reinforced += 1
         self._note(event, candidate, after or before, other)
+        if after is not None and after.valid_from != before.valid_from:
+            await self._moved(after, candidate)
         if before.state == "disputed" and event == "confirmed":
             await self._settle(replace(known, fact=before), candidate)
+
+    async def _moved(self, fact: Fact, candidate: Candidate) -> None:
+        """A plan has another date: what it will replace lasts until then."""
+        before = fact.supersedes and await self.knowledge.find(candidate, fact.supersedes)
+        since = fact.valid_from
+        if before and since is not None and before.fact.superseded_by == fact.id:
+            await self._change(
+                before, candidate, lambda old: ending(reopened(old, fact.id), fact.id, at=since)
+            )
 
     async def _settle(self, known: Known, candidate: Candidate) -> None:
         """End a dispute if a speaker of one side repeats it, or if the speaker of the other side changes
@@ -174,16 +218,15 @@ class Writer:
                 self.superseded += 1
                 self._note("superseded", candidate, rival.fact, fact.id)
 
-    async def _followed(self, known: Known, candidate: Candidate, by: str, at: datetime) -> None:
-        """Supersede the refinements of a superseded fact, and retract the facts inferred from it."""
+    async def _followed(self, known: Known, candidate: Candidate, close: Callable[[Fact], Fact]) -> None:
+        """Close the refinements of a superseded fact, too, and retract the facts inferred from it."""
         for kind in ("facts", "status"):
             ns = self.knowledge.space(kind, candidate)
             for entry in await self.store.alist(ns, filter={"refines": known.fact.id}):
                 finer = read(entry.value)
-                if finer is not None and finer.id != by and finer.state not in CLOSED:
-                    await self._change(
-                        Known(kind=kind, fact=finer), candidate, lambda fact: superseded(fact, by, at=at)
-                    )
+                # The new record is not written yet, unless it refines the fact itself.
+                if finer is not None and finer.id != candidate.id:
+                    await self._change(Known(kind=kind, fact=finer), candidate, close)
         await self._retract_derived(known, candidate)
 
     async def _retract_derived(self, known: Known, candidate: Candidate) -> None:

@@ -80,7 +80,8 @@ class FactsProvider(Provider):
         chosen = {fact.id: fact for fact in (*near, *newest[: self.recent])}
         chosen |= await _opponents(store, places, ctx, now, chosen)
         shown = self._ranked(_finest(chosen, newest), now)
-        text = "\n".join([*map(line_of, shown), *(line_of(fact, about=name) for name, fact in others)])
+        lines = [line_of(fact, now) for fact in shown]
+        text = "\n".join([*lines, *(line_of(fact, now, about=name) for name, fact in others)])
         return ProviderResult(
             text=text,
             values={self.name: text},
@@ -132,16 +133,18 @@ class FactsProvider(Provider):
         return [*active, *(fact for fact in newest if fact.state == "disputed")]
 
 
-def line_of(fact: Fact, *, about: str = "") -> str:
+def line_of(fact: Fact, now: datetime, *, about: str = "") -> str:
     """A fact as one line: `[conf=0.93, 2026-01-31] User lives in Seattle`.
 
-    With `about`, the name of a subject other than the user: `[conf=0.93, 2026-01-31] (about Bob) Lives in
-    Seattle`.
+    Dates to come are in it: `[conf=0.60, 2026-01-31, from 2027-01-01]`, or `until`. `about` is the name of a
+    subject other than the user: `[conf=0.93, 2026-01-31] (about Bob) Lives in Seattle`.
     """
     label = f"(about {one_line(about, 100)}) " if about else ""
-    line = (
-        f"[conf={fact.confidence:.2f}, {fact.last_seen_at.date().isoformat()}] {label}{one_line(fact.claim)}"
-    )
+    dates = [fact.last_seen_at.date().isoformat()]
+    for word, when in (("from", fact.valid_from), ("until", fact.valid_to)):
+        if when is not None and when > now:
+            dates.append(f"{word} {when.astimezone(now.tzinfo).date().isoformat()}")
+    line = f"[conf={fact.confidence:.2f}, {', '.join(dates)}] {label}{one_line(fact.claim)}"
     return line if fact.state == "active" else f"{line} {CONFLICTING}"
 
 

@@ -1,0 +1,249 @@
+"""Facts hold from a date on, until a date, or as long as their kind does; readers go by the clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from langgraph.store.base import BaseStore
+
+from arbiter.memory import FactRules, open_store
+from arbiter.memory.facts import ExtractedClaim
+from tests.memory.dialogue_support import Chat, fact, status
+from tests.memory.memory_support import Clock
+
+SEATTLE, PORTLAND, BERGEN = "User lives in Seattle", "User lives in Portland", "User lives in Bergen"
+NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
+MOVES = {
+    "in Seattle": status(SEATTLE, kind="home"),
+    "January": status(PORTLAND, kind="home", valid_from="2027-01-01"),
+    "March": status(PORTLAND, kind="home", valid_from="2027-03"),
+    "then Bergen": status(BERGEN, kind="home", valid_from="2027-06"),
+    "moved to Bergen": status(BERGEN, kind="home"),
+}
+
+
+@pytest.mark.parametrize("relation", ["supersedes", "contradicts"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_move_in_the_future_takes_effect_then(
+    any_store: BaseStore, relation: str, asynchronous: bool
+) -> None:
+    """Whatever of these the model calls it. No job runs in between: readers go by the clock."""
+    chat = Chat(MOVES, relation, store=any_store, asynchronous=asynchronous)
+    await chat.say("I live in Seattle.")
+    await chat.say("From January on I live in Portland.")
+    assert await chat.known() == [SEATTLE]
+    assert sorted(await chat.notes("Where do I live?")) == [
+        f"[conf=0.60, 2026-03-14, from 2027-01-01] {PORTLAND}",
+        f"[conf=0.60, 2026-03-14, until 2027-01-01] {SEATTLE}",
+    ]
+    assert await chat.trust() == 50
+
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [PORTLAND]
+    assert await chat.known(state="superseded") == [SEATTLE]
+    assert await chat.notes("Where do I live?") == [f"[conf=0.60, 2026-03-14] {PORTLAND}"]
+    seattle, portland = await chat.fact(SEATTLE), await chat.fact(PORTLAND)
+    assert (seattle.valid_to, portland.valid_from, seattle.superseded_by) == (NEW_YEAR, NEW_YEAR, portland.id)
+
+
+async def test_a_move_that_is_called_off_leaves_the_old_home() -> None:
+    stays = "User is not moving to Portland"
+    chat = Chat(
+        {**MOVES, "not moving": stays}, {(SEATTLE, PORTLAND): "supersedes", (PORTLAND, stays): "corrects"}
+    )
+    for text in ("I live in Seattle.", "From January on I live in Portland.", "I'm not moving after all."):
+        await chat.say(text)
+    chat.clock.now = NEW_YEAR
+    assert {*await chat.known()} == {SEATTLE, stays}
+    assert (await chat.fact(SEATTLE)).valid_to is None
+
+
+async def test_a_plan_that_is_forgotten_leaves_the_old_home() -> None:
+    chat = Chat(MOVES, "supersedes")
+    await chat.say("I live in Seattle.")
+    await chat.say("From January on I live in Portland.")
+    await chat.cycle.memory.aforget("user-1", id=(await chat.fact(PORTLAND)).id)
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [SEATTLE]
+
+
+async def test_a_plan_that_is_put_off_takes_effect_later() -> None:
+    chat = Chat(MOVES, "supersedes")
+    for text in ("I live in Seattle.", "From January on I live in Portland.", "It is March now: Portland."):
+        chat.pass_by(days=1)
+        await chat.say(text)
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [SEATTLE]
+    chat.clock.now = datetime(2027, 3, 1, tzinfo=UTC)
+    assert await chat.known() == [PORTLAND]
+
+
+async def test_plans_follow_one_another() -> None:
+    chat = Chat(MOVES, "supersedes")
+    for text in ("I live in Seattle.", "From January on I live in Portland.", "And then Bergen, in June."):
+        await chat.say(text)
+    homes: list[list[str]] = []
+    for month in ("2026-12", "2027-01", "2027-05", "2027-06"):
+        chat.clock.now = datetime.fromisoformat(f"{month}-02T00:00:00+00:00")
+        homes.append(await chat.known())
+    assert homes == [[SEATTLE], [PORTLAND], [PORTLAND], [BERGEN]]
+
+
+async def test_a_sudden_move_replaces_the_present_home_and_the_plan() -> None:
+    chat = Chat(MOVES, "supersedes")
+    for text in ("I live in Seattle.", "From January on I live in Portland.", "I moved to Bergen."):
+        chat.pass_by(days=1)
+        await chat.say(text)
+    assert await chat.known() == [BERGEN]
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [BERGEN]
+
+
+async def test_a_home_that_is_moved_back_to_begins_anew() -> None:
+    chat = Chat({**MOVES, "back in Seattle": status(SEATTLE, kind="home")}, "supersedes")
+    await chat.say("I live in Seattle.")
+    await chat.say("From January on I live in Portland.")
+    chat.clock.now = datetime(2027, 5, 1, tzinfo=UTC)
+    await chat.say("I am back in Seattle.")
+    assert await chat.known() == [SEATTLE]
+    assert [(one.claim, one.state) for one in await chat.facts()] == [
+        (SEATTLE, "active"), (PORTLAND, "superseded"), (SEATTLE, "superseded"),
+    ]  # fmt: skip
+
+
+async def test_a_plan_survives_the_end_of_the_process(tmp_path: Any) -> None:
+    with open_store(tmp_path / "memory.db") as store:
+        chat = Chat(MOVES, "supersedes", store=store)
+        await chat.say("I live in Seattle.")
+        await chat.say("From January on I live in Portland.")
+    with open_store(tmp_path / "memory.db") as store:
+        assert await Chat(MOVES, store=store, clock=Clock(NEW_YEAR)).known() == [PORTLAND]
+
+
+# Dates --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "since", "until"),
+    [
+        ("2019", "2019-01-01", "2020-01-01"),
+        (2019, "2019-01-01", "2020-01-01"),
+        ("2019-05", "2019-05-01", "2019-06-01"),
+        ("2019-12", "2019-12-01", "2020-01-01"),
+        ("2019/5/7", "2019-05-07", "2019-05-08"),
+        (" 2019-05-31 ", "2019-05-31", "2019-06-01"),
+        ("2019-05-31T18:30:00+02:00", "2019-05-31T16:30", "2019-05-31T16:30"),
+        ("2019-05-31T18:30:00Z", "2019-05-31T18:30", "2019-05-31T18:30"),
+    ],
+)
+def test_a_year_a_month_a_day_and_a_time_are_dates(written: Any, since: str, until: str) -> None:
+    fields: dict[str, Any] = {"claim": "X", "type": "fact", "valid_from": written, "valid_to": written}
+    claim = ExtractedClaim(**fields).as_claim()
+    assert claim.valid_from == datetime.fromisoformat(since).replace(tzinfo=UTC)
+    assert claim.valid_to == datetime.fromisoformat(until).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "written", ["soon", "2019-13", "2019-02-30", "19", "0000", True, None, [2019], "9" * 5000]
+)
+def test_what_is_no_date_is_as_if_it_were_not_there(written: Any) -> None:
+    fields: dict[str, Any] = {"claim": "X", "type": "fact", "valid_from": written, "valid_to": written}
+    claim = ExtractedClaim(**fields).as_claim()
+    assert (claim.valid_from, claim.valid_to) == (None, None)
+
+
+async def test_a_date_is_one_of_the_clocks_zone() -> None:
+    """In Tokyo the year begins nine hours before it does in London."""
+    tokyo = timezone(timedelta(hours=9))
+    chat = Chat(MOVES, "supersedes", clock=Clock(datetime(2026, 12, 30, 12, tzinfo=tokyo)))
+    await chat.say("I live in Seattle.")
+    await chat.say("From January on I live in Portland.")
+    chat.clock.now = datetime(2026, 12, 31, 23, 59, tzinfo=tokyo)
+    assert await chat.known() == [SEATTLE]
+    assert f"[conf=0.60, 2026-12-30, from 2027-01-01] {PORTLAND}" in await chat.notes()
+    chat.clock.now = datetime(2027, 1, 1, tzinfo=tokyo)
+    assert await chat.known() == [PORTLAND]
+
+
+async def test_an_end_of_validity_is_respected(any_store: BaseStore) -> None:
+    stay = status("User is in Rome", kind="home", valid_to="2026-03-20")
+    chat = Chat({"Rome until Friday": stay}, store=any_store)
+    await chat.say("I'm in Rome until Friday.")
+    chat.clock.now = datetime(2026, 3, 20, 23, tzinfo=UTC)
+    assert await chat.notes() == ["[conf=0.60, 2026-03-14, until 2026-03-21] User is in Rome"]
+    chat.clock.now = datetime(2026, 3, 21, tzinfo=UTC)
+    assert (await chat.known(), await chat.notes()) == ([], [])
+
+
+async def test_a_stay_can_be_prolonged() -> None:
+    stay = {"claim": "User is in Rome", "type": "status", "kind": "home"}
+    hear = {"Friday": {**stay, "valid_to": "2026-03-20"}, "Sunday": {**stay, "valid_to": "2026-03-22"}}
+    chat = Chat(hear)
+    await chat.say("I'm in Rome until Friday.")
+    await chat.say("I stay until Sunday.")
+    chat.clock.now = datetime(2026, 3, 22, 23, tzinfo=UTC)
+    assert await chat.known() == ["User is in Rome"]
+    chat.clock.now = datetime(2026, 3, 23, tzinfo=UTC)
+    assert await chat.known() == []
+
+
+async def test_what_was_over_when_it_was_said_is_a_fact_for_ever() -> None:
+    lived = "User lived in Rome from 2015 to 2019"
+    chat = Chat({"Rome": fact(lived, valid_from="2015", valid_to="2019")})
+    await chat.say("I lived in Rome from 2015 to 2019.")
+    chat.pass_by(days=100)
+    assert await chat.known() == [lived]
+    assert (await chat.fact(lived)).valid_from == datetime(2015, 1, 1, tzinfo=UTC)
+
+
+# Kinds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "days", "lasts"),
+    [
+        ({"kind": "job"}, 3000, True),
+        ({"kind": "Job"}, 3000, True),
+        ({"slot": "employment.job"}, 3000, True),
+        ({"kind": "banana", "slot": "residence.city"}, 3000, True),
+        ({}, 35, True),  # nothing is known of its kind: for a year
+        ({"kind": "banana"}, 364, True),
+        ({"kind": "banana"}, 365, False),
+        ({"kind": "mood"}, 1, True),
+        ({"kind": "mood"}, 2, False),
+        ({"kind": "today", "slot": "home"}, 2, False),
+        ({"slot": "current_mood"}, 2, False),
+        ({"kind": "plan"}, 13, True),
+        ({"kind": "plan"}, 14, False),
+        # A plan lives from its date on.
+        ({"kind": "plan", "valid_from": "2026-06-01"}, 92, True),
+        ({"kind": "plan", "valid_from": "2026-06-01"}, 93, False),
+        ({"kind": 7}, 35, True),
+    ],
+)
+async def test_a_status_lives_as_long_as_its_kind(fields: dict[str, Any], days: int, lasts: bool) -> None:
+    chat = Chat({"it is so": status("It is so", **fields)})
+    await chat.say("it is so")
+    chat.pass_by(days=days)
+    assert bool(await chat.notes()) is lasts
+    assert bool(await chat.known()) is lasts
+
+
+async def test_a_mood_that_is_mentioned_again_lives_on() -> None:
+    chat = Chat({"tired": status("User is tired", kind="mood")})
+    for _ in range(3):
+        await chat.say("I'm tired")
+        chat.pass_by(days=1)
+    assert await chat.known() == ["User is tired"]
+
+
+@pytest.mark.parametrize("kind", ["home", "mood", "banana"])
+async def test_a_time_of_ones_own_is_the_time_for_every_status(kind: str) -> None:
+    chat = Chat({"so": status("It is so", kind=kind)}, fact_rules=FactRules(status_ttl=timedelta(days=7)))
+    await chat.say("so")
+    chat.pass_by(days=6)
+    assert await chat.known() == ["It is so"]
+    chat.pass_by(days=1)
+    assert await chat.known() == []
