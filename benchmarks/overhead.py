@@ -369,8 +369,8 @@ QUICK = Effort(seconds=0.8, steps=500, loops=2, kept=900, long_run=3_000, tight=
 class _Alone(NodeRun):
     """A node run without LangGraph."""
 
-    def body(self, input: Any, held: bool) -> Any:
-        return _closure(input)
+    def body(self, held: bool) -> Any:
+        return _closure(self.input)
 
 
 _UPDATE = {"value": 2}

@@ -12,9 +12,8 @@ from langgraph.errors import GraphBubbleUp
 from arbiter._lifecycle.asking import approve, refused_by
 from arbiter._lifecycle.handlers import Harmless
 from arbiter._lifecycle.outcomes import denied, input_refused
-from arbiter._lifecycle.registry import Registration
-from arbiter._lifecycle.requests import CallAll, Raised, ReadCheckpoint, Spent, Steps
-from arbiter._lifecycle.runs import NOTHING, NodeRun, call_apart
+from arbiter._lifecycle.requests import CallAll, Raised, ReadCheckpoint, Spent, Steps, Unusual
+from arbiter._lifecycle.runs import NOTHING, NodeRun, call_isolated
 from arbiter._lifecycle.stops import Stopping
 from arbiter._values.states import as_state, digest, freeze
 from arbiter.errors import SyncDriverError, describe
@@ -39,14 +38,11 @@ def check(run: NodeRun) -> Steps:
             return denied(run, "input_schema", "raise", refused, None)
         verdicts: dict[str, Verdict] = {}
         causes: dict[str, BaseException] = {}
-        answers: Any = yield CallAll(plan.checkers, (run.view,))
-        if type(answers) is Raised:  # not the error of a checker: the run was cancelled
-            record.status, record.error = "cancelled", describe(answers.error)
-            return answers
-        stopped = _read_verdicts(run, plan.checkers, answers, verdicts, causes)
-        answers.clear()  # the traceback of an error among them refers to this list
-        if stopped is not None:
-            return stopped
+        unusual: Any = yield CallAll(plan.checkers, (run.view,))
+        if unusual:
+            stopped = _read_verdicts(run, unusual, verdicts, causes)
+            if stopped is not None:
+                return stopped
         if not verdicts:
             record.checks = plan.all_allowed
             return _watch(run) if plan.watchers or plan.shadow is not None else None
@@ -88,19 +84,18 @@ def check(run: NodeRun) -> Steps:
 
 
 def _read_verdicts(
-    run: NodeRun,
-    registrations: Sequence[Registration[PolicyChecker]],
-    answers: Sequence[Any],
-    verdicts: dict[str, Verdict],
-    causes: dict[str, BaseException],
+    run: NodeRun, answers: Unusual | Raised, verdicts: dict[str, Verdict], causes: dict[str, BaseException]
 ) -> Raised | None:
     """Record the verdicts that do not allow, and the exceptions of failed checkers. Returns `Raised` to stop
     the node.
     """
     record = run.record
-    for registration, answer in zip(registrations, answers, strict=False):
-        if answer is True or answer is ALLOW:
-            continue
+    if isinstance(answers, Raised):  # not the error of a checker: the run was cancelled
+        record.status, record.error = "cancelled", describe(answers.error)
+        return answers
+    found = answers.copy()
+    answers.clear()  # the traceback of an error among them refers to this list
+    for registration, answer in found:
         if type(answer) is Raised:
             error = answer.error
             if not isinstance(error, GraphBubbleUp):
@@ -127,11 +122,8 @@ def check_output(run: NodeRun, output: Any) -> Steps:
     record, registrations = run.record, run.plan.output_checkers
     verdicts: dict[str, Verdict] = {}
     causes: dict[str, BaseException] = {}
-    answers: Any = yield CallAll(registrations, (freeze(as_state(run.written(output))), run.view))
-    if type(answers) is Raised:
-        record.status, record.error = "cancelled", describe(answers.error)
-        return answers
-    if (stopped := _read_verdicts(run, registrations, answers, verdicts, causes)) is not None:
+    unusual: Any = yield CallAll(registrations, (freeze(as_state(run.written(output))), run.view))
+    if (stopped := _read_verdicts(run, unusual, verdicts, causes)) is not None:
         return stopped
     for name, verdict in verdicts.items():
         if verdict.kind == "ask":
@@ -200,13 +192,13 @@ def _watch(run: NodeRun) -> Raised | None:
     handlers: list[BaseCallbackHandler] = []
     for checker in () if shadow is None else shadow.watchers:
         try:
-            found = call_apart(run, checker, checker.handlers, run.shadow_view)
+            found = call_isolated(run, checker, checker.handlers, run.shadow_view)
             handlers.extend(Harmless(handler, run.isolated_config) for handler in found)
         except Exception as exc:
             run.record.failed(f"shadow {checker.name}", describe(exc))
     for checker in run.plan.watchers:
         try:
-            found = call_apart(run, checker, checker.handlers, run.view)
+            found = call_isolated(run, checker, checker.handlers, run.view)
             handlers.extend(
                 Stopping(handler, checker, run)
                 if checker.enforced and handler.raise_error

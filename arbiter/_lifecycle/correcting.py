@@ -13,7 +13,7 @@ from langgraph.types import Command
 from arbiter._lifecycle.advising import lend, without_lent
 from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
-from arbiter._lifecycle.requests import Body, Call, Raised, ReadCheckpoint, SaveNote, Steps
+from arbiter._lifecycle.requests import BODY, DRAFT, Call, Raised, ReadCheckpoint, SaveNote, Steps
 from arbiter._lifecycle.routing import parts_of, with_update
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.edits import SaidBefore, own_copies
@@ -42,7 +42,7 @@ def audit_draft(run: NodeRun, registration: Registration[Any]) -> Steps:
     said = SaidBefore(_messages(run, registration))
     if isinstance(given := run.record.input.get(key), list):
         run.record.input = {**run.record.input, key: [*given]}
-    output = yield Body(run.input)
+    output = yield BODY
     if before := {id(said.messages[at]): said.before(at) for at in said.edited()}:
         run.record.input = replaced(run.record.input, lambda part: before.get(id(part), part))
     draft = draft_in(output)
@@ -110,7 +110,7 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         attempt = len(record.drafts) + 1
         lent = LentMessages(run, registration)
         try:
-            output = yield Body(run.input, held=True)
+            output = yield DRAFT
         finally:
             edits = lent.take_back()
         draft = draft_in(output)

@@ -28,9 +28,10 @@ from arbiter._lifecycle import (
     lifecycle,
 )
 from arbiter._lifecycle.registry import Registration
+from arbiter._lifecycle.requests import Unusual
 from arbiter._threads.deadlines import as_failure, awaited, is_from_outside, start, within
 from arbiter.errors import SyncDriverError, describe
-from arbiter.verdicts import Correction, Verdict
+from arbiter.verdicts import ALLOW, Correction, Verdict
 
 _set_ambient, _reset_ambient = var_child_runnable_config.set, var_child_runnable_config.reset
 
@@ -44,7 +45,7 @@ def drive(run: NodeRun) -> Any:
             op = steps.send(answer)
             try:
                 if type(op) is Body:
-                    answer = run.body(op.input, op.held)
+                    answer = run.body(op.held)
                 elif type(op) is CallAll:
                     answer = _call_all(op, run)
                 elif type(op) is Call:
@@ -92,7 +93,7 @@ async def adrive(run: NodeRun) -> Any:
             op = steps.send(answer)
             try:
                 if type(op) is Body:
-                    answer = await run.abody(op.input, op.held)
+                    answer = await run.abody(op.held)
                 elif type(op) is CallAll:
                     answer = await _acall_all(op, run)
                 else:
@@ -119,12 +120,12 @@ async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
             try:
                 if type(op) is Body and not op.held:
                     total = Sum()
-                    async for chunk in run.astream_body(op.input, op.held):
+                    async for chunk in run.astream_body(op.held):
                         total.add(chunk)
                         yield chunk
                     answer = total.value
                 elif type(op) is Body:
-                    answer = await run.abody(op.input, op.held)
+                    answer = await run.abody(op.held)
                 else:
                     answer = await _aperform(op, run)
             except BaseException as exc:
@@ -180,22 +181,23 @@ def _no_coroutine(answer: Any, registration: Registration[Any], run: NodeRun) ->
     return answer
 
 
-def _call_all(op: CallAll, run: NodeRun) -> list[Any]:
-    answers: list[Any] = []
+def _call_all(op: CallAll, run: NodeRun) -> Unusual:
+    answers: Unusual = []
     args = op.args
     token = _set_ambient(run.contract_config)
     try:
         for registration in op.registrations:
             try:
-                if not registration.in_place:
-                    answers.append(_call(registration, args, run))
-                    continue
-                answer = registration.method(*args)
-                answers.append(
-                    answer if type(answer) in _ANSWERS else _no_coroutine(answer, registration, run)
+                answer = (
+                    registration.method(*args) if registration.in_place else _call(registration, args, run)
                 )
+                if answer is True or answer is ALLOW:
+                    continue
+                if type(answer) not in _ANSWERS:
+                    answer = _no_coroutine(answer, registration, run)
+                answers.append((registration, answer))
             except Exception as exc:
-                answers.append(Raised(exc))
+                answers.append((registration, Raised(exc)))
                 if _pauses(exc, registration):
                     break
     finally:
@@ -208,7 +210,8 @@ def _pauses(error: Exception, registration: Registration[Any]) -> bool:
 
 
 def _call(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:
-    token = _set_ambient(run.contract_config if registration.contract.enforced else run.isolated_config)
+    with_effects = registration.in_place or registration.contract.enforced
+    token = _set_ambient(run.contract_config if with_effects else run.isolated_config)
     try:
         if registration.deadline is None:
             answer = registration.method(*args)
@@ -242,21 +245,23 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
     return await aaccess(of.access(cast(Saving, op)), of.saver)
 
 
-async def _acall_all(op: CallAll, run: NodeRun) -> list[Any]:
-    answers: list[Any] = []
+async def _acall_all(op: CallAll, run: NodeRun) -> Unusual:
+    answers: Unusual = []
     args = op.args
     token = _set_ambient(run.contract_config)
     try:
         for registration in op.registrations:
             try:
-                if not registration.in_place or not registration.timing.inline:
-                    answers.append(await _acall(registration, args, run))
-                    continue
-                answer = registration.timing.timed(registration.method, *args)
-                is_usual = type(answer) in _ANSWERS or not isawaitable(answer)
-                answers.append(answer if is_usual else await _waited(registration, answer))
+                if registration.in_place and registration.timing.inline:
+                    answer = registration.timing.timed(registration.method, *args)
+                    if type(answer) not in _ANSWERS and isawaitable(answer):
+                        answer = await _waited(registration, answer)
+                else:
+                    answer = await _acall(registration, args, run)
+                if answer is not True and answer is not ALLOW:
+                    answers.append((registration, answer))
             except Exception as exc:
-                answers.append(Raised(exc))
+                answers.append((registration, Raised(exc)))
                 if _pauses(exc, registration):
                     break
     finally:

@@ -197,7 +197,7 @@ class EvaluatorQueue:
         deadline = self.evaluator.deadline
         if deadline is None or self.is_async:
             return self.timing.timed(self.evaluator.evaluate, view)
-        context = _apart()
+        context = _own_context()
         call = partial(self.timing.timed, self.evaluator.evaluate, view)
         return self.runner.run(lambda: context.run(call), deadline)
 
@@ -216,7 +216,7 @@ class EvaluatorQueue:
             self.awaits = False
 
 
-def _apart() -> Context:
+def _own_context() -> Context:
     """A context without the graph's run. It has only the waiting evaluations, so that one that waits for
     itself is noticed.
     """
@@ -421,7 +421,7 @@ class Evaluations(Lazy):
             if (queue, id(self)) not in running.get():
                 await asyncio.wrap_future(self.start_together())
         elif not self.done(queue) and not queue.timing.inline:
-            await asyncio.wrap_future(start(lambda: self.resolve(queue), context=_apart()))
+            await asyncio.wrap_future(start(lambda: self.resolve(queue), context=_own_context()))
         return self.get(name)
 
     def find(self, name: str) -> EvaluationResult | None:
@@ -537,13 +537,13 @@ class ReadEvaluations(Lazy):
     `audited` names evaluators in audit mode, whose results are invisible here.
     """
 
-    __slots__ = ("_failed", "_unseen", "evaluations", "read")
+    __slots__ = ("_audited", "_failed", "evaluations", "read")
 
     def __init__(self, evaluations: Evaluations, audited: frozenset[str] = frozenset()) -> None:
         self.evaluations = evaluations
         self._failed: tuple[str, ...] = ()
         self.read: dict[str, EvaluationResult] = {}
-        self._unseen = audited
+        self._audited = audited
 
     def __getitem__(self, name: str) -> EvaluationResult:
         if (found := self.get(name)) is None:
@@ -552,7 +552,7 @@ class ReadEvaluations(Lazy):
         return result
 
     def get(self, key: str, default: Any = None) -> Any:
-        if self._hides(key):
+        if self._audited and self._hides(key):
             return default
         if (found := self.evaluations.find(key)) is None:
             if self.evaluations.error_of(key) is not None:
@@ -571,10 +571,10 @@ class ReadEvaluations(Lazy):
             self.get(queue.name)
 
     def _hides(self, name: str) -> bool:
-        if not self._unseen:
+        if not self._audited:
             return False
         queue = self.evaluations.queue(name)
-        return (name if queue is None else queue.name) in self._unseen
+        return (name if queue is None else queue.name) in self._audited
 
     @property
     def unread(self) -> Results:
@@ -608,7 +608,7 @@ class ReadEvaluations(Lazy):
     @property
     def errors(self) -> Mapping[str, str]:
         errors = self.evaluations.errors
-        return MappingProxyType({k: v for k, v in errors.items() if k not in self._unseen})
+        return MappingProxyType({k: v for k, v in errors.items() if k not in self._audited})
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self.evaluations if not self._hides(name))

@@ -20,7 +20,7 @@ from arbiter._lifecycle.escalating import escalate, held_question, kept_output
 from arbiter._lifecycle.evaluations import CycleRun, Evaluations, ReadEvaluations
 from arbiter._lifecycle.observing import note_spent, observe
 from arbiter._lifecycle.outcomes import denied, end, note_output, output_refused
-from arbiter._lifecycle.requests import Body, Ended, Raised, ReadCheckpoint, Resolve, Steps, Stopped
+from arbiter._lifecycle.requests import BODY, Ended, Raised, ReadCheckpoint, Resolve, Steps, Stopped
 from arbiter._lifecycle.routing import best_attempt, route
 from arbiter._lifecycle.runs import SHADOW, NodeRun
 from arbiter._lifecycle.shadowing import (
@@ -83,8 +83,9 @@ def _govern(run: NodeRun) -> Steps:
     if run.held is not None:
         output = _held_output(run)
     elif not plan.guards or (output := run.own_input()) is None:
-        if plan.gate is None and run.approved_by is None and not plan.advisors and not run.inherited:
-            output = yield Body(run.input)
+        advised = plan.advisors or (run.parent is not None and run.inherited)
+        if plan.gate is None and run.approved_by is None and not advised:
+            output = yield BODY
         else:
             output = yield from _called(run)
     answer = output
@@ -93,15 +94,10 @@ def _govern(run: NodeRun) -> Steps:
             return (yield from _failed(run, answer))
     elif type(output) is Ended:
         return output.answer
-    else:
-        if run.handed:
-            note_untaken(run)
-        if run.transient:
-            answer = output = without_lent(run, output)
-        if run.schemas is not None and (wrong := output_refused(run, output)) is not None:
-            return (yield from _failed(run, Raised(wrong)))
+    elif run.schemas is not None and (wrong := output_refused(run, output)) is not None:
+        return (yield from _failed(run, Raised(wrong)))
     note_output(run, output)
-    if run.stops or plan.output_checkers:
+    if plan.watchers or plan.output_checkers:
         stopped = yield from _kept_back(run, output)
         if stopped is not None or run.redirect is not None:
             return stopped
@@ -116,7 +112,7 @@ def _govern(run: NodeRun) -> Steps:
         # The results that routers read are committed. Afterwards evaluators in the background use the view,
         # and what they read of one another decides nothing.
         yield from route(run, output, plan.routers)
-        run.view.give_results(None)
+        run.item.give_results(None)
     if run.reads is not None:
         run.settings.background.enqueue(run.reads.evaluations)
     if (run.capped is None and run.escalation is None) or run.redirect is not None:
@@ -147,10 +143,16 @@ def _called(run: NodeRun) -> Steps:
         if stopped is not None:
             return Ended(stopped)
     if plan.gate is None:
-        return (yield Body(run.input))
-    if not plan.gate.contract.enforced:
-        return (yield from audit_draft(run, plan.gate))
-    return (yield from correct(run, plan.gate))
+        output = yield BODY
+    elif not plan.gate.contract.enforced:
+        output = yield from audit_draft(run, plan.gate)
+    else:
+        output = yield from correct(run, plan.gate)
+    if type(output) is Raised:
+        return output
+    if run.handed:
+        note_untaken(run)
+    return without_lent(run, output) if run.transient else output
 
 
 def _handed_up(run: NodeRun, raised: Raised) -> Any:

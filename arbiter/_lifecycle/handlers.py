@@ -43,21 +43,21 @@ def _kept(method: Callable[..., Any], isolated_config: RunnableConfig | None) ->
 
         @wraps(method)
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            with _kept_apart(isolated_config):
+            with _isolated(isolated_config):
                 return await method(*args, **kwargs)
 
         return acall
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _kept_apart(isolated_config):
+        with _isolated(isolated_config):
             return method(*args, **kwargs)
 
     return call
 
 
 @contextmanager
-def _kept_apart(isolated_config: RunnableConfig | None) -> Generator[None]:
+def _isolated(isolated_config: RunnableConfig | None) -> Generator[None]:
     token = var_child_runnable_config.set(isolated_config)
     try:
         yield

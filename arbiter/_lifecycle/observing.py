@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from arbiter._contracts import Contract
 from arbiter._lifecycle.evaluations import Evaluations
 from arbiter._lifecycle.requests import Raised, Resolve, Spend, Steps
-from arbiter._lifecycle.runs import SHADOW, NodeRun, call_apart
+from arbiter._lifecycle.runs import SHADOW, NodeRun, call_isolated
 from arbiter.errors import describe
 from arbiter.history._causal import CausalHistory
+from arbiter.history._items import HistoryItem
 from arbiter.policy import PolicyChecker
 
 
@@ -34,19 +35,19 @@ def observe(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistor
 
 def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, prefix: str = "") -> None:
     """As `observe`, if none of the checkers needs an evaluation."""
-    record, reads = run.record, run.reads
+    record, reads, item = run.record, run.reads, view.item
     tallies: dict[str, Mapping[str, float | None]] = {}
     for checker in observers:
         try:
             if reads is not None:
-                show_results(run, checker, view)
-            if found := call_apart(run, checker, checker.observe, view):
+                show_results(run, checker, item)
+            if found := call_isolated(run, checker, checker.observe, view):
                 tallies[prefix + checker.name] = counted(found)
         except Exception as exc:
             record.failed(f"checker {checker.name}", f"observe: {describe(exc)}; nothing was counted")
         finally:
             if reads is not None:
-                view.give_results(None)
+                item.give_results(None)
     if tallies:
         record.tallies = {**record.tallies, **tallies} if record.tallies else tallies
 
@@ -79,14 +80,14 @@ def note_spent(run: NodeRun) -> Steps:
         record.failed("budget", f"what was used could not be saved: {describe(noted.error)}")
 
 
-def show_results(run: NodeRun, policy: Contract, view: CausalHistory) -> None:
-    """Let a policy see the evaluations.
+def show_results(run: NodeRun, policy: Contract, item: HistoryItem) -> None:
+    """Let a policy see the evaluations in the node's own item.
 
     Results that a policy reads are committed, and later policies find them. So a policy without effect reads
     without a trace, and only such a policy sees evaluators in audit mode.
     """
     if (reads := run.reads) is not None:
-        view.give_results(reads if policy.enforced else reads.untracked())
+        item.give_results(reads if policy.enforced else reads.untracked())
 
 
 def counted(found: Mapping[str, object]) -> dict[str, float | None]:

@@ -10,6 +10,7 @@ from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.saving import Access
 from arbiter.history._facts import RunFact
+from arbiter.policy import PolicyChecker
 
 
 @dataclass(slots=True)
@@ -22,9 +23,9 @@ class Call:
 
 @dataclass(slots=True)
 class CallAll:
-    """Call one method of several contracts, one after another, with the same arguments.
+    """Call one method of several checkers, one after another, with the same arguments.
 
-    Sends the answers, up to one that pauses the run.
+    Sends their answers except True and `ALLOW`, each with its registration, up to one that pauses the run.
     """
 
     registrations: Sequence[Registration[Any]]
@@ -35,7 +36,6 @@ class CallAll:
 class Body:
     """Run the node's body. With `held`, its streamed chunks are kept back until they are released."""
 
-    input: Any
     held: bool = False
 
 
@@ -219,6 +219,12 @@ class Ended:
     """The node run ended before its body was called, with that answer."""
 
     answer: Raised | None
+
+
+BODY = Body()
+DRAFT = Body(held=True)
+Unusual = list[tuple[Registration[PolicyChecker], Any]]
+"""The answers of checkers that do more than allow, or `Raised`."""
 
 
 class NoAnswer:

@@ -36,7 +36,7 @@ def route(run: NodeRun, output: Any, registrations: Sequence[Registration[Policy
         router = registration.contract
         if router.needs:
             yield from _resolve(run, router)
-        show_results(run, router, view)
+        show_results(run, router, run.item)
         target = yield Call(registration, (view, shown))
         if target is None:
             continue
@@ -207,7 +207,7 @@ def _ask_again(
     asked = Verdict("ask", held["reason"], held)
     if registration is not None and registration.contract.enforced and registration.contract.escalates:
         yield from _resolve(run, registration.contract)
-        show_results(run, registration.contract, run.view)
+        show_results(run, registration.contract, run.item)
         answer = yield Call(registration, (run.view, freeze(output)))
         if isinstance(answer, Verdict) and answer.kind == "ask":
             asked = answer

@@ -28,7 +28,7 @@ from arbiter._threads.forks import new_lock
 from arbiter._values.states import SeenDict, Snapshot, as_state, digest, with_seen
 from arbiter.history._causal import CausalHistory
 from arbiter.history._facts import KEEP, RunFact, Value, fold
-from arbiter.history._items import ToolsOf
+from arbiter.history._items import HistoryItem, ToolsOf
 from arbiter.history._past import Past
 from arbiter.history._record import Record, fact_from, facts_of, with_spent
 from arbiter.history._recorder import Recovered, Run
@@ -96,7 +96,7 @@ current_run: ContextVar[NodeRun | None] = ContextVar("arbiter_opened", default=N
 """The governed node whose body is running. Graphs and functions that it calls belong to it."""
 
 
-def call_apart(
+def call_isolated(
     run: NodeRun, contract: Contract, method: Callable[[CausalHistory], T], view: CausalHistory
 ) -> T:
     """Call a method of a contract in place. If the contract has no effect, its errors are never more than
@@ -122,8 +122,12 @@ class NodeRun:
     and ask humans: `weaving.NodeAttempt` in LangGraph, `functions.FunctionCall` without a graph.
     """
 
-    redirect: str | None = None
+    redirect: str | None
     """The node, or END, to which the run goes instead of along the edges."""
+    item: HistoryItem
+    """The item of this node run in the history that policies see."""
+    view: CausalHistory
+    """The history that policies see."""
     given: Mapping[str, Any] | None = None
     """The input's fields from before transient advice was added."""
     transient: Mapping[str, Any] = NOTHING
@@ -131,7 +135,7 @@ class NodeRun:
     handed: Sequence[DelegatedAdvice] = ()
     """Advice for the nodes of the graph that is this node's body."""
     questions: int = 0
-    handlers: Sequence[BaseCallbackHandler] = ()
+    handlers: Sequence[BaseCallbackHandler]
     """Callback handlers that look into the body."""
     stops: Sequence[Stop] = ()
     """The calls that these handlers have stopped."""
@@ -140,33 +144,33 @@ class NodeRun:
     pushed: Sequence[Mapping[str, Any]] = ()
     """The held-back writes of the body to the state apart from its output, such as those of `push_message`.
     """
-    escalation: tuple[PolicyRouter, Verdict] | None = None
+    escalation: tuple[PolicyRouter, Verdict] | None
     """The router that wants a human to see the output, and its verdict."""
-    held: Mapping[str, Any] | None = None
+    held: Mapping[str, Any] | None
     """The open question of an earlier attempt about the output of this task. The body is done."""
     saved: Saved | None = None
     """The saved data of this node run, once they have been read."""
     since: int | None = None
     """The number of the first question whose answer this node run uses; None if there was no question."""
-    approved_by: str | None = None
+    approved_by: str | None
     """The policy whose question a human has answered with an approval or an edit."""
     approved_key: str = ""
     """The digest of the input that was approved."""
     retries: int = 0
     """The number of further times that the body may begin on the approvals."""
-    entry: Entry | None = None
+    entry: Entry | None
     """The note that the body has begun on approvals."""
-    capped: PolicyRouter | None = None
+    capped: PolicyRouter | None
     """The router that wants the best attempt, because it may not redirect again."""
-    may_be_held: bool = False
+    may_be_held: bool
     """True if an earlier attempt may have asked about its output, even if no rule would ask now."""
     replaced: bool = False
     """True if the node's output differs from the one that its body returned or streamed."""
     shadow: ShadowDecision | None = None
     """The decision of a shadow constitution before the node."""
     _shadow_view: CausalHistory | None = None
-    _apart: RunnableConfig | None = None
-    _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None = None
+    _isolated_config: RunnableConfig | None = None
+    _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None
 
     def __init__(
         self,
@@ -193,14 +197,30 @@ class NodeRun:
         self.schemas = schemas
         self.begun = 0.0
         self.reads: ReadEvaluations | None = None
-        self._view: CausalHistory | None = None
-        self._aside: RunnableConfig | None = None
+        self._contract_config: RunnableConfig | None = None
+        # Set here and not as defaults of the class, from which Python reads more slowly.
+        self.redirect = self.held = self.approved_by = self.entry = self.escalation = self.capped = None
+        self.may_be_held = False
+        self.handlers = ()
+        self._inner = None
+        self.view = CausalHistory(past, record, run, plan.cycle)
+        self.item = self.view.item
+        if settings.clock is not time.time:
+            self.view.clock = settings.clock
+        if plan.watchers:
+            self.view.give_tools(self.tools)
+        if plan.guards:
+            self.item.watch()
 
-    is_graph: bool = False
-    """True if the body is a graph, whose nodes are governed too."""
+    @property
+    def is_graph(self) -> bool:
+        """True if the body is a graph, whose nodes are governed too."""
+        return False
 
-    fields: Collection[str] = ()
-    """The fields of the graph's state; empty if it does not declare any."""
+    @property
+    def fields(self) -> Collection[str]:
+        """The fields of the graph's state; empty if it does not declare any."""
+        return ()
 
     @property
     def is_saved(self) -> bool:
@@ -216,26 +236,14 @@ class NodeRun:
         outer = parent.inherited
         return (*outer, *parent.handed) if outer else parent.handed
 
-    @property
-    def view(self) -> CausalHistory:
-        """The history that policies see."""
-        if self._view is None:
-            self._view = CausalHistory(self.past, self.record, self.run, self.plan.cycle)
-            if self.settings.clock is not time.time:
-                self._view.clock = self.settings.clock
-            if self.plan.watchers:
-                self._view.give_tools(self.tools)
-            if self.plan.guards:
-                self._view.item.watch()
-        return self._view
-
     def own_input(self) -> Raised | None:
         """Make what the checkers looked at the node's own. Returns `Raised` if it cannot be copied.
 
         Neither a sibling nor a caller with the same object can then change it between the check and the body, or
         while the body runs.
         """
-        if self._view is None or (seen := self._view.item.seen()) is None:
+        seen = self.item.seen()
+        if seen is None or not (seen.returned or self.is_shared):
             return None
         try:
             self.input = self.input_with(seen)
@@ -243,10 +251,15 @@ class NodeRun:
             return Raised(exc)
         return None
 
+    @property
+    def is_shared(self) -> bool:
+        """True if other code has the input too, and may change its fields."""
+        path = self.record.path
+        return bool(path) and path[0] == "__pregel_push"
+
     def input_with(self, seen: SeenDict) -> Any:
         """The input with the values that the checkers have seen."""
-        path: Any = self.record.path
-        return with_seen(self.input, seen, is_shared=bool(path) and path[0] == "__pregel_push")
+        return with_seen(self.input, seen, is_shared=self.is_shared)
 
     @property
     def shadow_view(self) -> CausalHistory:
@@ -268,17 +281,17 @@ class NodeRun:
         The contract's own model calls belong to no stream and no trace of the node. `get_config()` still
         returns thread, user and so on.
         """
-        if self._aside is None and (config := self.config) is not None:
+        if self._contract_config is None and (config := self.config) is not None:
             tags = [*(config.get("tags") or ()), "nostream"]
-            self._aside = {**config, "callbacks": None, "tags": tags}
-        return self._aside
+            self._contract_config = {**config, "callbacks": None, "tags": tags}
+        return self._contract_config
 
     @property
     def isolated_config(self) -> RunnableConfig | None:
         """As `contract_config`, for a contract without effect: it can neither pause the run nor stream."""
-        if self._apart is None and (config := self.contract_config) is not None:
-            self._apart = self.without_effects(config)
-        return self._apart
+        if self._isolated_config is None and (config := self.contract_config) is not None:
+            self._isolated_config = self.without_effects(config)
+        return self._isolated_config
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         """A config through which no write is possible."""
@@ -381,13 +394,13 @@ class NodeRun:
         """The function that finds the LangChain tools of the body."""
         return None
 
-    def body(self, input: Any, held: bool) -> Any:
+    def body(self, held: bool) -> Any:
         raise NotImplementedError
 
-    async def abody(self, input: Any, held: bool) -> Any:
+    async def abody(self, held: bool) -> Any:
         raise NotImplementedError
 
-    def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+    def astream_body(self, held: bool) -> AsyncIterator[Any]:
         raise NotImplementedError
 
     @property

@@ -38,7 +38,7 @@ def _decide(
     answers: Any = yield CallAll(registrations, args)
     if type(answers) is Raised or run.shadow is None:
         return
-    for registration, answer in zip(registrations, answers, strict=False):
+    for registration, answer in answers:
         if type(answer) is Raised:
             kind = "ask" if isinstance(answer.error, GraphBubbleUp) else "deny"
             verdict = Verdict(cast(Any, kind), f"{FAILED}{describe(answer.error)}")
@@ -99,7 +99,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
         return None
     evaluations = None if failed else Evaluations(shadow.queues, view)
     if evaluations is not None:
-        view.give_results(evaluations)
+        view.item.give_results(evaluations)
     decision = ShadowDecision(kind="continue")
     shown = None if failed else freeze(output)
     for registration in registrations:
@@ -118,7 +118,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
             continue
         break
     if evaluations is not None:
-        view.give_results(NO_RESULTS)
+        view.item.give_results(NO_RESULTS)
     return decision
 
 

@@ -534,6 +534,7 @@ class FrozenList(list[Any]):
 
 
 _get = cast(Any, dict.get)
+_init = cast(Any, dict.__init__)
 
 
 class _Whole:
@@ -578,15 +579,16 @@ class SeenDict(_Whole, FrozenDict):
     `kept()` returns these as they were then, and all other values as they are now.
     """
 
-    __slots__ = ("_seen",)
+    __slots__ = ("returned",)
 
     def __init__(self, given: Any) -> None:
-        super().__init__(given)
-        self._seen: dict[Any, Any] = {}
+        _init(self, given)
+        self.returned: dict[Any, Any] = {}
+        """The returned values that can change, by key."""
 
     def __getitem__(self, key: str) -> Any:
         value = _item(self, key)
-        return value if type(value) in _ATOMS else _seen_in(self._seen, key, value)
+        return value if type(value) in _ATOMS else _seen_in(self.returned, key, value)
 
     def get(self, key: str, default: Any = None) -> Any:
         value = _get(self, key, default)
@@ -600,7 +602,7 @@ class SeenDict(_Whole, FrozenDict):
 
     def changed(self) -> dict[str, Any]:
         """The returned values that can change, as they were when they were returned."""
-        return {key: _kept(part) for key, part in self._seen.items() if part is not _item(self, key)}
+        return {key: _kept(part) for key, part in self.returned.items() if part is not _item(self, key)}
 
     def kept(self) -> dict[str, Any]:
         return dict[str, Any].copy(self) | self.changed()
@@ -609,15 +611,15 @@ class SeenDict(_Whole, FrozenDict):
 class SeenList(_Whole, FrozenList):
     """Like `SeenDict`, for a list."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("returned",)
 
     def __init__(self, given: Any) -> None:
         super().__init__(given)
-        self._seen: dict[Any, Any] = {}
+        self.returned: dict[Any, Any] = {}
 
     def _at(self, index: int) -> Any:
         value = _element(self, index)
-        return value if type(value) in _ATOMS else _seen_in(self._seen, index, value)
+        return value if type(value) in _ATOMS else _seen_in(self.returned, index, value)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Any: ...
@@ -637,7 +639,7 @@ class SeenList(_Whole, FrozenList):
 
     def kept(self) -> list[Any]:
         kept: list[Any] = list[Any].copy(self)
-        for index, part in self._seen.items():
+        for index, part in self.returned.items():
             kept[index] = _kept(part)
         return kept
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from langgraph._internal._constants import (
@@ -137,23 +137,22 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
     def update(self, values: Sequence[Any]) -> bool:
         # Also called, without values, at the end of a superstep whose facts were not written.
-        facts = facts_in(values)
+        facts = facts_in(values) if values else []
         if len(facts) < len(values):  # ignored, as LangGraph ignores a write to an unknown channel
             _log.warning("ignored a write to channel %r, to which Arbiter alone writes", FACTS)
         if done := self.done:
             self.done = {}
-            facts += _in_order(done)
+            # In the order in which LangGraph would apply them as writes.
+            for fact, _ in sorted(done.values(), key=_order_of) if len(done) > 1 else done.values():
+                facts.append(fact)
         if not facts:
             return False
         self.past = self.past.after(facts)
         return True
 
 
-def _in_order(done: Mapping[str, tuple[RunFact, Any]]) -> list[RunFact]:
-    """The facts in the order in which LangGraph would apply them as writes."""
-    if len(done) == 1:
-        return [next(iter(done.values()))[0]]
-    return [fact for fact, _ in sorted(done.values(), key=lambda each: task_order(each[1]))]
+def _order_of(done: tuple[RunFact, Any]) -> str:
+    return task_order(done[1])
 
 
 def facts_channel_in(conf: dict[str, Any]) -> FactsChannel:

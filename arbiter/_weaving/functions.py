@@ -92,6 +92,7 @@ class FunctionCall(NodeRun):
             (),
         )
         record.input = snapshot(input, settings.snapshot)
+        self._tools = tools
         super().__init__(
             record=record,
             plan=core.registry.plan(name, instruction, _NO_GRAPH),
@@ -105,7 +106,6 @@ class FunctionCall(NodeRun):
             schemas=schemas,
         )
         self.call = call
-        self._tools = tools
         self._uses: tuple[str, ...] = ()
         """The names of the runs on the approvals that this run uses."""
 
@@ -135,6 +135,10 @@ class FunctionCall(NodeRun):
 
     # The driver asks
 
+    @property
+    def is_shared(self) -> bool:
+        return True
+
     def input_with(self, seen: SeenDict) -> Any:
         """As for a node. Returns the caller's own object if its fields are still the checked ones, since a
         function may change its argument on purpose.
@@ -149,11 +153,11 @@ class FunctionCall(NodeRun):
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         return without_effects(config)
 
-    def body(self, input: Any, held: bool) -> Any:
+    def body(self, held: bool) -> Any:
         token = current_run.set(self)
         ambient = self._watched()
         try:
-            return self.call(input)
+            return self.call(self.input)
         finally:
             current_run.reset(token)
             if ambient is not None:
@@ -165,11 +169,11 @@ class FunctionCall(NodeRun):
             return None
         return var_child_runnable_config.set(with_handlers(self.config, self.handlers))
 
-    async def abody(self, input: Any, held: bool) -> Any:
+    async def abody(self, held: bool) -> Any:
         token = current_run.set(self)
         ambient = self._watched()
         try:
-            answer = self.call(input)
+            answer = self.call(self.input)
             return await answer if inspect.isawaitable(answer) else answer
         finally:
             current_run.reset(token)

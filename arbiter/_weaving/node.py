@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -229,6 +229,7 @@ class NodeAttempt(NodeRun):
         path = metadata.get("langgraph_path", ())
         if path == node.path:
             path = node.path  # one object shared by all its runs
+        self.node = node
         self._conf = conf
         self._kwargs = kwargs
         settings = core.settings
@@ -254,9 +255,6 @@ class NodeAttempt(NodeRun):
         NodeRun.__init__(
             self, record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
         )
-        self.node = node
-        self.is_graph = node.is_subgraph
-        self.fields = node.fields
         self.channel = channel
         if execution.first is None:
             execution.first = step
@@ -267,6 +265,14 @@ class NodeAttempt(NodeRun):
             self.may_be_held = self._may_be_held()
 
     # The lifecycle asks
+
+    @property
+    def is_graph(self) -> bool:
+        return self.node.is_subgraph
+
+    @property
+    def fields(self) -> Collection[str]:
+        return self.node.fields
 
     @property
     def is_saved(self) -> bool:
@@ -383,8 +389,8 @@ class NodeAttempt(NodeRun):
 
     # The driver asks
 
-    def body(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self.config
+    def body(self, held: bool) -> Any:
+        node, input, config = self.node, self.input, self.config
         output: Any
         token = current_run.set(self)
         try:
@@ -399,12 +405,12 @@ class NodeAttempt(NodeRun):
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
             current_run.reset(token)
-        if node.is_subgraph and (saver := self._unseen()) is not None:
+        if node.is_subgraph and (saver := self._continued()) is not None:
             self._adopt(saver.get_tuple(self._own_config()))
         return output
 
-    async def abody(self, input: Any, held: bool) -> Any:
-        node, config = self.node, self.config
+    async def abody(self, held: bool) -> Any:
+        node, input, config = self.node, self.input, self.config
         output: Any
         token = current_run.set(self)
         try:
@@ -419,15 +425,15 @@ class NodeAttempt(NodeRun):
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
             current_run.reset(token)
-        if node.is_subgraph and (saver := self._unseen()) is not None:
+        if node.is_subgraph and (saver := self._continued()) is not None:
             self._adopt(await saver.aget_tuple(self._own_config()))
         return output
 
-    async def astream_body(self, input: Any, held: bool) -> AsyncIterator[Any]:
+    async def astream_body(self, held: bool) -> AsyncIterator[Any]:
         token = current_run.set(self)
         try:
             with self._ambient(held) as config:
-                async for chunk in self.node.body.astream(input, config, **self._kwargs):
+                async for chunk in self.node.body.astream(self.input, config, **self._kwargs):
                     yield chunk
         finally:
             try:
@@ -576,7 +582,7 @@ class NodeAttempt(NodeRun):
             held_config["callbacks"] = callbacks
         return held_config
 
-    def _unseen(self) -> Any:
+    def _continued(self) -> Any:
         """The checkpointer, if the subgraph continues earlier work of which it reports nothing here; else
         None.
         """

@@ -44,8 +44,6 @@ class CausalHistory(History):
     """The committed past of one node run, then the run itself. Never a sibling of its superstep."""
 
     _tools_of: ToolsOf | None = None
-    _cycle: Cycle | None = None
-    _tallies: str = ""
     _recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
 
     def __init__(
@@ -65,16 +63,10 @@ class CausalHistory(History):
         self.entries = _CausalEntries(past, own, run)
         self._tallies = tallies
         self._cycle = cycle
-        self._tools_of: ToolsOf | None = None
-        self._recovered: Sequence[Mapping[str, Mapping[str, float]]] = ()
 
     @property
     def cycle(self) -> Cycle | None:
         return self._cycle
-
-    def give_results(self, evaluations: Mapping[str, EvaluationResult] | None) -> None:
-        """From now on the node's own item shows these results; with None, those of its record."""
-        self._own.give_results(evaluations)
 
     @property
     def past(self) -> Past:
