@@ -126,6 +126,9 @@ class Contract:
         # A subclass may set these as attributes after `__init__`, so they are read again here.
         self.target_instructions = _instructions(self.target_instructions)
         self.target_nodes = _nodes(self.target_nodes)
+        for several in ("targets", "needs"):
+            if isinstance(given := getattr(self, several, ()), str):
+                setattr(self, several, (given,))
         mode: Any = self.mode
         if mode not in get_args(Mode):
             raise RegistrationError(

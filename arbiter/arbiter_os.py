@@ -711,11 +711,15 @@ class ArbiterOS:
         Raises `AmbiguousHistoryError` if that may be another caller's run, because several threads are known
         or runs overlapped.
         """
-        return self._core.recorder.current()
+        return self._with_nodes(self._core.recorder.current())
 
     def history_of(self, *, thread_id: str) -> RunHistory:
         """All runs of that thread that are in memory. Warns if the thread may have been dropped."""
-        return self._core.recorder.of_thread(str(thread_id))
+        return self._with_nodes(self._core.recorder.of_thread(str(thread_id)))
+
+    def _with_nodes(self, history: RunHistory) -> RunHistory:
+        history.give_nodes(self._coverage.names)
+        return history
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until no evaluation is pending. Returns False if `timeout` seconds were too short."""

@@ -294,8 +294,10 @@ class PolicyRouter(Contract):
     edges with the output of the node's attempt in this run that the evaluator `best_by` scored best. With
     `escalates = True` it may also answer `Verdict.ask(reason)`: a human sees the output, and approves, edits
     or rejects it. The body does not run again for that. `on_reject` is like `on_deny` of a checker.
-    `max_redirects` then also caps the questions in a run. `targets` names the nodes that it may return, as
-    far as known, so that they are checked early; `needs` names the evaluators whose results it reads.
+    `max_redirects` then also caps the questions in a run. `needs` names the evaluators whose results it
+    reads. `targets` names the nodes that it may return: they are checked when a graph is governed, and another
+    answer is an error of the router, in the item, after which the normal edges are taken. Without `targets` it
+    may return every node.
     """
 
     kind = "router"

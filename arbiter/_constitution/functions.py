@@ -78,7 +78,7 @@ def rule_of(function: Callable[..., Any], contract: type[C], options: Mapping[st
         raise RegistrationError(f"{function!r:.80} has no name. Pass name=.")
     made = cast("Callable[..., C]", cls)(name, **given)
     for attribute, names in attributes.items():
-        setattr(made, attribute, (names,) if isinstance(names, str) else tuple(names))
+        setattr(made, attribute, names if isinstance(names, str) else tuple(names))
     return made
 
 

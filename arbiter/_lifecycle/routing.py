@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from langgraph.constants import END
 from langgraph.types import Command
@@ -50,13 +50,8 @@ def route(run: NodeRun, output: Any, registrations: Sequence[Registration[Policy
                 record.failed(
                     f"router {registration.name}", f"{describe(target.error)}; the normal edges were taken"
                 )
-        elif not isinstance(target, str) or target not in run.targets:
-            names = ", ".join(sorted(run.targets - {END})) or "none"
-            hint = nearest(target, run.targets) if isinstance(target, str) else ""
-            record.failed(
-                f"router {registration.name}",
-                f"redirects to {target!r}, which is not a node of this graph. Nodes: {names}.{hint}",
-            )
+        elif not may_go_to(target, run, router):
+            record.failed(f"router {registration.name}", _no_target(run, router, target))
         else:
             target = str.__str__(target)  # the text of an Enum may differ from its value
             routes[registration.name] = target
@@ -75,6 +70,20 @@ def route(run: NodeRun, output: Any, registrations: Sequence[Registration[Policy
         record.routes = {registration.name: routes.get(registration.name) for registration in registrations}
     else:
         record.routes = run.plan.no_routes
+
+
+def may_go_to(target: object, run: NodeRun, router: PolicyRouter) -> TypeGuard[str]:
+    """True if the answer is a node of the graph, and one of the router's targets if it declares some."""
+    return isinstance(target, str) and target in run.targets and target in (router.targets or (target,))
+
+
+def _no_target(run: NodeRun, router: PolicyRouter, target: object) -> str:
+    names, what = run.targets - {END}, "a node of this graph. Nodes"
+    if isinstance(target, str) and target in run.targets:
+        names, what = frozenset(router.targets), "one of its targets. Targets"
+    hint = nearest(target, names) if isinstance(target, str) else ""
+    listed = ", ".join(sorted(names)) or "none"
+    return f"redirects to {target!r}, which is not {what}: {listed}.{hint}"
 
 
 def _resolve(run: NodeRun, router: PolicyRouter) -> Steps:

@@ -10,6 +10,7 @@ from langgraph.errors import GraphBubbleUp
 from arbiter._lifecycle.evaluations import Evaluations
 from arbiter._lifecycle.registry import Plan, Registration
 from arbiter._lifecycle.requests import Call, CallAll, Raised, Resolve, Steps
+from arbiter._lifecycle.routing import may_go_to
 from arbiter._lifecycle.runs import NO_RESULTS, SHADOW, NodeRun
 from arbiter._lifecycle.shadow import ShadowDecision, ShadowDifference
 from arbiter._values.states import freeze
@@ -110,7 +111,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
         target = yield Call(registration, (view, shown))
         if isinstance(target, Verdict) and target.kind == "ask" and router.escalates and not failed:
             decision = ShadowDecision(kind="ask", policy=router.name, reason=target.reason)
-        elif isinstance(target, str) and target in run.targets:
+        elif may_go_to(target, run, router):
             if view.past.redirects(registration.name) >= router.max_redirects:
                 continue
             decision = ShadowDecision(kind="redirect", policy=router.name, target=str.__str__(target))

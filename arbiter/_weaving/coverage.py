@@ -12,7 +12,7 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePath
@@ -81,6 +81,11 @@ class Coverage:
         """Add the nodes of a governed graph, or a function that is governed or labelled."""
         with self._lock:
             self._nodes.update(nodes)
+
+    def names(self) -> Collection[str]:
+        """The names of all governed nodes, without their parents' names."""
+        with self._lock:
+            return {_own_name(name) for name, _ in self._nodes}
 
     def check_names(
         self,

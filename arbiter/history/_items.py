@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
 from arbiter._values.states import FrozenDict, SeenDict
+from arbiter.errors import ArbiterWarning, nearest
 from arbiter.history._past import NO_TALLY, Tally
 from arbiter.history._record import NOTHING, UNSEEN, Record, Status, Totals, total
 from arbiter.history._results import Results, settled
@@ -332,6 +334,11 @@ class History(Exported, method="to_dicts", returns=DICTS):
 
         It is `history.entries[-1][-1]`. Raises `IndexError` for a history without items.
         """
+        if not self.entries:
+            raise IndexError(
+                "the history has no items, because no governed node has run. Run a graph that govern() returned, "
+                "and name its thread: arbiter_os.history_of(thread_id=...)."
+            )
         return self.entries[-1][-1]
 
     def items(self) -> Iterator[HistoryItem]:
@@ -353,6 +360,9 @@ class History(Exported, method="to_dicts", returns=DICTS):
     ) -> HistoryItem | None:
         """The newest item with this instruction and this node, or None. An argument that is None matches
         every item.
+
+        `arbiter_os.history` warns of a node that no governed graph has. A contract's view does not, because a
+        rule may serve several graphs.
         """
         wanted = None if instruction is None else find_instruction(instruction)
         for superstep in reversed(self.entries):
@@ -436,18 +446,50 @@ ToolsOf = Callable[[], Mapping[str, Sequence[Any]]]
 """Returns the tools of a node's body, by name."""
 
 
+NodesOf = Callable[[], Collection[str]]
+
+
 class RunHistory(History):
     """The part of one run, or of all runs of one thread, that is in memory."""
 
-    __slots__ = ("_totals",)  # `vars` has `entries` alone, which FastAPI serialises for an unknown type
+    __slots__ = (
+        "_nodes",
+        "_totals",
+    )  # `vars` has `entries` alone, which FastAPI serialises for an unknown type
 
     def __init__(self, records: Sequence[Record], totals: Totals) -> None:
         self.entries = _supersteps(records)
         self._totals = totals
+        self._nodes: NodesOf | None = None
+
+    def give_nodes(self, nodes: NodesOf) -> None:
+        """Set the function that returns the names of all nodes that may occur."""
+        self._nodes = nodes
+
+    def last(
+        self, instruction: Instruction | str | None = None, node: str | None = None
+    ) -> HistoryItem | None:
+        found = super().last(instruction, node)
+        if found is None:
+            self._report_unknown(node)
+        return found
 
     def count(self, instruction: Instruction | str | None = None, node: str | None = None) -> int:
         wanted = None if instruction is None else find_instruction(instruction)
-        return total(self._totals, wanted, node)
+        found = total(self._totals, wanted, node)
+        if not found:
+            self._report_unknown(node)
+        return found
+
+    def _report_unknown(self, node: str | None) -> None:
+        names = () if node is None or self._nodes is None else self._nodes()
+        if names and node not in names:
+            warnings.warn(
+                f"no governed graph has a node {node!r}.{nearest(str(node), names)} "
+                f"Nodes: {', '.join(sorted(names))}.",
+                ArbiterWarning,
+                stacklevel=3,
+            )
 
     def copied(self, copier: Copier) -> tuple[Any, ...]:
         entries = [[item.parts(copier) for item in superstep] for superstep in self.entries]
@@ -458,6 +500,7 @@ class RunHistory(History):
         new = cls.__new__(cls)
         new.entries = [[HistoryItem(*parts) for parts in superstep] for superstep in entries]
         new._totals = totals
+        new._nodes = None
         return new
 
     def __copy__(self) -> Self:

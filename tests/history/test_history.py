@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import io
 import json
@@ -775,3 +776,33 @@ def test_a_record_has_no_dict_of_its_own() -> None:
     assert len(records) >= 200
     for record in records:
         assert not any(type(part) is dict and "node" in part for part in gc.get_referents(record))
+
+
+def test_an_empty_history_says_why_it_has_no_item() -> None:
+    with pytest.raises(IndexError, match="no items, because no governed node has run"):
+        _ = ArbiterOS().history.item
+    with pytest.raises(IndexError, match="no governed node has run"):
+        _ = History().item
+
+
+def test_a_node_that_no_governed_graph_has_is_a_warning_with_the_nearest_name() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.govern(chain(Spy("verify")))
+    arbiter_os.govern(chain(Spy("pay"))).invoke({"log": []}, thread("1"))
+    for history in (
+        arbiter_os.history,
+        arbiter_os.history_of(thread_id="1"),
+        arbiter_os.history_of(thread_id="2"),
+    ):
+        with pytest.warns(ArbiterWarning, match=r"a node 'payy'\. Did you mean 'pay'\? Nodes: pay, verify"):
+            assert history.last(node="payy") is None
+        with pytest.warns(ArbiterWarning, match="'payy'"):
+            assert history.count(node="payy") == 0
+        assert history.last(node="verify") is None
+        assert history.count(node="verify") == 0
+    assert copy.deepcopy(arbiter_os.history).last(node="payy") is None  # a copy knows no graph
+
+
+def test_where_no_graph_is_governed_no_name_is_unknown() -> None:
+    """A restored history, or one in a process without graphs."""
+    assert ArbiterOS().history.last(node="pay") is None

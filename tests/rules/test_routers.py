@@ -167,6 +167,36 @@ def test_failing_router_takes_the_normal_edges(answer: Any, said: str, mode: str
     assert said in arbiter_os.history.entries[0][0].errors["router broken"]
 
 
+@MODES
+@pytest.mark.parametrize("target", ["other", END])
+def test_an_answer_outside_the_declared_targets_takes_the_normal_edges(target: str, mode: str) -> None:
+    """As with LangGraph's `path_map`, the declaration binds: the answer is an error of the router, in the item."""
+    router = Route("wrong", lambda h, o: target if o["log"] == ["a"] else None)
+    router.targets = ("hold", "othre")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(router)
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), extra=[Spy("other"), Spy("hold"), Spy("othre")]))
+    assert run(app, {"log": []}, mode=mode) == {"log": ["a", "b"]}
+    item = arbiter_os.history.entries[0][0]
+    assert item.redirected_to is None
+    said = f"redirects to {target!r}, which is not one of its targets. Targets: hold, othre."
+    assert item.errors["router wrong"].startswith(said)
+
+
+@MODES
+def test_declared_targets_and_one_as_a_text_are_taken(mode: str) -> None:
+    class ToHold(PolicyRouter):
+        targets: Any = "hold"
+
+        def route_after(self, history: History, current_output: Any) -> str | None:
+            return "hold" if history.item.node == "a" else None
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(ToHold("to_hold"))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b"), extra=[Spy("hold")]))
+    assert run(app, {"log": []}, mode=mode) == {"log": ["a", "hold"]}
+
+
 def test_older_form_with_the_history_alone() -> None:
     class Old(PolicyRouter):
         def route_after(self, history: History) -> str | None:
