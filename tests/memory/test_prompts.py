@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,8 +42,8 @@ LEARNERS: dict[str, Any] = {
     "factsTemplate": FactEvaluator,
     "reflectionTemplate": ReflectionEvaluator,
     "goalsTemplate": GoalEvaluator,
-    "trustTemplate": lambda **options: TrustEvaluator(judge=True, **options),
-    "evaluationTemplate": lambda **options: evaluator("NOTE", description="Takes notes.")(lambda ctx: None),
+    "trustTemplate": partial(TrustEvaluator, judge=True),
+    "evaluationTemplate": lambda: evaluator("NOTE", description="Takes notes.")(lambda ctx: None),
 }
 BEGINS, ENDS = "[quoted text begins]", "[quoted text ends]"
 
