@@ -10,6 +10,7 @@ See docs/memory.md, and docs/design/memory.md for the shape.
 from arbiter.memory._characters import Character
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory._cycle import EvaluationCycle
+from arbiter.memory._editing import FactChanges
 from arbiter.memory._embeddings import LocalEmbeddings
 from arbiter.memory._entities import Entity
 from arbiter.memory._evaluators import (
@@ -22,6 +23,7 @@ from arbiter.memory._evaluators import (
 )
 from arbiter.memory._recollection import Memory
 from arbiter.memory._records import Fact, Goal, Objective, Relationship, Thought
+from arbiter.memory._tools import memory_tools
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Claim, FactEvaluator, FactRules
 from arbiter.memory.goals import GoalEvaluator
@@ -54,6 +56,7 @@ __all__ = [
     "EvaluationExample",
     "ExampleMessage",
     "Fact",
+    "FactChanges",
     "FactEvaluator",
     "FactRules",
     "FactsProvider",
@@ -79,6 +82,7 @@ __all__ = [
     "TrustEvaluator",
     "TrustProvider",
     "evaluator",
+    "memory_tools",
     "open_store",
     "postgres_locks",
 ]

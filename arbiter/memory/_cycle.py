@@ -23,7 +23,7 @@ from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
 from arbiter._threads.forks import renew_in_child
-from arbiter._values.states import freeze
+from arbiter._values.states import as_state, freeze
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history._causal import CausalHistory
@@ -173,6 +173,8 @@ class EvaluationCycle(EvaluatorCycle):
         self.store = None if store is None else self._wrapped(store)
         self._budgets: OrderedDict[tuple[str, str | None], CallBudget] = OrderedDict()
         self._rooms: OrderedDict[str, str] = OrderedDict()
+        self._unsaved: OrderedDict[str, None] = OrderedDict()
+        """Threads without a checkpointer: their messages have other ids in each run. See `MessageIds`."""
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
         renew_in_child(self)
@@ -181,13 +183,24 @@ class EvaluationCycle(EvaluatorCycle):
     def memory(self) -> Memory:
         """The memory of this cycle's agent, to query and edit from a program. Raises `ConfigurationError`
         if the cycle has no store of its own."""
-        from arbiter.memory._recollection import Memory
-
         if self.store is None:
             raise ConfigurationError(
                 "this EvaluationCycle has no store of its own. Give it one, or make a Memory of the graph's store."
             )
-        return Memory(self.store, agent_id=self.agent_id, clock=self.clock, rules=self.fact_rules)
+        return self._memory(self.store)
+
+    def _memory(self, store: MemoryStore) -> Memory:
+        from arbiter.memory._recollection import Memory
+
+        return Memory(
+            store,
+            agent_id=self.agent_id,
+            clock=self.clock,
+            rules=self.fact_rules,
+            character=self.character,
+            entities=self.entities,
+            model=self.evaluator_model,
+        )
 
     # Called by the core
 
@@ -213,6 +226,10 @@ class EvaluationCycle(EvaluatorCycle):
         new_messages = written(turn.returned, self.messages_key)
         name_messages(new_messages)
         runtime = runtime_of(turn.config)
+        if not turn.saved and (scope := _scope(place_of(turn.config, runtime))):
+            self._unsaved[scope] = None
+            if len(self._unsaved) > _REMEMBERED:
+                self._unsaved.popitem(last=False)
         turn.kept.update(
             ended_at=self.clock(),
             runtime=runtime,
@@ -259,6 +276,42 @@ class EvaluationCycle(EvaluatorCycle):
             entities=self.entities,
             is_private=self._private(config),
             query=query_of(messages),
+            fact_rules=self.fact_rules,
+        )
+
+    # Called by tools
+
+    def caller(self, config: RunnableConfig, state: Any) -> tuple[Memory, ProviderContext] | None:
+        """The memory, user, room and messages of a run that calls a tool with that state.
+
+        None if the run names neither a user nor a thread. Raises `ConfigurationError` if there is no store.
+        """
+        runtime = runtime_of(config)
+        store = self.store or self._of_runtime(runtime)
+        if store is None:
+            raise ConfigurationError(
+                "the memory tools have no store. Give the EvaluationCycle one, or compile the graph with one."
+            )
+        place = place_of(config, runtime)
+        seen = as_state(state)
+        if _scope(place) in self._unsaved:
+            ids = MessageIds(_scope(place), kept=False)
+            messages = as_messages(given(seen, self.messages_key), ids)
+        else:
+            messages = latest(seen, self.messages_key, self.conversation_length)
+        entity_id = place.entity_id or speaker_said(newest_human(messages))
+        if entity_id is None and place.thread_id is None:
+            return None
+        room_id = place.thread_id or f"run:{secrets.token_hex(16)}"
+        return self._memory(store), ProviderContext(
+            store=store,
+            agent_id=self.agent_id,
+            room_id=room_id,
+            entity_id=entity_id or self._anonymous(room_id),
+            clock=self.clock,
+            character=self.character,
+            messages=messages,
+            is_private=self._private(config),
             fact_rules=self.fact_rules,
         )
 
@@ -343,7 +396,7 @@ class EvaluationCycle(EvaluatorCycle):
 
     def _said(self, turn: Turn) -> _Said:
         place = place_of(turn.config, turn.kept["runtime"])
-        scope = place.thread_id or place.entity_id or self._room_of_run(_run_of(turn.history))
+        scope = _scope(place) or self._room_of_run(_run_of(turn.history))
         ids = MessageIds(scope, kept=turn.saved)
         before = as_messages(turn.kept["messages"], ids)
         new = as_messages(turn.kept["new_messages"], ids)
@@ -488,6 +541,11 @@ class EvaluationCycle(EvaluatorCycle):
 
 
 CognitiveEvaluator.cycle_type = EvaluationCycle
+
+
+def _scope(place: Place) -> str:
+    """The thread or the user to which ids of messages belong; "" if the run names neither."""
+    return place.thread_id or place.entity_id or ""
 
 
 def _run_of(history: History) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import NAMESPACE_OID, uuid5
 
 from langgraph.store.base import BaseStore
@@ -14,14 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._threads.deadlines import LOOP
+from arbiter.evaluators._outputs import checked_number
+from arbiter.memory._characters import Character
+from arbiter.memory._claims import Claim
+from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._records import (
+    ClaimType,
     Fact,
     FactState,
     Goal,
     GoalStatus,
     Objective,
     Relationship,
+    Sensitivity,
     Thought,
     readable,
     utc_now,
@@ -34,7 +40,7 @@ from arbiter.memory.stores._access import StoreLoopError
 from arbiter.memory.stores._names import joined
 from arbiter.memory.trust import Trust
 from arbiter.memory.trust._evidence import TrustProfile
-from arbiter.models import visible
+from arbiter.models import ChatModel, visible
 
 T = TypeVar("T")
 _OF_ENTITY = ("facts", "status", "opinions", "trust", "tombstones")
@@ -55,20 +61,52 @@ class Memory:
         agent_id: str = "agent",
         clock: Callable[[], datetime] = utc_now,
         rules: Any = None,
+        character: Character | None = None,
+        entities: Sequence[Entity] = (),
+        model: ChatModel | None = None,
     ) -> None:
         self.store = store if isinstance(store, MemoryStore) else MemoryStore(store)
         self.agent_id = agent_id
         self.clock = clock
         self.rules = rules
+        self.editing = Editing(
+            self.store,
+            agent_id=agent_id,
+            clock=clock,
+            rules=rules,
+            character=character,
+            entities=entities,
+            model=model,
+        )
 
     # Queries
 
     async def afacts(self, entity_id: str, state: FactState | None = "active") -> list[Fact]:
         """Facts and statuses about an entity, newest first; `state=None` returns those of every state."""
-        return await self._facts.facts(entity_id, state=state)
+        return await self.fact_store.facts(entity_id, state=state)
 
     def facts(self, entity_id: str, state: FactState | None = "active") -> list[Fact]:
-        return self._wait(self.afacts(entity_id, state))
+        return self.wait(self.afacts(entity_id, state))
+
+    async def asearch(
+        self, query: str, entity_id: str, *, limit: int = 10, room_id: str | None = None
+    ) -> list[Fact]:
+        """Active and disputed facts about an entity that fit a query, best first, by meaning if the store has
+        embeddings, else by words.
+
+        With `room_id` only the facts that a prompt in that room may use.
+        """
+
+        def shown(fact: Fact) -> bool:
+            return room_id is None or fact.visibility != "room" or room_id in fact.room_ids
+
+        checked_number("search", "limit", limit, low=1, whole=True)
+        return await self.fact_store.search(entity_id, query, limit=limit, shown=shown)
+
+    def search(
+        self, query: str, entity_id: str, *, limit: int = 10, room_id: str | None = None
+    ) -> list[Fact]:
+        return self.wait(self.asearch(query, entity_id, limit=limit, room_id=room_id))
 
     async def arelationships(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from and to an entity, or all of them, the most interactions first."""
@@ -76,14 +114,14 @@ class Memory:
         return await found.of(entity_id)
 
     def relationships(self, entity_id: str | None = None) -> list[Relationship]:
-        return self._wait(self.arelationships(entity_id))
+        return self.wait(self.arelationships(entity_id))
 
     async def agoals(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
         """The goals of a room, sorted by id."""
         return await Goals(self.store, self.agent_id).all(room_id, status)
 
     def goals(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
-        return self._wait(self.agoals(room_id, status))
+        return self.wait(self.agoals(room_id, status))
 
     async def athoughts(self, room_id: str) -> list[Thought]:
         """The agent's thoughts about a room, newest first."""
@@ -92,16 +130,79 @@ class Memory:
         return sorted(found, key=lambda thought: thought.at, reverse=True)
 
     def thoughts(self, room_id: str) -> list[Thought]:
-        return self._wait(self.athoughts(room_id))
+        return self.wait(self.athoughts(room_id))
 
     async def atrust(self, entity_id: str) -> TrustProfile:
         """The trust profile of an entity; neutral without evidence."""
         return await Trust(self.store, self.agent_id, self.clock).profile(entity_id)
 
     def trust(self, entity_id: str) -> TrustProfile:
-        return self._wait(self.atrust(entity_id))
+        return self.wait(self.atrust(entity_id))
 
     # Changes
+
+    async def aremember(
+        self,
+        entity_id: str,
+        claim: str,
+        *,
+        type: ClaimType = "fact",
+        slot: str | None = None,
+        value: str | None = None,
+        valid_from: datetime | None = None,
+        sensitivity: Sensitivity | None = None,
+        source: str | None = None,
+        room_id: str = "program",
+    ) -> Fact:
+        """Store a claim that an entity made about itself, as if it had been said in `room_id`. Returns its
+        record.
+
+        The claim passes the same rules as a learned one: it confirms, supersedes or contradicts known facts.
+        `source` is the id of its message or document; the same source counts once. Raises `ParameterError` if
+        the claim may not be stored: it holds a secret, say.
+        """
+        stated = Claim(
+            claim=claim, type=type, slot=slot, value=value, valid_from=valid_from, sensitivity=sensitivity
+        )
+        return await self.editing.remember(entity_id, stated, source=source, room_id=room_id)
+
+    def remember(
+        self,
+        entity_id: str,
+        claim: str,
+        *,
+        type: ClaimType = "fact",
+        slot: str | None = None,
+        value: str | None = None,
+        valid_from: datetime | None = None,
+        sensitivity: Sensitivity | None = None,
+        source: str | None = None,
+        room_id: str = "program",
+    ) -> Fact:
+        return self.wait(
+            self.aremember(
+                entity_id,
+                claim,
+                type=type,
+                slot=slot,
+                value=value,
+                valid_from=valid_from,
+                sensitivity=sensitivity,
+                source=source,
+                room_id=room_id,
+            )
+        )
+
+    async def aedit(self, entity_id: str, id: str, **changes: Unpack[FactChanges]) -> Fact:
+        """Change fields of a fact about an entity. Returns the record.
+
+        A changed claim gets a new record with the evidence of the old one, which it supersedes. Other fields
+        change in place. Raises `ParameterError` if there is no such record, or if it may not become so.
+        """
+        return await self.editing.edit(entity_id, id, changes)
+
+    def edit(self, entity_id: str, id: str, **changes: Unpack[FactChanges]) -> Fact:
+        return self.wait(self.aedit(entity_id, id, **changes))
 
     async def acreate_goal(
         self,
@@ -135,7 +236,7 @@ class Memory:
         entity_id: str,
         id: str | None = None,
     ) -> Goal:
-        return self._wait(self.acreate_goal(room_id, name, objectives, entity_id=entity_id, id=id))
+        return self.wait(self.acreate_goal(room_id, name, objectives, entity_id=entity_id, id=id))
 
     async def aregister_entity(self, entity_id: str, *names: str) -> Entity:
         """Register the names of an entity for all rooms. Registering it again replaces its names."""
@@ -144,7 +245,7 @@ class Memory:
         return entity
 
     def register_entity(self, entity_id: str, *names: str) -> Entity:
-        return self._wait(self.aregister_entity(entity_id, *names))
+        return self.wait(self.aregister_entity(entity_id, *names))
 
     async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
         """Permanently delete the facts about an entity. Returns how many facts were deleted.
@@ -157,10 +258,10 @@ class Memory:
         A deleted fact cannot be learned again. Goals and registered names stay, because the program set them;
         trust stays too, because it serves safety and holds only numbers and ids. See `FactStore.forget`.
         """
-        return await self._facts.forget(entity_id, query, id=id)
+        return await self.fact_store.forget(entity_id, query, id=id)
 
     def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
-        return self._wait(self.aforget(entity_id, query, id=id))
+        return self.wait(self.aforget(entity_id, query, id=id))
 
     # Output
 
@@ -193,7 +294,7 @@ class Memory:
         }
 
     def export(self, entity_id: str) -> dict[str, Any]:
-        return self._wait(self.aexport(entity_id))
+        return self.wait(self.aexport(entity_id))
 
     async def atable(self, entity_id: str) -> Table:
         """A table of the active and disputed facts about an entity: claim, type, confidence, mentions,
@@ -218,12 +319,13 @@ class Memory:
         return table
 
     def table(self, entity_id: str) -> Table:
-        return self._wait(self.atable(entity_id))
+        return self.wait(self.atable(entity_id))
 
     # Internals
 
     @property
-    def _facts(self) -> FactStore:
+    def fact_store(self) -> FactStore:
+        """The facts of the agent, as evaluators use them."""
         return FactStore(self.store, agent_id=self.agent_id, clock=self.clock, rules=self.rules)
 
     async def _values(self, kind: str, scope: str) -> list[Value]:
@@ -234,7 +336,8 @@ class Memory:
         places = await self.store.aspaces(self.agent_id, kind)
         return [entry.value for place in places for entry in await self.store.alist(place)]
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a method's async twin."""
         if LOOP.is_here or self._is_home():
             coroutine.close()
             raise StoreLoopError(

@@ -118,6 +118,27 @@ class FactStore:
             and (fact.visibility != "room" or room_id in fact.room_ids)
         ]
 
+    async def search(
+        self,
+        entity_id: str,
+        query: str,
+        *,
+        limit: int,
+        shown: Callable[[Fact], bool] = lambda fact: True,
+    ) -> list[Fact]:
+        """The active and disputed facts about an entity that `shown` accepts and that fit a query, best first."""
+        scored: dict[str, tuple[bool, float, Fact]] = {}
+        for kind in BELIEVED:
+            # Superseded records are as similar as their successors, so read some more.
+            hits = await self.store.asearch(namespace(self.agent_id, kind, entity_id), query, limit=4 * limit)
+            for entries, semantic in ((hits.entries, hits.semantic), (hits.by_words, False)):
+                for entry in entries:
+                    for fact in self._believed([entry]):
+                        if fact.state in _OPEN and shown(fact):
+                            scored.setdefault(fact.id, (semantic, entry.score or 0.0, fact))
+        best = sorted(scored.values(), key=lambda found: found[:2], reverse=True)
+        return [fact for _, _, fact in best[:limit]]
+
     async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
         """Permanently delete facts about an entity: those that contain `query` in any case, the one with that
         id, or all.

@@ -1,0 +1,276 @@
+"""Facts that a program or a tool stores or changes, under the same rules as those of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypedDict, cast, get_args
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+
+from arbiter.errors import ParameterError, nearest
+from arbiter.memory._characters import Character
+from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory._context import EvalContext
+from arbiter.memory._entities import Entity
+from arbiter.memory._records import ClaimType, Fact, Sensitivity, Visibility
+from arbiter.memory.answers import CallBudget
+from arbiter.memory.facts import FactRules
+from arbiter.memory.facts._changes import CLOSED, expiry, read, superseded, unlinked
+from arbiter.memory.facts._fact_store import facts_of
+from arbiter.memory.facts._intake import KINDS, LONGEST
+from arbiter.memory.facts._normal import fact_id, normal_form
+from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.models import ChatModel
+
+_LITERALS: Mapping[str, Any] = {"type": ClaimType, "sensitivity": Sensitivity, "visibility": Visibility}
+_CALLS = 4
+
+
+class FactChanges(TypedDict, total=False):
+    """The fields of a fact that a program may change."""
+
+    claim: str
+    type: ClaimType
+    slot: str | None
+    value: str | None
+    valid_from: datetime | None
+    valid_to: datetime | None
+    expires_at: datetime | None
+    sensitivity: Sensitivity
+    visibility: Visibility
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a statement was made: the room, its messages so far, and the run's config."""
+
+    room_id: str
+    messages: Sequence[BaseMessage]
+    is_private: bool = False
+    config: RunnableConfig | None = None
+
+
+class Editing:
+    """Stores and changes the facts about entities on behalf of a program."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        agent_id: str,
+        clock: Callable[[], datetime],
+        rules: FactRules | None,
+        character: Character | None = None,
+        entities: Sequence[Entity] = (),
+        model: ChatModel | None = None,
+    ) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.clock = clock
+        self.rules = FactRules() if rules is None else rules
+        self.character = Character(agent_id) if character is None else character
+        self.entities = entities
+        self.model = model
+
+    async def state(
+        self, entity_id: str, claim: Claim, place: Place, *, by: str
+    ) -> tuple[Ingested, Fact | None]:
+        """Store a claim that an entity made there. Returns the outcome, and the record of the claim if it has one.
+
+        `by` is the name under which the record's origin lists the writer.
+        """
+        ctx = self._context(entity_id, place, by)
+        ingested = await facts_of(ctx).ingest([claim], ctx, evaluator=by)
+        if not ingested.fact_ids:
+            return ingested, None
+        found = await self._find(entity_id, ingested.fact_ids[-1])
+        return ingested, None if found is None else found[1]
+
+    async def remember(self, entity_id: str, claim: Claim, *, source: str | None, room_id: str) -> Fact:
+        """As `state`, for a statement outside of any conversation. Raises `ParameterError` if it is not stored."""
+        _check_text("remember", "entity_id", entity_id)
+        _check_text("remember", "claim", claim.claim)
+        _check_literals("remember", {"type": claim.type, "sensitivity": claim.sensitivity or "personal"})
+        said = HumanMessage(claim.claim, id=source or str(uuid4()))
+        claim = replace(claim, source_message_ids=(str(said.id),))
+        ingested, fact = await self.state(
+            entity_id, claim, Place(room_id=room_id, messages=[said]), by="remember"
+        )
+        if fact is None:
+            raise ParameterError("remember", "claim", f"it is not stored: {self.refusal(claim, ingested)}.")
+        return fact
+
+    def refusal(self, claim: Claim, ingested: Ingested) -> str:
+        """The reason why a claim was not stored, without its words."""
+        if has_secret(claim.claim, subject=claim.subject, slot=claim.slot, value=claim.value):
+            return "it holds a secret"
+        if ingested.dropped_invalid:
+            return f"it is blank, or longer than {LONGEST:,} characters"
+        if ingested.dropped_private:
+            return "it is sensitive (FactRules(allow_sensitive=True) keeps such claims), off the record or forgotten"
+        if claim.type == "opinion" and not self.rules.store_opinions:
+            return "opinions are kept only with FactRules(store_opinions=True)"
+        return "the agent's own bio says it"
+
+    async def edit(self, entity_id: str, id: str, changes: Mapping[str, Any]) -> Fact:
+        """Change a record. Raises `ParameterError` if there is none, or if it may not become so.
+
+        A changed claim gets a record of its own, which supersedes the old one and keeps its evidence.
+        """
+        known = tuple(FactChanges.__annotations__)
+        for name in changes:
+            if name not in known:
+                problem = f"it cannot be changed. Fields: {', '.join(known)}.{nearest(name, known)}"
+                raise ParameterError("edit", name, problem)
+        if not changes:
+            raise ParameterError("edit", "changes", f"expected at least one of {', '.join(known)}.")
+        _check_literals("edit", changes)
+        found = await self._find(entity_id, id)
+        if found is None:
+            raise ParameterError("edit", "id", f"there is no record {id!r:.80} about {entity_id!r:.80}.")
+        kind, fact = found
+        changed = self._changed(fact, changes)
+        if normal_form(changed.claim) == normal_form(fact.claim):
+            return await self._rewritten(entity_id, kind, fact, changed, changes)
+        return await self._replaced(entity_id, kind, fact, changed)
+
+    def _changed(self, fact: Fact, changes: Mapping[str, Any]) -> Fact:
+        try:
+            changed = Fact.from_value({**fact.to_value(), **changes})
+        except ValueError as error:
+            raise ParameterError("edit", "changes", f"{str(error).partition(': ')[2]}.") from None
+        if not changed.claim.strip() or len(changed.claim) > LONGEST:
+            raise ParameterError("edit", "claim", f"expected a text of at most {LONGEST:,} characters.")
+        if has_secret(changed.claim, subject=changed.subject, slot=changed.slot, value=changed.value):
+            raise ParameterError("edit", "claim", "it holds a secret, which is never stored.")
+        sensitive = changed.sensitivity == "sensitive" or category(changed.claim, changed.slot, changed.value)
+        if sensitive and fact.sensitivity != "sensitive":
+            if not self.rules.allow_sensitive:
+                problem = "it is sensitive. FactRules(allow_sensitive=True) keeps such claims."
+                raise ParameterError("edit", "claim", problem)
+            changed = replace(changed, sensitivity="sensitive", visibility="room")
+        if "expires_at" not in changes and changed.type != fact.type:
+            changed = replace(changed, expires_at=expiry(changed.type, self.clock(), self.rules))
+        return replace(changed, claim=changed.claim.strip())
+
+    async def _rewritten(
+        self, entity_id: str, kind: str, fact: Fact, changed: Fact, changes: Mapping[str, Any]
+    ) -> Fact:
+        """The record with other fields under the same id, in the namespace of its type."""
+        target = KINDS[changed.type]
+
+        def change(value: Value | None) -> Value | None:
+            now = read(value)
+            # Mentions that were counted meanwhile stay.
+            return (changed if now is None else self._changed(now, changes)).to_value()
+
+        value = await self.store.aupdate(self._space(target, entity_id), fact.id, change)
+        if target != kind:
+            await self.store.aupdate(self._space(kind, entity_id), fact.id, lambda value: None)
+        return read(value) or changed
+
+    async def _replaced(self, entity_id: str, kind: str, fact: Fact, changed: Fact) -> Fact:
+        now = self.clock()
+        target = self._space(KINDS[changed.type], entity_id)
+        id = await self._free_id(entity_id, fact, changed.claim)
+        made = replace(
+            changed,
+            id=id,
+            state="active",
+            last_seen_at=max(now, fact.last_seen_at),
+            contradicts=(),
+            supersedes=fact.id,
+            superseded_by=None,
+        )
+        # First the new record: a crash in between leaves both, and the same edit completes it.
+        await self.store.aput(target, id, made.to_value())
+        await self._alter(self._space(kind, entity_id), fact.id, lambda old: superseded(old, id, at=now))
+        for rival in fact.contradicts:
+            if (other := await self._find(entity_id, rival)) is not None:
+                space = self._space(other[0], entity_id)
+                await self._alter(space, rival, lambda old: unlinked(old, [fact.id]))
+        return made
+
+    async def _free_id(self, entity_id: str, fact: Fact, claim: str) -> str:
+        """The id of the record with which this claim replaces the fact."""
+        generation = 0
+        while True:
+            id = fact_id(self.agent_id, fact.subject, claim, generation)
+            there = await self._find(entity_id, id)
+            if there is None or there[1].supersedes == fact.id:
+                return id
+            if there[1].state not in CLOSED:
+                problem = f"the record {id!r} says this already. Forget {fact.id!r} instead."
+                raise ParameterError("edit", "claim", problem)
+            generation += 1
+
+    async def _alter(self, ns: Namespace, id: str, change: Callable[[Fact], Fact]) -> None:
+        def apply(value: Value | None) -> Value | None:
+            fact = read(value)
+            after = fact and change(fact)
+            return value if after is None or after is fact else after.to_value()
+
+        await self.store.aupdate(ns, id, apply)
+
+    async def _find(self, entity_id: str, id: str) -> tuple[str, Fact] | None:
+        """The record of an entity with that id, and the kind of its namespace."""
+        for kind in KINDS.values():
+            if (fact := read(await self.store.aget(self._space(kind, entity_id), id))) is not None:
+                return kind, fact
+        return None
+
+    def _space(self, kind: str, entity_id: str) -> Namespace:
+        return namespace(self.agent_id, kind, entity_id)
+
+    def _context(self, entity_id: str, place: Place, by: str) -> EvalContext:
+        """The context of a turn that consists of the messages of that place."""
+        humans = [message for message in place.messages if isinstance(message, HumanMessage)]
+        nothing = cast(Any, None)
+        known = {entity.id for entity in self.entities}
+        added = [Entity(id=id) for id in (entity_id, self.agent_id) if id not in known]
+        return EvalContext(
+            history=nothing,
+            item=nothing,
+            instruction=None,
+            node=by,
+            state={},
+            messages=place.messages,
+            new_messages=(),
+            message=humans[-1] if humans else None,
+            did_respond=False,
+            room_id=place.room_id,
+            entity_id=entity_id,
+            agent_id=self.agent_id,
+            entities=(*self.entities, *added),
+            is_private=place.is_private,
+            store=self.store,
+            model=self.model,
+            selector_model=None,
+            character=self.character,
+            conversation_length=max(len(place.messages), 1),
+            context=None,
+            config=place.config or {},
+            clock=self.clock,
+            emit=lambda chunk: None,
+            run_key=f"{by}:{uuid4()}",
+            ended_at=self.clock(),
+            budget=CallBudget(_CALLS),
+            fact_rules=self.rules,
+        )
+
+
+def _check_text(owner: str, name: str, given: Any) -> None:
+    if not isinstance(given, str) or not given.strip():
+        raise ParameterError(owner, name, f"expected a non-empty text, got {given!r:.80}.")
+
+
+def _check_literals(owner: str, given: Mapping[str, Any]) -> None:
+    for name, kind in _LITERALS.items():
+        if name in given and given[name] not in get_args(kind):
+            allowed = ", ".join(map(repr, get_args(kind)))
+            raise ParameterError(owner, name, f"expected one of {allowed}, got {given[name]!r:.80}.")

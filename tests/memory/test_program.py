@@ -1,0 +1,225 @@
+"""A program's own door to a memory: search, remember, edit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from arbiter.errors import ParameterError
+from arbiter.memory import Character, EvaluationCycle, FactRules, Memory
+from arbiter.memory.stores import namespace
+from tests.memory.facts_support import relations
+from tests.memory.memory_support import Clock
+from tests.scripted import Scripted
+
+SECRET = "The key is sk-live-4eC39HqLyjWDarjtT1zdp7dc"
+Do = Callable[..., Any]
+
+
+@pytest.fixture(params=["sync", "async"])
+def do(request: pytest.FixtureRequest) -> Do:
+    """Calls a method of a memory, or its async twin."""
+
+    def called(memory: Memory, name: str, *args: Any, **options: Any) -> Any:
+        if request.param == "sync":
+            return getattr(memory, name)(*args, **options)
+        return asyncio.run(getattr(memory, f"a{name}")(*args, **options))
+
+    return called
+
+
+def memory(store: BaseStore | None = None, **options: Any) -> Memory:
+    return EvaluationCycle(store=InMemoryStore() if store is None else store, **options).memory
+
+
+# Search -------------------------------------------------------------------------------------------
+
+
+def test_search_finds_the_facts_that_fit_best_first(any_store: BaseStore, do: Do) -> None:
+    known = memory(any_store)
+    for claim in ("Ada has a cat called Pixel", "Ada lives in Oslo", "Ada's cat likes fish"):
+        do(known, "remember", "ada", claim)
+    do(known, "remember", "bob", "Bob has a cat")
+    found = do(known, "search", "a cat called what?", "ada")
+    assert [fact.claim for fact in found][:2] == ["Ada has a cat called Pixel", "Ada's cat likes fish"]
+    assert [fact.claim for fact in do(known, "search", "cat", "ada", limit=1)] in (
+        ["Ada has a cat called Pixel"],
+        ["Ada's cat likes fish"],
+    )
+    assert do(known, "search", "zebra", "ada") == []
+
+
+def test_search_by_meaning_if_the_store_has_embeddings(any_indexed_store: BaseStore, do: Do) -> None:
+    known = memory(any_indexed_store)
+    do(known, "remember", "ada", "Ada lives in Seattle")
+    do(known, "remember", "ada", "Ada keeps a dog")
+    assert do(known, "search", "SEATTLE?", "ada")[0].claim == "Ada lives in Seattle"
+
+
+def test_search_leaves_out_what_is_superseded_or_expired(do: Do) -> None:
+    clock = Clock()
+    model = Scripted(answers=[relations("supersedes")])
+    known = memory(clock=clock, evaluator_model=model)
+    do(known, "remember", "ada", "Ada lives in Oslo")
+    do(known, "remember", "ada", "Ada lives in Rome", type="status")
+    assert [fact.claim for fact in do(known, "search", "Ada lives in", "ada")] == ["Ada lives in Rome"]
+    clock.pass_by(days=4000)
+    assert do(known, "search", "Ada lives in", "ada") == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True])
+def test_a_limit_that_is_no_number_from_1_is_an_error(limit: Any) -> None:
+    with pytest.raises(ParameterError, match="limit"):
+        memory().search("cat", "ada", limit=limit)
+
+
+# Remember -----------------------------------------------------------------------------------------
+
+
+def test_what_a_program_remembers_is_a_fact_like_any_other(any_store: BaseStore, do: Do) -> None:
+    clock = Clock()
+    known = memory(any_store, clock=clock)
+    made = do(
+        known, "remember", "ada", "Ada lives in Oslo", slot="residence.city", value="Oslo", source="form-1"
+    )
+    assert known.facts("ada") == [made]
+    assert (made.subject, made.speaker, made.provenance, made.confidence) == (
+        "ada",
+        "ada",
+        "self_reported",
+        0.6,
+    )
+    assert (made.slot, made.value, made.source_message_ids) == ("residence.city", "Oslo", ("form-1",))
+    assert made.first_seen_at == clock.now
+    clock.pass_by(minutes=1)
+    assert do(known, "remember", "ada", "Ada lives in Oslo", source="form-1").mention_count == 1
+    clock.pass_by(minutes=1)
+    assert do(known, "remember", "ada", "Ada lives in Oslo", source="form-2").mention_count == 2
+
+
+@pytest.mark.parametrize(
+    ("claim", "options", "reason"),
+    [
+        (SECRET, {}, "it holds a secret"),
+        ("Her code", {"slot": "password", "value": "hunter2"}, "it holds a secret"),
+        ("Ada has diabetes", {}, "allow_sensitive=True"),
+        ("Ada likes it", {"sensitivity": "sensitive"}, "allow_sensitive=True"),
+        ("Ada thinks so", {"type": "opinion"}, "store_opinions=True"),
+        ("Sarah is a baker", {}, "the agent's own bio says it"),
+        ("x" * 2001, {}, "longer than 2,000 characters"),
+        (" ", {}, "expected a non-empty text"),
+        ("Ada bakes", {"type": "rumour"}, "expected one of 'fact', 'status', 'opinion', got 'rumour'"),
+    ],
+)
+def test_a_claim_that_may_not_be_stored_is_an_error_that_says_why(
+    claim: str, options: Any, reason: str, do: Do
+) -> None:
+    known = memory(character=Character("Sarah", ["Sarah is a baker."]))
+    with pytest.raises(ParameterError, match=reason) as caught:
+        do(known, "remember", "ada", claim, **options)
+    assert known.facts("ada", None) == []
+    assert "sk-live" not in str(caught.value)
+
+
+# Edit ---------------------------------------------------------------------------------------------
+
+
+def test_an_edited_claim_supersedes_the_old_one_and_keeps_its_evidence(any_store: BaseStore, do: Do) -> None:
+    clock = Clock()
+    known = memory(any_store, clock=clock)
+    for source in ("m1", "m2"):
+        clock.pass_by(minutes=1)
+        old = known.remember("ada", "Ada lives in Olso", source=source)
+    clock.pass_by(minutes=1)
+    new = do(known, "edit", "ada", old.id, claim="Ada lives in Oslo", value="Oslo")
+    assert known.facts("ada") == [new]
+    assert (new.claim, new.value, new.supersedes) == ("Ada lives in Oslo", "Oslo", old.id)
+    assert (new.confidence, new.mention_count, new.first_seen_at) == (0.72, 2, old.first_seen_at)
+    assert new.source_message_ids == ("m1", "m2")
+    [past] = [fact for fact in known.facts("ada", None) if fact.id == old.id]
+    assert (past.state, past.superseded_by, past.valid_to) == ("superseded", new.id, clock.now)
+    assert [fact.claim for fact in known.search("Olso", "ada")] == []
+    clock.pass_by(minutes=1)
+    assert known.remember("ada", "Ada lives in Oslo", source="m3").id == new.id
+
+
+def test_other_fields_change_in_place(any_store: BaseStore, do: Do) -> None:
+    known = memory(any_store)
+    old = known.remember("ada", "Ada works at a bakery")
+    since = datetime(2025, 5, 1, tzinfo=UTC)
+    new = do(known, "edit", "ada", old.id, type="status", valid_from=since, visibility="agent")
+    assert known.facts("ada", None) == [new]
+    assert (new.id, new.type, new.valid_from, new.visibility) == (old.id, "status", since, "agent")
+    assert new.expires_at is not None
+    assert do(known, "edit", "ada", old.id, type="fact").expires_at is None
+    assert len(known.facts("ada", None)) == 1
+
+
+def test_editing_one_side_of_a_dispute_ends_it(do: Do) -> None:
+    known = memory()
+    one = known.remember("ada", "Ada eats nuts")
+    other = known.remember("ada", "Ada never eats nuts in July")
+    for side, rival in ((one, other), (other, one)):
+        value = replace(side, state="disputed", contradicts=(rival.id,)).to_value()
+        asyncio.run(known.store.aput(namespace("agent", "facts", "ada"), side.id, value))
+    do(known, "edit", "ada", one.id, claim="Ada eats fruit")
+    assert {fact.claim: fact.state for fact in known.facts("ada")} == {
+        "Ada eats fruit": "active",
+        "Ada never eats nuts in July": "active",
+    }
+
+
+def test_the_same_edit_again_changes_nothing_more(do: Do) -> None:
+    known = memory()
+    old = known.remember("ada", "Ada lives in Olso")
+    new = do(known, "edit", "ada", old.id, claim="Ada lives in Oslo")
+    again = do(known, "edit", "ada", old.id, claim="Ada lives in Oslo")
+    assert (again.id, again.state) == (new.id, "active")
+    assert [fact.id for fact in known.facts("ada")] == [new.id]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "expected at least one of claim, type"),
+        ({"confidence": 1.0}, "it cannot be changed. Fields: claim"),
+        ({"clam": "x"}, "Did you mean 'claim'"),
+        ({"claim": SECRET}, "it holds a secret"),
+        ({"claim": "Ada has diabetes"}, "allow_sensitive=True"),
+        ({"claim": " "}, "expected a text"),
+        ({"claim": 3}, "'claim' is a int"),
+        ({"type": "rumour"}, "expected one of 'fact'"),
+        ({"valid_from": "yesterday"}, "yesterday"),
+        ({"claim": "Ada bakes"}, "says this already"),
+    ],
+)
+def test_an_edit_that_cannot_be_is_an_error_and_changes_nothing(changes: Any, reason: str, do: Do) -> None:
+    known = memory()
+    known.remember("ada", "Ada bakes")
+    old = known.remember("ada", "Ada lives in Oslo")
+    with pytest.raises(ParameterError, match=reason) as caught:
+        do(known, "edit", "ada", old.id, **changes)
+    assert "sk-live" not in str(caught.value)
+    assert old in known.facts("ada", None)
+    assert len(known.facts("ada", None)) == 2
+
+
+def test_another_entitys_record_cannot_be_edited(do: Do) -> None:
+    known = memory()
+    old = known.remember("bob", "Bob bakes")
+    with pytest.raises(ParameterError, match="there is no record"):
+        do(known, "edit", "ada", old.id, claim="Ada bakes")
+
+
+def test_an_edit_may_become_sensitive_only_if_the_rules_allow_it() -> None:
+    known = memory(fact_rules=FactRules(allow_sensitive=True))
+    old = known.remember("ada", "Ada is fine")
+    new = known.edit("ada", old.id, claim="Ada has diabetes")
+    assert (new.sensitivity, new.visibility) == ("sensitive", "room")
