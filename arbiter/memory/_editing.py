@@ -19,9 +19,10 @@ from arbiter.memory._entities import Entity
 from arbiter.memory._records import ClaimType, Fact, Sensitivity, Visibility
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._changes import CLOSED, expiry, read, superseded, unlinked
+from arbiter.memory.facts._changes import CLOSED, corrected, read, unlinked
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._intake import KINDS, LONGEST
+from arbiter.memory.facts._lifetimes import expiry
 from arbiter.memory.facts._normal import fact_id, normal_form
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
@@ -120,7 +121,7 @@ class Editing:
     async def edit(self, entity_id: str, id: str, changes: Mapping[str, Any]) -> Fact:
         """Change a record. Raises `ParameterError` if there is none, or if it may not become so.
 
-        A changed claim gets a record of its own, which supersedes the old one and keeps its evidence.
+        A changed claim gets a record of its own, which corrects the old one and keeps its evidence.
         """
         known = tuple(FactChanges.__annotations__)
         for name in changes:
@@ -155,7 +156,7 @@ class Editing:
                 raise ParameterError("edit", "claim", problem)
             changed = replace(changed, sensitivity="sensitive", visibility="room")
         if "expires_at" not in changes and changed.type != fact.type:
-            changed = replace(changed, expires_at=expiry(changed.type, self.clock(), self.rules))
+            changed = replace(changed, expires_at=expiry(changed, self.rules))
         return replace(changed, claim=changed.claim.strip())
 
     async def _rewritten(
@@ -177,7 +178,7 @@ class Editing:
     async def _replaced(self, entity_id: str, kind: str, fact: Fact, changed: Fact) -> Fact:
         now = self.clock()
         target = self._space(KINDS[changed.type], entity_id)
-        id = await self._free_id(entity_id, fact, changed.claim)
+        id, before = await self._successor(entity_id, fact, changed.claim)
         made = replace(
             changed,
             id=id,
@@ -188,22 +189,23 @@ class Editing:
             superseded_by=None,
         )
         # First the new record: a crash in between leaves both, and the same edit completes it.
-        await self.store.aput(target, id, made.to_value())
-        await self._alter(self._space(kind, entity_id), fact.id, lambda old: superseded(old, id, at=now))
+        if before is None:
+            await self.store.aput(target, id, made.to_value())
+        await self._alter(self._space(kind, entity_id), fact.id, lambda old: corrected(old, id, at=now))
         for rival in fact.contradicts:
             if (other := await self._find(entity_id, rival)) is not None:
                 space = self._space(other[0], entity_id)
                 await self._alter(space, rival, lambda old: unlinked(old, [fact.id]))
-        return made
+        return before or made
 
-    async def _free_id(self, entity_id: str, fact: Fact, claim: str) -> str:
-        """The id of the record with which this claim replaces the fact."""
+    async def _successor(self, entity_id: str, fact: Fact, claim: str) -> tuple[str, Fact | None]:
+        """The id of the record with which this claim replaces the fact, and the record if it is there already."""
         generation = 0
         while True:
             id = fact_id(self.agent_id, fact.subject, claim, generation)
             there = await self._find(entity_id, id)
             if there is None or there[1].supersedes == fact.id:
-                return id
+                return id, None if there is None else there[1]
             if there[1].state not in CLOSED:
                 problem = f"the record {id!r} says this already. Forget {fact.id!r} instead."
                 raise ParameterError("edit", "claim", problem)

@@ -196,8 +196,8 @@ class Memory:
     async def aedit(self, entity_id: str, id: str, **changes: Unpack[FactChanges]) -> Fact:
         """Change fields of a fact about an entity. Returns the record.
 
-        A changed claim gets a new record with the evidence of the old one, which it supersedes. Other fields
-        change in place. Raises `ParameterError` if there is no such record, or if it may not become so.
+        A changed claim gets a new record with the evidence of the old one, which counts as corrected. Other
+        fields change in place. Raises `ParameterError` if there is no such record, or if it may not become so.
         """
         return await self.editing.edit(entity_id, id, changes)
 

@@ -131,7 +131,7 @@ def test_a_claim_that_may_not_be_stored_is_an_error_that_says_why(
 # Edit ---------------------------------------------------------------------------------------------
 
 
-def test_an_edited_claim_supersedes_the_old_one_and_keeps_its_evidence(any_store: BaseStore, do: Do) -> None:
+def test_an_edited_claim_corrects_the_old_one_and_keeps_its_evidence(any_store: BaseStore, do: Do) -> None:
     clock = Clock()
     known = memory(any_store, clock=clock)
     for source in ("m1", "m2"):
@@ -144,7 +144,7 @@ def test_an_edited_claim_supersedes_the_old_one_and_keeps_its_evidence(any_store
     assert (new.confidence, new.mention_count, new.first_seen_at) == (0.72, 2, old.first_seen_at)
     assert new.source_message_ids == ("m1", "m2")
     [past] = [fact for fact in known.facts("ada", None) if fact.id == old.id]
-    assert (past.state, past.superseded_by, past.valid_to) == ("superseded", new.id, clock.now)
+    assert (past.state, past.superseded_by, past.valid_to) == ("corrected", new.id, clock.now)
     assert [fact.claim for fact in known.search("Olso", "ada")] == []
     clock.pass_by(minutes=1)
     assert known.remember("ada", "Ada lives in Oslo", source="m3").id == new.id
@@ -152,7 +152,7 @@ def test_an_edited_claim_supersedes_the_old_one_and_keeps_its_evidence(any_store
 
 def test_other_fields_change_in_place(any_store: BaseStore, do: Do) -> None:
     known = memory(any_store)
-    old = known.remember("ada", "Ada works at a bakery")
+    old = known.remember("ada", "Ada feels tired", slot="mood", value="tired")
     since = datetime(2025, 5, 1, tzinfo=UTC)
     new = do(known, "edit", "ada", old.id, type="status", valid_from=since, visibility="agent")
     assert known.facts("ada", None) == [new]
