@@ -16,6 +16,7 @@ from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
 from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory._conversation import Shown
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities, Entity, resolve
 from arbiter.memory._events import FactEvent
@@ -79,9 +80,10 @@ class EvalContext:
     the tools to work with.
 
     `state` is the node's input merged with its output; `messages` is the whole list after the node, each
-    message with an id; both are read-only. `message` is the newest human message. `prior` has the results of
-    evaluators that ran earlier in this turn. `run_key` identifies the turn and stays the same if the node
-    runs again. `emit` writes to the graph's custom stream.
+    message with an id. Both are read-only, and their messages have no secrets and at most the head and the
+    tail of a long text. `message` is the newest human message. `prior` has the results of evaluators that ran
+    earlier in this turn. `run_key` identifies the turn and stays the same if the node runs again. `emit`
+    writes to the graph's custom stream.
     """
 
     history: History
@@ -118,6 +120,13 @@ class EvalContext:
     events: list[FactEvent] = field(default_factory=list[FactEvent])
     open_facts: ClassVar[Callable[[EvalContext], Facts]]
     """Set by `arbiter.memory.facts`, which builds on this module."""
+
+    def __post_init__(self) -> None:
+        # Whatever is given: handlers see no secret, and no text that is too long for them.
+        if not isinstance(self.messages, Shown):
+            shown = self.messages = Shown(self.messages)
+            self.new_messages = [shown.the(message) for message in self.new_messages]
+            self.message = None if self.message is None else shown.the(self.message)
 
     def needed_store(self) -> MemoryStore:
         """The store. Raises `NotAvailableError` if there is none."""

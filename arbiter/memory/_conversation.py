@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from arbiter._values.states import FrozenList, freeze
+from arbiter.memory._secrets import redacted
 
 SPEAKER = "entity_id"
 """The key of `additional_kwargs` under which a message may name the entity that said it."""
@@ -81,3 +84,60 @@ def _is_several(found: Any) -> bool:
     """True for a tuple of messages, False for one message written as a pair of texts: ("ai", "hello")."""
     parts: Any = found
     return isinstance(found, tuple) and not (len(parts) == 2 and all(isinstance(part, str) for part in parts))
+
+
+# What memory works with ---------------------------------------------------------------------------
+
+
+def safe(message: BaseMessage) -> BaseMessage:
+    """A message without secrets and with a bounded text; the same message if it is so already."""
+    said = text_of(message)
+    shown = redacted(said)
+    return message if shown == said else message.model_copy(update={"content": shown})
+
+
+class Shown(Sequence[BaseMessage]):
+    """Messages as memory works with them: safe copies, each made at its first access and kept."""
+
+    def __init__(self, messages: Sequence[BaseMessage]) -> None:
+        self._messages = messages
+        self._copies: dict[int, BaseMessage] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> BaseMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BaseMessage]: ...
+    def __getitem__(self, index: int | slice) -> BaseMessage | Sequence[BaseMessage]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        if (copy := self._copies.get(at)) is None:
+            copy = self._copies.setdefault(at, freeze(safe(self._messages[at])))
+        return copy
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def the(self, message: BaseMessage) -> BaseMessage:
+        """The copy of that message, matched by identity; a copy of its own if it is not in the list."""
+        for at in range(len(self) - 1, -1, -1):
+            if self._messages[at] is message:
+                return self[at]
+        return freeze(safe(message))
+
+
+class ShownList(FrozenList):
+    """A read-only list of messages in a state, as memory works with them."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return ShownList(list.__getitem__(self, index))
+        return freeze(safe(list.__getitem__(self, index)))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (freeze(safe(message)) for message in list.__iter__(self))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return (freeze(safe(message)) for message in list.__reversed__(self))

@@ -31,7 +31,7 @@ from arbiter.history._items import History
 from arbiter.memory._calling import Called, call
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import heard, responded, text_of, window
+from arbiter.memory._conversation import Shown, heard, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
@@ -40,7 +40,6 @@ from arbiter.memory._records import utc_now
 from arbiter.memory._turns import (
     MessageIds,
     Place,
-    Shown,
     ambient,
     as_messages,
     given,
@@ -263,7 +262,7 @@ class EvaluationCycle(EvaluatorCycle):
         """
         config = _config_here()
         runtime = runtime_of(config)
-        messages = latest(state, self.messages_key, self.conversation_length)
+        messages = Shown(latest(state, self.messages_key, self.conversation_length))
         room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(messages))
         return ProviderContext(
             store=self.store or self._of_runtime(runtime),
@@ -415,16 +414,15 @@ class EvaluationCycle(EvaluatorCycle):
         messages = heard(said.messages, speakers)
         message = newest_human(messages)
         room_id, entity_id = self._where(place, turn.history, message)
-        shown = Shown(messages)
         return EvalContext(
             history=turn.history,
             item=item,
             instruction=item.instruction,
             node=item.node,
             state=freeze(state_of(kept["input"], turn.returned, self.messages_key, messages)),
-            messages=shown,
-            new_messages=[shown[at] for at, part in enumerate(messages) if part.id in said.added],
-            message=shown.the(message),
+            messages=messages,
+            new_messages=[part for part in messages if part.id in said.added],
+            message=message,
             did_respond=responded(said.new),
             room_id=room_id,
             entity_id=entity_id,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
@@ -17,8 +17,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from arbiter._values.states import ROOT, as_state, freeze
-from arbiter.memory._conversation import SPEAKER, counts, list_of
+from arbiter._values.states import ROOT, as_state
+from arbiter.memory._conversation import SPEAKER, ShownList, counts, list_of
 
 
 @contextmanager
@@ -225,36 +225,6 @@ def merged(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> list[
     return list(by_id.values())
 
 
-class Shown(Sequence[BaseMessage]):
-    """Messages as handlers see them: copies, each made at its first access and kept."""
-
-    def __init__(self, messages: Sequence[BaseMessage]) -> None:
-        self._messages = messages
-        self._copies: dict[int, BaseMessage] = {}
-
-    @overload
-    def __getitem__(self, index: int) -> BaseMessage: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[BaseMessage]: ...
-    def __getitem__(self, index: int | slice) -> BaseMessage | Sequence[BaseMessage]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
-        if (copy := self._copies.get(at)) is None:
-            copy = self._copies.setdefault(at, freeze(self._messages[at]))
-        return copy
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def the(self, message: BaseMessage | None) -> BaseMessage | None:
-        """The copy of that message, matched by identity; None if it is not in the list."""
-        for at in range(len(self) - 1, -1, -1):
-            if self._messages[at] is message:
-                return self[at]
-        return None
-
-
 def newest_human(messages: Sequence[BaseMessage]) -> BaseMessage | None:
     return next((message for message in reversed(messages) if isinstance(message, HumanMessage)), None)
 
@@ -270,5 +240,5 @@ def state_of(turn_input: Any, turn_output: Any, key: str, messages: Sequence[Bas
     state = {**as_state(turn_input), **as_state(turn_output)}
     state.pop(ROOT, None)
     if messages:
-        state[key] = list(messages)
+        state[key] = ShownList(messages)
     return state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from arbiter.redaction._forms import keys_in
@@ -41,6 +42,8 @@ _BY_NAME: dict[str, Callable[[str, str, int], Iterator[Range]]] = {
     "emails": lambda text, folded, digits: _all(_EMAIL, text) if "@" in text else iter(()),
     "phones": lambda text, folded, digits: _all(_PHONE, text) if digits >= 7 else iter(()),
 }
+_MOST = 64
+"""Findings of a detector in one text; from the last one on, all of the text counts as one."""
 DETECTORS: Final = tuple(_BY_NAME)
 """The names of all detectors."""
 
@@ -51,12 +54,12 @@ def found_in(text: str, detect: Collection[str]) -> list[Found]:
     The text is read as it is: without removing invisible characters, and at any length.
     """
     folded, digits = _folded(text), digits_in(text)
-    found = [
-        Found(start, end, name)
-        for name in detect
-        for start, end in _BY_NAME[name](text, folded, digits)
-        if end > start
-    ]
+    found: list[Found] = []
+    for name in detect:
+        ranges = list(islice(_BY_NAME[name](text, folded, digits), _MOST))
+        if len(ranges) == _MOST:
+            ranges[-1] = (ranges[-1][0], len(text))
+        found += [Found(start, end, name) for start, end in ranges if end > start]
     return sorted(found, key=lambda one: (one.start, -one.end))
 
 

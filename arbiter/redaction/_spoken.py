@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Literal
 
 Range = tuple[int, int]
@@ -174,8 +174,11 @@ _OWNERS = _words("""
     my his her their our its the a an mein meine sein ihr unser das die mi su nuestro la el mon ma son sa notre le mio
     mia il minha meu a o mijn zijn haar ons мой моя
 """)
+_PRONOUNS = _words("it that this which das dies eso esto ça ce questo isso dat это")
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“", "«": "»", "‘": "’", "「": "」", "『": "』"}
 _AROUND = "\"'`“”„«»‘’()[]{}<>.,;:!?*"
+_MOST_NAMES = 200
+"""Words of the table that are read on from in one text; from the next one on, all of the text is a secret."""
 _MOST_PIECES = 10
 _MOST_FILLERS = 5
 _REACH = 240
@@ -199,15 +202,16 @@ def told_in(text: str, folded: str) -> Iterator[Range]:
     """The ranges of secrets that `text` tells; `folded` is the same text in lower case, place by place."""
     is_ascii = text.isascii()
     if any(map(folded.__contains__, _ASCII_SIGNS if is_ascii else SIGNS)):
+        left = count(_MOST_NAMES, -1)
         for name in TABLE:
             if name.sign in folded:
-                yield from _told(text, folded, name)
+                yield from _told(text, folded, name, left)
     if not is_ascii:
         for unspaced in _NO_BLANKS:
             yield from _unspaced(text, unspaced)
 
 
-def _told(text: str, folded: str, name: _Name) -> Iterator[Range]:
+def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[Range]:
     told_until = 0
     for match in name.pattern.finditer(folded):
         start = match.start()
@@ -220,6 +224,9 @@ def _told(text: str, folded: str, name: _Name) -> Iterator[Range]:
             start = before.start()
         if not (_begins(text, start) or match[0].startswith(_COMPOUNDED)):
             continue
+        if next(left) < 1:
+            yield start, len(text)
+            return
         found = _after(text, match, name.kind) or _before(text, start, name.kind)
         if found is not None:
             told_until = found[1]
@@ -271,6 +278,8 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
         elif kind == "number":
             if number := _NUMBER.match(text, piece.start() + len(word) - len(word.lstrip(_AROUND))):
                 return number.span()
+            if linked and _looks_secret(word, core, next_to=False):
+                return _range(piece)
             if linked or word[-1] in ".!?":
                 return None
             fillers += 1
@@ -355,7 +364,8 @@ def _before(text: str, start: int, kind: Kind) -> Range | None:
         owned = place + 1 < len(words) and (words[place + 1] in _OWNERS or words[place + 1].endswith("'s"))
         if words[place] != "as" and not owned:
             return None
-        told, word = pieces[place - 1], words[place - 1]
+        place -= 2 if place > 1 and words[place - 1] in _PRONOUNS else 1
+        told, word = pieces[place], words[place]
         if _looks_secret(told[0], word, next_to=True):
             return _range(told)
         return None

@@ -60,6 +60,8 @@ TOLD = (
     "The recovery phrase: witch collapse practice feed",
     "my seed is witch collapse practice feed shame open despair creek road again ice least",
     "hunter2 is my password",
+    "what I said about hunter2x9, it is my password",
+    "My PIN code is zq81kk",
     "Personalausweis L01X00T47",
 )
 NOT_TOLD = (

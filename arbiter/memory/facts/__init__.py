@@ -2,11 +2,11 @@
 claims."""
 
 from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory._secrets import redacted
 from arbiter.memory.facts._boundaries import off_the_record, on_record
 from arbiter.memory.facts._evaluator import FactEvaluator
 from arbiter.memory.facts._extraction import ExtractedClaim
 from arbiter.memory.facts._fact_store import FactStore
-from arbiter.memory.facts._privacy import redacted
 from arbiter.memory.facts._retention import weight
 from arbiter.memory.facts._rules import FactRules
 

@@ -34,7 +34,6 @@ from arbiter.memory.facts._extraction import (
     rendered,
 )
 from arbiter.memory.facts._fact_store import facts_of
-from arbiter.memory.facts._privacy import redacted
 from arbiter.memory.stores import namespace
 from arbiter.models import ChatModel
 
@@ -229,7 +228,7 @@ def _speaker(message: BaseMessage, ctx: EvalContext) -> Speaker:
 
 
 def _said(message: BaseMessage, ctx: EvalContext) -> tuple[str, Speaker, str]:
-    return message.id or "", _speaker(message, ctx), redacted(text_of(message)[:_LONGEST])
+    return message.id or "", _speaker(message, ctx), text_of(message)[:_LONGEST]
 
 
 def _sourced(claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseMessage]) -> Claim | None:

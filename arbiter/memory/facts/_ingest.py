@@ -30,7 +30,6 @@ from arbiter.memory.facts._intake import Candidate, Intake
 from arbiter.memory.facts._knowledge import Knowledge, Known
 from arbiter.memory.facts._lifetimes import expiry
 from arbiter.memory.facts._normal import normal_form
-from arbiter.memory.facts._privacy import redacted
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.facts._writing import Writer
 from arbiter.memory.stores import MemoryStore
@@ -165,7 +164,7 @@ class Ingestion:
         """Messages for the comparison, oldest first: the newest of these, without secrets and cut."""
         spoken = self.intake.spoken(ids)[-_SHOWN:]
         return [
-            Said(id=message.id or "", speaker=self._name(speaker), text=redacted(text_of(message)[:_LONGEST]))
+            Said(id=message.id or "", speaker=self._name(speaker), text=text_of(message)[:_LONGEST])
             for message, speaker in spoken
         ]
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import re
 
+from arbiter.memory._secrets import DETECT, REMOVED, redacted
 from arbiter.memory.facts._sensitive import category
-from arbiter.redaction import SecretRedactor, found_in
+from arbiter.redaction import found_in
 from arbiter.redaction._texts import bare
 
 __all__ = ["REMOVED", "category", "has_secret", "redacted"]
 
-REMOVED = "[removed]"
-_DETECT = ("secrets", "cards", "papers", "spoken")
-_REDACTOR = SecretRedactor(_DETECT, mark=REMOVED)
 _SECRET_SLOT = re.compile(
     r"(?:^|[._\s-])(?:pass\s?-?(?:word|code|phrase)s?|passwd|pwd?|pin(?:[ _-]?(?:code|number))?|cvv2?|cvc|security code"
     r"|(?:api|access|secret|private|auth|encryption|license|recovery|seed)[ _-]?(?:keys?|tokens?|codes?|phrase)"
@@ -37,10 +35,4 @@ def has_secret(
     parts = [part for part in (claim, subject, slot, value) if part]
     # A value alone may look harmless: "hunter2" is a secret only together with "password".
     joined = [f"{part}: {value}" for part in (claim.rstrip(" ."), slot) if part and value]
-    return any(found_in(bare(part), _DETECT) for part in (*parts, *joined))
-
-
-def redacted(text: str) -> str:
-    """A text with each secret replaced by "[removed]", and without the middle of a long one; the same text if
-    it has no secret and is short."""
-    return _REDACTOR.text(text)
+    return any(found_in(bare(part), DETECT) for part in (*parts, *joined))

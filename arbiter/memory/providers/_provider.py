@@ -20,8 +20,9 @@ from arbiter.instructions import Instruction
 from arbiter.memory._calling import call
 from arbiter.memory._characters import Character
 from arbiter.memory._context import NotAvailableError
-from arbiter.memory._conversation import text_of, window
+from arbiter.memory._conversation import Shown, text_of, window
 from arbiter.memory._entities import Entity
+from arbiter.memory._secrets import redacted
 from arbiter.memory.providers._composing import (
     MAX_CHARS,
     ComposedContext,
@@ -45,8 +46,9 @@ class ProviderError(ArbiterError):
 class ProviderContext:
     """The room and user of a call.
 
-    `messages` are the last ones of the conversation, read-only; `query` is the text of the last few, for
-    searches. `entity_id` is the user; `entities` are participants known beforehand.
+    `messages` are the last ones of the conversation, read-only, without secrets, and with the head and the
+    tail of long texts; `query` is the text of the last few, for searches. `entity_id` is the user; `entities`
+    are participants known beforehand.
     """
 
     store: MemoryStore | None
@@ -60,6 +62,12 @@ class ProviderContext:
     is_private: bool = False
     query: str = ""
     fact_rules: Any = None
+
+    def __post_init__(self) -> None:
+        # Whatever is given: providers, and the embedder of their searches, see no secret.
+        if not isinstance(self.messages, Shown):
+            object.__setattr__(self, "messages", Shown(self.messages))
+        object.__setattr__(self, "query", redacted(self.query))
 
     def needed_store(self) -> MemoryStore:
         """The store. Raises `NotAvailableError` without one; a provider that lets it pass counts as empty,

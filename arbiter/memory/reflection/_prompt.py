@@ -13,7 +13,6 @@ from arbiter.memory._conversation import speaker_of, text_of
 from arbiter.memory._entities import Entity
 from arbiter.memory._evaluators import EvaluationExample, ExampleMessage
 from arbiter.memory._records import Fact, Relationship
-from arbiter.memory.facts._privacy import redacted
 from arbiter.models import quote, visible
 
 MAX_MESSAGE = 4_000
@@ -107,7 +106,7 @@ def reflection_prompt(
         label = f"{shown_id(speaker)} ({visible(names[speaker])})" if speaker in names else shown_id(speaker)
         read = "" if message.id in new_ids else ", read before"
         return f"Message {shown_id(message.id or '-')} of {label}{read}:\n" + quote(
-            redacted(text_of(message)), limit=MAX_MESSAGE
+            text_of(message), limit=MAX_MESSAGE
         )
 
     conversation = ["The conversation, oldest message first:", *map(spoken, messages)]

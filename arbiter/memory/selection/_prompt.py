@@ -14,7 +14,6 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import speaker_of, text_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample
 from arbiter.memory.facts._boundaries import on_record
-from arbiter.memory.facts._privacy import redacted
 from arbiter.models import quote, visible
 
 _TASK = (
@@ -73,7 +72,7 @@ def _conversation(ctx: EvalContext) -> str:
         if id(message) not in recent:
             continue
         speaker = ctx.name_of(speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id))
-        text = redacted(text_of(message))
+        text = text_of(message)
         shown = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} [...]"
         # As JSON, so that no text or name can start a new line.
         lines.append(f"{json.dumps(speaker, ensure_ascii=False)}: {json.dumps(shown, ensure_ascii=False)}")

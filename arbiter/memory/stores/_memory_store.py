@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 
+from arbiter.memory._secrets import redacted
 from arbiter.memory.stores._access import access_to
 from arbiter.memory.stores._names import Namespace, joined, namespace, ns_label, safe_key
 from arbiter.memory.stores._values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
@@ -145,7 +146,7 @@ class MemoryStore:
         Embeddings decide if the store has them and they work; else shared words: their number divided by the
         geometric mean of both numbers of words.
         """
-        query = clean_text(query)
+        query = redacted(clean_text(query))
         if limit < 1 or not query.strip():
             return Found((), semantic=False)
         hits = await self._hits(ns, query, limit)

@@ -1,0 +1,46 @@
+"""Removes secrets from what is said, and the middle of long texts, before memory works with it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+from threading import Lock
+
+from arbiter.redaction import SecretRedactor
+
+REMOVED = "[removed]"
+DETECT = ("secrets", "cards", "papers", "spoken")
+_REDACTOR = SecretRedactor(DETECT, mark=REMOVED)
+_LONG = 1_000
+_MOST_KEPT = 512
+
+
+def redacted(text: str) -> str:
+    """A text with each secret replaced by "[removed]", and without the middle of a long one; the same text if
+    it has no secret and is short."""
+    return _REDACTOR.text(text) if len(text) <= _LONG else _KEPT.redacted(text)
+
+
+class _Kept:
+    """The last long texts, redacted: a conversation is read again in each turn. Texts as they were said are
+    not kept."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+
+    def redacted(self, text: str) -> str:
+        key = blake2b(text.encode(errors="surrogatepass"), digest_size=20).digest()
+        with self._lock:
+            found = self._texts.get(key)
+        if found is None:
+            found = _REDACTOR.text(text)
+        with self._lock:
+            self._texts[key] = found
+            self._texts.move_to_end(key)
+            if len(self._texts) > _MOST_KEPT:
+                self._texts.popitem(last=False)
+        return text if found == text else found
+
+
+_KEPT = _Kept()
