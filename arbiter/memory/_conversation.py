@@ -123,7 +123,8 @@ class Shown(Sequence[BaseMessage]):
         for at in range(len(self) - 1, -1, -1):
             if self._messages[at] is message:
                 return self[at]
-        return freeze(safe(message))
+        copy: BaseMessage = freeze(safe(message))
+        return copy
 
 
 class ShownList(FrozenList):

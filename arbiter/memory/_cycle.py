@@ -502,7 +502,7 @@ class EvaluationCycle(EvaluatorCycle):
         place = place_of(turn.config, turn.kept["runtime"])
         speakers = (speaker_said(message) for message in messages)
         ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
-        last = window(messages, 2 * self.conversation_length)
+        last = Shown(window(messages, 2 * self.conversation_length))
         try:
             registered = Entities(store, agent_id=self.agent_id)
             found = await registered.get(sorted(ids))
