@@ -81,32 +81,51 @@ class Memory:
 
     # Queries
 
-    async def afacts(self, entity_id: str, state: FactState | None = "active") -> list[Fact]:
-        """Facts and statuses about an entity, newest first; `state=None` returns those of every state."""
-        return await self.fact_store.facts(entity_id, state=state)
+    async def afacts(
+        self, entity_id: str, state: FactState | None = "active", *, as_of: datetime | None = None
+    ) -> list[Fact]:
+        """Facts and statuses about an entity, newest first; `state=None` returns those of every state.
 
-    def facts(self, entity_id: str, state: FactState | None = "active") -> list[Fact]:
-        return self.wait(self.afacts(entity_id, state))
+        With `as_of`, `state` is the state at that time: the default returns what held then.
+        """
+        return await self.fact_store.facts(entity_id, state=state, as_of=as_of)
+
+    def facts(
+        self, entity_id: str, state: FactState | None = "active", *, as_of: datetime | None = None
+    ) -> list[Fact]:
+        return self.wait(self.afacts(entity_id, state, as_of=as_of))
 
     async def asearch(
-        self, query: str, entity_id: str, *, limit: int = 10, room_id: str | None = None
+        self,
+        query: str,
+        entity_id: str,
+        *,
+        limit: int = 10,
+        room_id: str | None = None,
+        as_of: datetime | None = None,
     ) -> list[Fact]:
-        """Active and disputed facts about an entity that fit a query, best first, by meaning if the store has
-        embeddings, else by words.
+        """Active and disputed facts about an entity that fit a query, best first, by words, and by meaning if
+        the store has embeddings.
 
-        With `room_id` only the facts that a prompt in that room may use.
+        With `room_id` only the facts that a prompt in that room may use; with `as_of` those that held then.
         """
 
-        def shown(fact: Fact) -> bool:
+        def wanted(fact: Fact) -> bool:
             return room_id is None or fact.visibility != "room" or room_id in fact.room_ids
 
         checked_number("search", "limit", limit, low=1, whole=True)
-        return await self.fact_store.search(entity_id, query, limit=limit, shown=shown)
+        return await self.fact_store.search([entity_id], query, limit=limit, as_of=as_of, wanted=wanted)
 
     def search(
-        self, query: str, entity_id: str, *, limit: int = 10, room_id: str | None = None
+        self,
+        query: str,
+        entity_id: str,
+        *,
+        limit: int = 10,
+        room_id: str | None = None,
+        as_of: datetime | None = None,
     ) -> list[Fact]:
-        return self.wait(self.asearch(query, entity_id, limit=limit, room_id=room_id))
+        return self.wait(self.asearch(query, entity_id, limit=limit, room_id=room_id, as_of=as_of))
 
     async def arelationships(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from and to an entity, or all of them, the most interactions first."""

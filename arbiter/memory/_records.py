@@ -9,6 +9,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from arbiter.errors import ParameterError
+
 ClaimType = Literal["fact", "status", "opinion"]
 FactState = Literal["active", "superseded", "corrected", "disputed", "retracted", "expired"]
 Provenance = Literal["self_reported", "third_party", "inferred"]
@@ -120,6 +122,16 @@ def time_of(text: str | datetime) -> datetime:
     return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 
 
+def checked_time(owner: str, parameter: str, value: Any) -> datetime | None:
+    """`value` as an aware UTC time; None for None. Raises `ParameterError`."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        problem = f"expected a datetime, got {value!r:.80}. Write datetime(2026, 1, 31, tzinfo=UTC)."
+        raise ParameterError(owner, parameter, problem)
+    return time_of(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact(Record):
     """One claim about `subject`, an entity's id, and the evidence for it.
@@ -175,6 +187,25 @@ class Fact(Record):
         """True if the fact does not hold yet: a status, or the successor of another fact, that begins later."""
         begins_later = self.valid_from is not None and self.valid_from > now
         return begins_later and (self.type == "status" or self.supersedes is not None)
+
+    def state_at(self, when: datetime) -> FactState | None:
+        """The state at that time, by what is known today; None if the claim was not known or did not hold yet.
+
+        A claim holds from `valid_from`, or, if that is unknown, from the first time that it was said. It is
+        "superseded" from `valid_to` on. A corrected or retracted claim was never true.
+        """
+        since = self.first_seen_at if self.valid_from is None else min(self.valid_from, self.first_seen_at)
+        if when < since or self.planned(when):
+            return None
+        if self.state in ("corrected", "retracted"):
+            return self.state
+        if self.state == "superseded" and self.valid_to is None:
+            return "superseded"
+        if self.valid_to is not None and when >= self.valid_to:
+            return "superseded"
+        if self.expired(when) or (self.state == "expired" and when > self.last_seen_at):
+            return "expired"
+        return "disputed" if self.state == "disputed" else "active"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,9 @@ class _Caller:
     shown: ProviderContext
 
     async def search(self, query: str) -> str:
-        found = await self.memory.fact_store.search(self.entity_id, query, limit=_MOST, shown=self._may_see)
+        found = await self.memory.fact_store.search(
+            [self.entity_id], query, limit=_MOST, wanted=self._may_see
+        )
         if not found:
             return "Nothing is known about that."
         lines = [f"[{fact.id}] {line_of(fact, self.shown.clock())}" for fact in found]

@@ -399,7 +399,7 @@ async def test_without_an_index_words_are_compared_and_not_called_semantic(any_s
     found = await store.asearch(NS, "Where in seattle lives the user?")
     assert not found.semantic
     assert keys(found.entries) == ["s", "p"]
-    assert all(entry.score is not None and 0 < entry.score <= 1 for entry in found.entries)
+    assert all(entry.score is not None and entry.similarity is None for entry in found.entries)
     assert keys((await store.asearch(NS, "Where in seattle lives the user?", limit=1)).entries) == ["s"]
     for nothing in ("", "  ", "zebra"):
         assert (await store.asearch(NS, nothing)).entries in ([], ())
@@ -420,20 +420,20 @@ async def test_with_an_index_meaning_is_compared(
     found = await store.asearch(NS, "cat")
     assert found.semantic
     assert keys(found.entries) == ["c", "d"]
-    assert found.entries[0].score == pytest.approx(1.0, abs=1e-3)
-    assert found.entries[1].score == pytest.approx(0.0099, abs=1e-3)
+    assert found.entries[0].similarity == pytest.approx(1.0, abs=1e-3)
+    assert found.entries[1].similarity == pytest.approx(0.0099, abs=1e-3)
     assert keys((await store.asearch(NS, "dog", limit=1)).entries) == ["d"]
 
 
-async def test_items_without_a_vector_are_no_hits(
+async def test_items_without_a_vector_are_found_by_their_words(
     any_indexed_store: BaseStore, embeddings: KeywordEmbeddings
 ) -> None:
-    """Another program may have put them into the namespace: LangGraph returns them with no score."""
+    """Another program may have put them into the namespace."""
     any_indexed_store.put(NS, "theirs", {"claim": "cat"}, index=False)
     store = MemoryStore(any_indexed_store)
-    assert (await store.asearch(NS, "cat")).entries == []
     await store.aput(NS, "ours", {"claim": "dog"})
-    assert keys((await store.asearch(NS, "cat")).entries) == ["ours"]
+    found = {entry.key: entry.similarity for entry in (await store.asearch(NS, "cat")).entries}
+    assert found == {"theirs": None, "ours": pytest.approx(0.0099, abs=1e-3)}
     assert await store.areindex(NS, everything=True) == 2
     assert keys((await store.asearch(NS, "cat")).entries) == ["theirs", "ours"]
 
@@ -464,14 +464,14 @@ async def test_an_embedder_that_fails_costs_nothing_but_the_vector(
     for query in ("cat", "dog"):
         found = await store.asearch(NS, query)
         assert found.semantic
-        assert keys(found.entries) == ["other"]
-        assert keys(found.by_words) == (["k"] if query == "dog" else [])
+        assert {*keys(found.entries)} == ({"k", "other"} if query == "dog" else {"other"})
+        assert [entry.similarity for entry in found.entries if entry.key == "k"] in ([], [None])
 
     assert await store.areindex(NS) == 1
     assert await store.aget(NS, "k") == {"claim": "a dog", "needs_embedding": False}
     found = await store.asearch(NS, "dog")
     assert keys(found.entries) == ["k", "other"]
-    assert keys(found.by_words) == []
+    assert found.entries[0].similarity == pytest.approx(1.0, abs=1e-2)
     assert await store.areindex(NS) == 0
 
 
@@ -534,7 +534,7 @@ async def test_forgetting_leaves_nothing_to_be_found(
     await store.aput(NS, "k", {"claim": "a cat"})
     await store.adelete(NS, "k")
     found = await store.asearch(NS, "cat")
-    assert [*found.entries, *found.by_words] == []
+    assert [*found.entries] == []
     await store.aput(NS, "k", {"last_id": "m1"})
     assert (await store.asearch(NS, "cat")).entries == []
 

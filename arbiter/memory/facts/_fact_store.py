@@ -9,7 +9,7 @@ from typing import Any
 from arbiter.errors import ParameterError
 from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
-from arbiter.memory._records import Fact
+from arbiter.memory._records import Fact, checked_time
 from arbiter.memory.facts._boundaries import Forget, said_by
 from arbiter.memory.facts._changes import as_of_now, read
 from arbiter.memory.facts._forgetting import KINDS, Forgetting, Wanted
@@ -17,12 +17,13 @@ from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._retention import keep_within
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.facts._wishes import Wishes
-from arbiter.memory.stores import Entry, MemoryStore, namespace
+from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
 
 BELIEVED = ("facts", "status")
 """All kinds except opinions."""
-_OPEN = ("active", "disputed")
+OPEN = ("active", "disputed")
+"""States of facts that are believed, or may be true."""
 
 
 class FactStore:
@@ -68,15 +69,29 @@ class FactStore:
         state: str | None = "active",
         kinds: Sequence[str] = BELIEVED,
         limit: int | None = None,
+        as_of: datetime | None = None,
     ) -> list[Fact]:
         """The facts about an entity at this moment, newest first, without expired statuses; `state=None`
         returns those of every state, and those that only begin later.
 
-        With `limit` the newest ones, as far as the store knows when each was written.
+        With `limit` the newest ones, as far as the store knows when each was written. With `as_of`, `state` is
+        the one at that time (`Fact.state_at`): `facts(entity_id, as_of=then)` is what held then. Records that
+        were forgotten, or superseded longer ago than `FactRules.retention_days`, are gone for every date.
         """
+        as_of = checked_time("facts", "as_of", as_of)
+        if as_of is not None:
+            return (await self._facts_at(as_of, state, entity_id, kinds))[:limit]
         now = self.clock()
         found = await self._open_or(state, entity_id, kinds, limit)
         return [fact for fact in found if state is None or not fact.planned(now)][:limit]
+
+    async def _facts_at(
+        self, when: datetime, state: str | None, entity_id: str, kinds: Sequence[str]
+    ) -> list[Fact]:
+        entries = [entry for kind in kinds for entry in await self._listed(entity_id, kind, None, None)]
+        held = [(fact, fact.state_at(when)) for entry in entries if (fact := read(entry.value)) is not None]
+        found = [fact for fact, then in held if then is not None and state in (None, then)]
+        return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
 
     async def _open_or(
         self, state: str | None, entity_id: str, kinds: Sequence[str], limit: int | None
@@ -95,49 +110,81 @@ class FactStore:
             found += known
         return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
 
+    async def search(
+        self,
+        entity_ids: Iterable[str],
+        query: str,
+        *,
+        limit: int = 12,
+        as_of: datetime | None = None,
+        wanted: Callable[[Fact], bool] | None = None,
+        kinds: Sequence[str] = BELIEVED,
+    ) -> list[Fact]:
+        """The active and disputed facts about these entities that fit `query`, best first, at most `limit`.
+
+        `wanted` selects facts before they are counted. With `as_of`, the facts that held at that time are
+        searched, superseded ones included.
+        """
+        found = await self.store.asearch(
+            self._places(entity_ids, kinds),
+            query,
+            limit=limit,
+            wanted=self._held(as_of, wanted),
+            closed=as_of is not None,
+        )
+        return [Fact.from_value(entry.value) for entry in found.entries]
+
+    async def latest(
+        self,
+        entity_ids: Iterable[str],
+        *,
+        limit: int = 12,
+        as_of: datetime | None = None,
+        wanted: Callable[[Fact], bool] | None = None,
+        kinds: Sequence[str] = BELIEVED,
+    ) -> list[Fact]:
+        """The active and disputed facts about these entities that were heard last; as `search`."""
+        found = await self.store.anewest(
+            self._places(entity_ids, kinds),
+            limit=limit,
+            wanted=self._held(as_of, wanted),
+            closed=as_of is not None,
+        )
+        return [Fact.from_value(entry.value) for entry in found]
+
+    def _places(self, entity_ids: Iterable[str], kinds: Sequence[str]) -> list[Namespace]:
+        return [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in kinds]
+
+    def _held(self, as_of: datetime | None, wanted: Callable[[Fact], bool] | None) -> Callable[[Value], bool]:
+        now, as_of = self.clock(), checked_time("search", "as_of", as_of)
+
+        def fits(value: Value) -> bool:
+            fact = read(value)
+            if fact is None or (wanted is not None and not wanted(fact)):
+                return False
+            if as_of is not None:
+                return fact.state_at(as_of) in OPEN
+            return fact.state in OPEN and not fact.expired(now)
+
+        return fits
+
     async def relevant(
         self, entity_ids: Iterable[str], query: str, *, room_id: str, limit: int
     ) -> list[Fact]:
         """The active and disputed facts about these entities that may be used in that room.
 
-        For each entity and kind, first those similar to `query`, at most `limit`, then as many of the newest.
+        For each entity, first those that fit `query`, at most `limit`, then as many of the latest.
         """
+
+        def may_be_used(fact: Fact) -> bool:
+            return fact.visibility != "room" or room_id in fact.room_ids
+
         found: dict[str, Fact] = {}
         for entity_id in entity_ids:
-            for kind in BELIEVED:
-                hits = await self.store.asearch(namespace(self.agent_id, kind, entity_id), query, limit=limit)
-                for fact in self._believed([*hits.entries, *hits.by_words]):
-                    found.setdefault(fact.id, fact)
-            for state in ("active", "disputed"):
-                for fact in (await self._open_or(state, entity_id, BELIEVED, limit))[:limit]:
-                    found.setdefault(fact.id, fact)
-        return [
-            fact
-            for fact in found.values()
-            if fact.state in ("active", "disputed")
-            and (fact.visibility != "room" or room_id in fact.room_ids)
-        ]
-
-    async def search(
-        self,
-        entity_id: str,
-        query: str,
-        *,
-        limit: int,
-        shown: Callable[[Fact], bool] = lambda fact: True,
-    ) -> list[Fact]:
-        """The active and disputed facts about an entity that `shown` accepts and that fit a query, best first."""
-        scored: dict[str, tuple[bool, float, Fact]] = {}
-        for kind in BELIEVED:
-            # Superseded records are as similar as their successors, so read some more.
-            hits = await self.store.asearch(namespace(self.agent_id, kind, entity_id), query, limit=4 * limit)
-            for entries, semantic in ((hits.entries, hits.semantic), (hits.by_words, False)):
-                for entry in entries:
-                    for fact in self._believed([entry]):
-                        if fact.state in _OPEN and shown(fact):
-                            scored.setdefault(fact.id, (semantic, entry.score or 0.0, fact))
-        best = sorted(scored.values(), key=lambda found: found[:2], reverse=True)
-        return [fact for _, _, fact in best[:limit]]
+            near = await self.search([entity_id], query, limit=limit, wanted=may_be_used)
+            last = await self.latest([entity_id], limit=limit, wanted=may_be_used)
+            found = {fact.id: fact for fact in (*last, *near)} | found
+        return list(found.values())
 
     async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
         """Permanently delete facts about an entity: those that contain `query` in any case, the one with that
@@ -256,7 +303,7 @@ class FactStore:
         return [
             fact
             for fact in found
-            if state in (None, fact.state) and not (fact.state in _OPEN and fact.expired(now))
+            if state in (None, fact.state) and not (fact.state in OPEN and fact.expired(now))
         ]
 
 

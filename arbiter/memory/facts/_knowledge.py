@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from arbiter.memory._records import Fact
+from arbiter.memory._records import Fact, readable
 from arbiter.memory.facts._boundaries import said_by
 from arbiter.memory.facts._changes import CLOSED, is_closed, read
 from arbiter.memory.facts._guards import may_repeat
@@ -13,11 +14,10 @@ from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._normal import fact_id, tombstone_key
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.facts._wishes import Wish, Wishes
-from arbiter.memory.stores import MemoryStore, Namespace, namespace
+from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores._words import overlap, words_of
 
 _MOST_GENERATIONS = 100
-_LOOKED_AT = 32
-"""Records of each kind, the newest, that are looked through for candidates without embeddings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,32 +115,36 @@ class Knowledge:
         scored: dict[str, tuple[float, Known]] = {}
         wrong: dict[str, Known] = {}
         newest: dict[str, Known] = {}
+        words = words_of(candidate.claim.claim)
+
+        def comparable(value: Value) -> bool:
+            fact = read(value)
+            return fact is not None and self._is_comparable(fact, candidate)
+
         for kind in candidate.kinds:
             ns = self.space(kind, candidate)
-            found = await self.store.asearch(ns, candidate.claim.claim, limit=2 * rules.candidates)
-            for entries, semantic in ((found.entries, found.semantic), (found.by_words, False)):
-                least = rules.candidate_score if semantic else rules.lexical_score
-                for entry in entries:
-                    fact = read(entry.value)
-                    if fact is None or entry.score is None or entry.score < least:
-                        continue
-                    known = Known(kind=kind, fact=fact, score=entry.score if semantic else None)
-                    scored.setdefault(fact.id, (entry.score, known))
+            found = await self.store.asearch(
+                ns, candidate.claim.claim, limit=2 * rules.candidates, wanted=comparable, closed=True
+            )
+            for entry in found.entries:
+                fact = Fact.from_value(entry.value)
+                by_words = not found.semantic or fact.needs_embedding
+                score = overlap(words_of(fact.claim), words) if by_words else entry.similarity or 0.0
+                if score >= (rules.lexical_score if by_words else rules.candidate_score):
+                    known = Known(kind=kind, fact=fact, score=None if by_words else score)
+                    scored.setdefault(fact.id, (score, known))
             if candidate.claim.slot:
-                for entry in await self.store.alist(ns, filter={"slot": candidate.claim.slot}):
-                    fact = read(entry.value)
-                    if fact is not None:
-                        scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
-            if candidate.claim.corrects or not found.semantic:
-                # Shared words find neither a slip nor the same claim in another language.
-                for entry in await self.store.alist(ns, limit=_LOOKED_AT):
-                    fact = read(entry.value)
-                    if fact is not None and not {*candidate.claim.corrects}.isdisjoint(
-                        fact.source_message_ids
-                    ):
-                        wrong[fact.id] = Known(kind=kind, fact=fact)
-                    elif fact is not None and not found.semantic:
-                        newest[fact.id] = Known(kind=kind, fact=fact)
+                for fact in await self._linked(ns, "slot", [candidate.claim.slot]):
+                    scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
+            for fact in await self._linked(ns, "source_message_ids", candidate.claim.corrects):
+                wrong[fact.id] = Known(kind=kind, fact=fact)
+            if not found.semantic:
+                # Shared words do not find the same claim in another language.
+                for entry in await self.store.anewest(
+                    ns, limit=rules.candidates, wanted=comparable, closed=True
+                ):
+                    fact = Fact.from_value(entry.value)
+                    newest[fact.id] = Known(kind=kind, fact=fact)
         best = [known for _, known in sorted(scored.values(), key=lambda pair: pair[0], reverse=True)]
         recent = sorted(newest.values(), key=lambda known: known.fact.last_seen_at, reverse=True)
         found_by_id: dict[str, Known] = {}
@@ -148,6 +152,9 @@ class Knowledge:
             if self._is_comparable(known.fact, candidate):
                 found_by_id.setdefault(known.fact.id, scored.get(known.fact.id, (0, known))[1])
         return list(found_by_id.values())[: rules.candidates]
+
+    async def _linked(self, ns: Namespace, name: Link, values: Sequence[str]) -> list[Fact]:
+        return readable(Fact, [entry.value for entry in await self.store.alinked(ns, name, values)])
 
     def _is_comparable(self, fact: Fact, candidate: Candidate) -> bool:
         if fact.subject != candidate.subject or fact.id == candidate.id or fact.state == "expired":

@@ -11,30 +11,27 @@ from typing import Any
 
 from arbiter.evaluators._outputs import checked_number
 from arbiter.instructions import Instruction
-from arbiter.memory._records import Fact, readable
+from arbiter.memory._records import Fact, checked_time, readable
+from arbiter.memory.facts import FactStore
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._others import told_of_others
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
-from arbiter.memory.stores._words import likest
 
 KINDS = ("facts", "status")
 CONFLICTING = "(unverified, conflicting)"
 _DAY = 86_400
-_WIDER = 10
-_UNEMBEDDED = 2
 _OWNER = "FactsProvider"
 
 
 class FactsProvider(Provider):
-    """Known facts about the user of the turn: the `similar` facts most like the last messages, and the
-    `recent` facts heard last, statuses included.
+    """Known facts about the user of the turn, statuses included: at most `similar` that fit the last messages,
+    and the latest for the rest of `similar` + `recent` lines.
 
-    Facts are ranked by confidence, halved every `half_life_days` since the last mention; conflicting ones
-    follow, newest first and marked as such. The store's embeddings find similar facts. Without embeddings,
-    only the `window` records of each kind that were written last are compared, by words, because a provider
-    must not read all facts of a user. If fewer than `recent` of those may be shown, ten times as many are
-    read.
+    All facts of the user compete, by their words, and by their meaning if the store has embeddings; see
+    `MemoryStore.asearch`. The chosen ones are ranked by confidence, halved every `half_life_days` since the last
+    mention; conflicting ones follow, newest first and marked as such. With `as_of`, the facts that held at that
+    time are shown.
 
     At most `others` facts about others follow, under their names: facts visible to all
     (`FactRules(visibility="agent")`), about at most four people who are named in the last messages or take
@@ -51,11 +48,11 @@ class FactsProvider(Provider):
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
         *,
-        similar: int = 6,
-        recent: int = 6,
+        similar: int = 10,
+        recent: int = 2,
         others: int = 6,
-        window: int = 100,
         half_life_days: float = 30.0,
+        as_of: datetime | None = None,
         cycle: ProvidingCycle | None = None,
         **options: Any,
     ) -> None:
@@ -63,24 +60,25 @@ class FactsProvider(Provider):
         self.similar = int(checked_number(_OWNER, "similar", similar, low=0, whole=True))
         self.recent = int(checked_number(_OWNER, "recent", recent, low=0, whole=True))
         self.others = int(checked_number(_OWNER, "others", others, low=0, whole=True))
-        self.window = int(checked_number(_OWNER, "window", window, low=1, whole=True))
         self.half_life_days = checked_number(_OWNER, "half_life_days", half_life_days, above=0)
+        self.as_of = checked_time(_OWNER, "as_of", as_of)
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         store, now = ctx.needed_store(), ctx.clock()
+        facts = FactStore(store, agent_id=ctx.agent_id, clock=lambda: now)
         places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in KINDS]
-        newest, (near, semantic), others = await asyncio.gather(
-            self._newest(store, places, ctx, now),
-            self._near(store, places, ctx, now),
-            told_of_others(ctx, KINDS, now, self.others),
+        (near, latest), others = await asyncio.gather(
+            self._chosen(facts, ctx), told_of_others(facts, ctx, self.others)
         )
-        if not semantic:
-            claims = ((fact, fact.claim) for fact in newest)
-            near = [fact for fact, _ in likest(claims, ctx.query, limit=self.similar)]
-        chosen = {fact.id: fact for fact in (*near, *newest[: self.recent])}
+        chosen = {fact.id: fact for fact in near}
+        for fact in latest:
+            if len(chosen) < self.similar + self.recent:
+                chosen.setdefault(fact.id, fact)
         chosen |= await _opponents(store, places, ctx, now, chosen)
-        shown = self._ranked(_finest(chosen, newest), now)
-        lines = [line_of(fact, now) for fact in shown]
+        finer = await self._finer(store, places, chosen, ctx, now)
+        shown = self._ranked(_finest(chosen, finer), now)
+        then = self.as_of or now
+        lines = [line_of(fact, then) for fact in shown]
         text = "\n".join([*lines, *(line_of(fact, now, about=name) for name, fact in others)])
         return ProviderResult(
             text=text,
@@ -88,40 +86,36 @@ class FactsProvider(Provider):
             data={
                 "facts": [fact.to_value() for fact in shown],
                 "others": [fact.to_value() for _, fact in others],
-                "semantic": semantic,
             },
         )
 
-    async def _newest(
-        self, store: MemoryStore, places: Sequence[Namespace], ctx: ProviderContext, now: datetime
-    ) -> list[Fact]:
-        """The showable facts among the records written last, newest first."""
-        for window in (self.window, self.window * _WIDER):
-            pages = await asyncio.gather(*(store.alist(place, limit=window) for place in places))
-            found = [fact for page in pages for fact in _shown(page, ctx, now)]
-            if len(found) >= self.recent or all(len(page) < window for page in pages):
-                break
-        return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
+    async def _chosen(self, facts: FactStore, ctx: ProviderContext) -> tuple[list[Fact], list[Fact]]:
+        """The facts that fit the last messages, and the latest ones."""
 
-    async def _near(
-        self, store: MemoryStore, places: Sequence[Namespace], ctx: ProviderContext, now: datetime
-    ) -> tuple[list[Fact], bool]:
-        """The facts that the store's embeddings find for the query, best first, and True; False without
-        embeddings."""
-        if store.indexed is False or not ctx.query:
-            return [], False
-        # Ask for more than needed: superseded facts are as similar to the query as their successors.
-        found = await asyncio.gather(
-            *(store.asearch(place, ctx.query, limit=self.similar * 3) for place in places)
-        )
-        if not any(part.semantic for part in found):
-            return [], False
-        hits = sorted(
-            (hit for part in found if part.semantic for hit in part.entries), key=_score, reverse=True
-        )
-        unembedded = sorted((hit for part in found for hit in part.by_words), key=_score, reverse=True)
-        near = _shown(hits, ctx, now)[: self.similar]
-        return [*near, *_shown(unembedded, ctx, now)[:_UNEMBEDDED]], True
+        def wanted(fact: Fact) -> bool:
+            return may_be_shown(fact, ctx)
+
+        about, most = [ctx.entity_id], self.similar + self.recent
+        near = await facts.search(about, ctx.query, limit=self.similar, as_of=self.as_of, wanted=wanted)
+        return near, await facts.latest(about, limit=most, as_of=self.as_of, wanted=wanted)
+
+    async def _finer(
+        self,
+        store: MemoryStore,
+        places: Sequence[Namespace],
+        chosen: Mapping[str, Fact],
+        ctx: ProviderContext,
+        now: datetime,
+    ) -> list[Fact]:
+        """The facts that refine the chosen ones, and those that refine these."""
+        found: dict[str, Fact] = {}
+        wanted = list(chosen)
+        while wanted:
+            entries = await store.alinked(places, "refines", wanted)
+            finer = [fact for fact in _shown(entries, ctx, now) if fact.id not in found]
+            found |= {fact.id: fact for fact in finer}
+            wanted = [fact.id for fact in finer]
+        return list(found.values())
 
     def _ranked(self, facts: Iterable[Fact], now: datetime) -> list[Fact]:
         def weight(fact: Fact) -> float:
@@ -186,10 +180,6 @@ def _finest(chosen: Mapping[str, Fact], known: Iterable[Fact]) -> list[Fact]:
             passed.add(fact.id)
         found[fact.id] = fact
     return list(found.values())
-
-
-def _score(entry: Entry) -> float:
-    return entry.score or 0.0
 
 
 async def _opponents(

@@ -1,7 +1,8 @@
 """Stores: one behaviour over every LangGraph `BaseStore`, whatever its own abilities.
 
     MemoryStore ─▶ access (threads and event loops) ─▶ BaseStore
-        ├─▶ names (labels), values (what may be written), locks, words (similarity without embeddings)
+        ├─▶ names (labels), values (what may be written), locks
+        ├─▶ searching ─▶ ranking (BM25), word_tables (the index of a store of open_store), words (terms)
         └─▶ embedders (a failing embedder loses no record)
 
 `open_store` opens one; `LocalIndex` compares vectors if a store cannot; `postgres_locks` locks between
@@ -11,6 +12,7 @@ processes.
 from arbiter.memory.stores._memory_store import (
     Entry,
     Found,
+    Link,
     LockProvider,
     MemoryStore,
     Namespace,
@@ -19,4 +21,14 @@ from arbiter.memory.stores._memory_store import (
     ns_label,
 )
 
-__all__ = ["Entry", "Found", "LockProvider", "MemoryStore", "Namespace", "Value", "namespace", "ns_label"]
+__all__ = [
+    "Entry",
+    "Found",
+    "Link",
+    "LockProvider",
+    "MemoryStore",
+    "Namespace",
+    "Value",
+    "namespace",
+    "ns_label",
+]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sqlite3
-import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC
 from typing import Any, TypeVar, cast
 
-from langgraph.store.base import BaseStore, SearchItem
+from langgraph.store.base import BaseStore, PutOp, SearchItem
 from langgraph.store.memory import InMemoryStore
 
 from arbiter._threads.deadlines import start
@@ -20,14 +18,12 @@ from arbiter.errors import ArbiterError
 from arbiter.memory.stores._embedders import watched_embeddings
 from arbiter.memory.stores._locks import Locks
 from arbiter.memory.stores._names import Namespace
+from arbiter.memory.stores._searching import LAST, WordSearch
 
 T = TypeVar("T")
 
 ALL = 2**31 - 1
 _PAGE = 100
-_CLAIMS = "SELECT key, json_extract(value, '$.claim') FROM store WHERE prefix = ?"
-_MOMENT = 60.0
-_MANY = 10_000
 _FOREIGN_KEYS = "PRAGMA foreign_keys = ON"
 _RACES = 100
 _WHOLE = ("langgraph.store.memory", "langgraph.store.sqlite", "langgraph.store.postgres", "arbiter.memory")
@@ -49,8 +45,7 @@ class Access:
         self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
         self._whole = any(base.__module__.startswith(_WHOLE) for base in type(store).__mro__)
         self.embedder = watched_embeddings(store)
-        self._settled: dict[Namespace, float] = {}
-        self._owed: dict[Namespace, float] = {}
+        self.words = WordSearch(self._all, self._last)
         self.locks = Locks()
 
     @property
@@ -70,6 +65,17 @@ class Access:
 
         A sync store is called on a thread, an async store on its own loop, an `InMemoryStore` in place.
         """
+        result = await self._call(method, *args, **kwargs)
+        if method in ("put", "delete"):
+            ns, key, *value = args
+            self.words.wrote(ns, key, value[0] if value else None)
+        elif method == "batch":
+            for op in args[0]:
+                if isinstance(op, PutOp):
+                    self.words.wrote(op.namespace, op.key, op.value)
+        return result
+
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         store = self.store
         if self._untidy:
             self._untidy = False
@@ -138,41 +144,15 @@ class Access:
         found.sort(key=_written, reverse=True)
         return found[:limit]
 
-    async def claims(self, ns: Namespace) -> list[tuple[str, str]] | None:
-        """Keys and claims of that namespace, if they can be read without the whole records; else None."""
-        store: Any = getattr(self.store, "inner", self.store)
-        if not _is_sqlite(store) or _home_of(store) is not None:
-            return None
+    async def _all(self, ns: Namespace) -> list[SearchItem]:
+        return await self.items(ns, lambda item: True, filter={}, limit=None)
 
-        def read() -> list[tuple[str, object]]:
-            with store.lock:
-                found: list[tuple[str, object]] = store.conn.execute(_CLAIMS, (".".join(ns),)).fetchall()
-                return found
-
-        try:
-            rows = await asyncio.wrap_future(start(read))
-        except (AttributeError, sqlite3.Error):  # not set up, or another version of the store
-            return None
-        return [(key, claim) for key, claim in rows if isinstance(claim, str)]
-
-    def settled(self, ns: Namespace) -> bool:
-        """True if no record of that namespace waited for its vector a moment ago."""
-        return time.monotonic() - self._settled.get(ns, -_MOMENT) < _MOMENT
-
-    def settle(self, ns: Namespace, *, since: float) -> None:
-        """Note that no record waited in a check that began at `since` (`time.monotonic`)."""
-        if len(self._settled) > _MANY:
-            self._settled.clear()
-        if self._owed.get(ns, -_MOMENT) < since:
-            self._settled[ns] = since
-
-    def owe(self, ns: Namespace) -> None:
-        """Note that a record of that namespace waits for its vector."""
-        if len(self._owed) > _MANY:
-            self._owed.clear()
-            self._settled.clear()
-        self._owed[ns] = time.monotonic()
-        self._settled.pop(ns, None)
+    async def _last(self, ns: Namespace, known: int) -> list[SearchItem]:
+        """The items of a namespace written last, as far as the store knows, if `known` of it are known."""
+        found = await self._search(ns, limit=LAST)
+        if self._in_memory and len(found) == LAST:  # it returns the latest last
+            found += await self._search(ns, limit=ALL, offset=max(known - 1, 0))
+        return [item for item in found if tuple(item.namespace) == ns]
 
     async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:
         # An unknown store may return fewer items than asked for, so only an empty page is the end.

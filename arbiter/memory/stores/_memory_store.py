@@ -3,54 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, cast
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 
 from arbiter.memory._secrets import redacted
 from arbiter.memory.stores._access import access_to
 from arbiter.memory.stores._names import Namespace, joined, namespace, ns_label, safe_key
+from arbiter.memory.stores._ranking import Hit, Place, is_open
 from arbiter.memory.stores._values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
-from arbiter.memory.stores._words import likest
 
-__all__ = ["Entry", "Found", "LockProvider", "MemoryStore", "Namespace", "Value", "namespace", "ns_label"]
+__all__ = [
+    "Entry",
+    "Found",
+    "Link",
+    "LockProvider",
+    "MemoryStore",
+    "Namespace",
+    "Value",
+    "namespace",
+    "ns_label",
+]
 
 T = TypeVar("T")
 Value = dict[str, Any]
+Link = Literal["slot", "refines", "source_message_ids"]
+"""The keys of a value by which records are found without reading others; see `MemoryStore.alinked`."""
 LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A function of a name that returns a lock which several processes share."""
 
 _TRIES = 3
 _PAGE = 1_000
 _BATCH = 500
+_DEPTH = 40
+"""Records of each order that are fused."""
+_DEEP = 200
+_LOOKED_AT = 1_000
+_RANKS, _VECTORS = 60, 1.0
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of a store. `score` is the similarity to a query, -1 to 1; None without a query."""
+    """A record of a store.
+
+    With a query, `score` orders the records of one search, higher is better, and compares nothing else;
+    `similarity` is the cosine of the embeddings of query and claim, -1 to 1, if the embeddings found the record.
+    """
 
     key: str
     value: Value
     score: float | None = None
+    similarity: float | None = None
+    ns: Namespace = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The results of a query, best first. `semantic` is True for embeddings, False for shared words (`score`
-    0 to 1).
-
-    If `semantic`, `by_words` are records without a vector that share words with the query. Their scores are
-    of words too; do not compare them with the others.
-    """
+    """The results of a query, best first. `semantic` is True if embeddings took part, False for words alone."""
 
     entries: Sequence[Entry]
     semantic: bool
-    by_words: Sequence[Entry] = field(default=())
 
 
 class MemoryStore:
@@ -140,23 +157,80 @@ class MemoryStore:
         )
         return [Entry(item.key, self._own(item.value)) for item in items]
 
-    async def asearch(self, ns: Namespace, query: str, *, limit: int = 8) -> Found:
-        """The records whose "claim" is similar to `query`, best first; never a record without a score.
+    async def asearch(
+        self,
+        places: Namespace | Sequence[Namespace],
+        query: str,
+        *,
+        limit: int = 8,
+        wanted: Callable[[Value], bool] | None = None,
+        closed: bool = False,
+    ) -> Found:
+        """The records of one or several namespaces that fit `query`, best first.
 
-        Embeddings decide if the store has them and they work; else shared words: their number divided by the
-        geometric mean of both numbers of words.
+        All records compete, by the words of their "claim", "slot" and "value" (BM25), and by the embeddings of
+        their claims if the store has them and they work; the two orders are fused. `wanted` selects values
+        before `limit` counts them. `closed` also searches records whose "state" is superseded, corrected,
+        retracted or expired.
+
+        Secrets in a query are replaced before anything reads it. Records of other programs are found too; in a
+        store that `open_store` did not open, their changes may be a minute late.
         """
         query = redacted(clean_text(query))
-        if limit < 1 or not query.strip():
+        spaces = _spaces(places)
+        if limit < 1 or not query.strip() or not spaces:
             return Found((), semantic=False)
-        hits = await self._hits(ns, query, limit)
-        if hits is None:
-            return Found(await self._lexical(ns, query, limit), semantic=False)
-        found = [Entry(item.key, self._own(item.value), item.score) for item in hits]
-        if self._access.settled(ns):
-            return Found(found, semantic=True)
-        pending = await self._by_words(ns, query, limit, {PENDING: True})
-        return Found(found, semantic=True, by_words=pending)
+        asked = max(_DEPTH, 2 * limit)
+        parts = _parts(spaces, closed=closed)
+        hits = await self._access.words.hits(self.store, parts, query, max(_DEEP, 4 * limit))
+        near = await asyncio.gather(*(self._hits(ns, query, asked, wanted) for ns in spaces))
+        if all(part is None for part in near):
+            found = await self._read([(hit, None) for hit in hits], wanted, limit)
+            return Found(found, semantic=False)
+        vectors = sorted((e for part in near for e in part or ()), key=_similarity, reverse=True)
+        return Found(await self._fused(hits, vectors, wanted, limit, closed=closed), semantic=True)
+
+    async def anewest(
+        self,
+        places: Namespace | Sequence[Namespace],
+        *,
+        limit: int,
+        wanted: Callable[[Value], bool] | None = None,
+        closed: bool = False,
+    ) -> list[Entry]:
+        """The records of these namespaces with the latest "last_seen_at", latest first; at most `limit`.
+
+        Records without a claim are left out; `wanted` and `closed` as in `asearch`.
+        """
+        if limit < 1:
+            return []
+        parts = _parts(_spaces(places), closed=closed)
+        pages = await asyncio.gather(*(self._newest(part, limit, wanted) for part in parts))
+        found = [entry for page in pages for entry in page]
+        return sorted(found, key=_seen, reverse=True)[:limit]
+
+    async def alinked(
+        self,
+        places: Namespace | Sequence[Namespace],
+        name: Link,
+        values: Sequence[str],
+    ) -> list[Entry]:
+        """The records of these namespaces that have one of these values under that name, or among its
+        values, in no order.
+
+        Only records with a claim are found; those of other programs as in `asearch`.
+        """
+        parts = _parts(_spaces(places), closed=True)
+        if not parts or not values:
+            return []
+
+        def has(value: Value) -> bool:
+            found: object = value.get(name)
+            given = cast("list[object]", found) if isinstance(found, list) else [found]
+            return any(each in values for each in given)
+
+        hits = await self._access.words.linked(self.store, parts, name, values)
+        return await self._read([(hit, None) for hit in hits], has, len(hits))
 
     async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
         """The namespaces of an agent that hold records of one kind."""
@@ -242,39 +316,82 @@ class MemoryStore:
             return None
         return bool(getattr(self.store, "index_config", None))
 
-    async def _hits(self, ns: Namespace, query: str, limit: int) -> list[SearchItem] | None:
-        """The results of the index; None if there is none, or if the index or its embedder fails."""
+    async def _hits(
+        self, ns: Namespace, query: str, limit: int, wanted: Callable[[Value], bool] | None
+    ) -> list[Entry] | None:
+        """The results of the store's embeddings; None if it has none, or if they or their index fail."""
         if self.indexed is False:
             return None
 
-        def wanted(item: SearchItem) -> bool:
+        def fits(item: SearchItem) -> bool:
             # A pending record may still have the vector of its previous claim.
-            return claim_of(item.value) is not None and item.value.get(PENDING) is not True
+            if claim_of(item.value) is None or item.value.get(PENDING) is True:
+                return False
+            return wanted is None or wanted(item.value)
 
         try:
             with self._watched(query):
-                found = await self._access.scored(ns, query, wanted, limit=limit)
+                found = await self._access.scored(ns, query, fits, limit=limit)
         except Exception:  # if the store itself fails, reading the records raises the error again
             return None
-        return [] if found is None and self.indexed else found
+        if found is None:
+            return [] if self.indexed else None
+        return [Entry(item.key, self._own(item.value), None, item.score, ns) for item in found]
 
-    async def _lexical(self, ns: Namespace, query: str, limit: int) -> list[Entry]:
-        claims = await self._access.claims(ns)
-        if claims is None:
-            return await self._by_words(ns, query, limit, {})
-        likely = [(key, score, await self.aget(ns, key)) for key, score in likest(claims, query, limit=limit)]
-        return [Entry(key, value, score) for key, score, value in likely if value is not None]
+    async def _newest(self, place: Place, limit: int, wanted: Callable[[Value], bool] | None) -> list[Entry]:
+        found: list[Entry] = []
+        offset, step = 0, limit
+        while len(found) < limit and offset < _LOOKED_AT:
+            page = await self._access.words.newest(self.store, place, offset, step)
+            found += await self._read([(hit, None) for hit in page], wanted, step)
+            if len(page) < step:
+                break
+            offset, step = offset + step, 2 * step
+        return found[:limit]
 
-    async def _by_words(self, ns: Namespace, query: str, limit: int, filter: Value) -> list[Entry]:
-        def wanted(item: SearchItem) -> bool:
-            return claim_of(item.value) is not None and matches(item.value, filter)
+    async def _fused(
+        self,
+        hits: Sequence[Hit],
+        vectors: Sequence[Entry],
+        wanted: Callable[[Value], bool] | None,
+        limit: int,
+        *,
+        closed: bool,
+    ) -> list[Entry]:
+        """Both orders in one, by the sum of the reciprocals of the ranks."""
+        near = {(entry.ns, entry.key): entry for entry in vectors if closed or is_open(entry.value)}
+        scores: dict[tuple[Namespace, str], float] = defaultdict(float)
+        for rank, at in enumerate(near):
+            scores[at] += _VECTORS / (_RANKS + rank)
+        for rank, hit in enumerate(hits[: max(_DEPTH, 2 * limit)]):
+            scores[hit.ns, hit.key] += 1 / (_RANKS + rank)
+        order = sorted(scores.items(), key=lambda pair: pair[1], reverse=True)
+        return await self._read([(Hit(score, *at), near.get(at)) for at, score in order], wanted, limit)
 
-        begun = time.monotonic()
-        items = await self._access.items(ns, wanted, filter=filter, limit=None)
-        if PENDING in filter and not items:
-            self._access.settle(ns, since=begun)
-        found = likest([(item, item.value[CLAIM]) for item in items], query, limit=limit)
-        return [Entry(item.key, self._own(item.value), score) for item, score in found]
+    async def _read(
+        self,
+        hits: Sequence[tuple[Hit, Entry | None]],
+        wanted: Callable[[Value], bool] | None,
+        limit: int,
+    ) -> list[Entry]:
+        """The records of hits, in order, as far as they are still there and wanted; at most `limit`."""
+        found: list[Entry] = []
+        at = 0
+        while at < len(hits) and len(found) < limit:
+            some = hits[at : at + 2 * limit]
+            at += len(some)
+            gets = [GetOp(hit.ns, hit.key, refresh_ttl=False) for hit, entry in some if entry is None]
+            items = iter(await self._access.call("batch", gets) if gets else ())
+            for hit, entry in some:
+                if entry is not None:
+                    found.append(replace(entry, score=hit.score))
+                    continue
+                item = next(items)
+                if item is None:
+                    self._access.words.wrote(hit.ns, hit.key, None)
+                elif wanted is None or wanted(item.value):
+                    found.append(Entry(hit.key, self._own(item.value), hit.score, None, hit.ns))
+        return found[:limit]
 
     def _watched(self, text: str) -> AbstractContextManager[None]:
         """A context in which an invalid vector of that text counts as a failure of the embedder."""
@@ -314,8 +431,6 @@ class MemoryStore:
             if old is not None and claim_of(old.value) is not None:
                 await self._access.call("delete", ns, key)
         await self._access.call("put", ns, key, value, **options)
-        if value.get(PENDING) is True:
-            self._access.owe(ns)
 
     async def _put_embedded(
         self, ns: Namespace, key: str, value: Value, claim: str, options: Mapping[str, Any]
@@ -358,3 +473,24 @@ def _done(task: asyncio.Task[Any]) -> None:
     _DETACHED.discard(task)
     if not task.cancelled():
         task.exception()  # retrieved, because a cancelled caller would leave asyncio to complain about it
+
+
+def _spaces(places: Namespace | Sequence[Namespace]) -> list[Namespace]:
+    """One namespace, or several, as a list without repetitions."""
+    given = cast("Sequence[Any]", places)
+    several = [given] if given and isinstance(given[0], str) else given
+    return list(dict.fromkeys(map(tuple, several)))
+
+
+def _parts(spaces: Sequence[Namespace], *, closed: bool) -> list[Place]:
+    """The parts of namespaces with open records, and those with closed ones if asked."""
+    return [(ns, is_open) for ns in spaces for is_open in ((True, False) if closed else (True,))]
+
+
+def _similarity(entry: Entry) -> float:
+    return entry.similarity or 0.0
+
+
+def _seen(entry: Entry) -> str:
+    seen: object = entry.value.get("last_seen_at")
+    return seen if isinstance(seen, str) else ""

@@ -18,6 +18,7 @@ from arbiter.memory.stores._advisory import postgres_locks
 from arbiter.memory.stores._files import file_locks
 from arbiter.memory.stores._values import CLAIM
 from arbiter.memory.stores._vectors import LocalIndex, Rows, VectorTable
+from arbiter.memory.stores._word_tables import Postgres, Sqlite, WordTables, keep_words
 
 if TYPE_CHECKING:
     from langgraph.store.sqlite import SqliteStore
@@ -88,11 +89,13 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         if index is None or _loads_extensions(connection):
             store = ForgettingStore(connection, path, index=index, lock_provider=locks)
             _set_up(store)
+            keep_words(store, WordTables(Sqlite(store)))
             yield store
             return
         _warn("this Python cannot load SQLite's extensions")
         store = ForgettingStore(connection, path, lock_provider=locks)
         _set_up(store)
+        words = WordTables(Sqlite(store))
         with closing(_connected(path)) as beside:
 
             def run(statement: str, values: Sequence[Any]) -> Rows:
@@ -101,7 +104,9 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
             table = VectorTable(run, text="TEXT", binary="BLOB")
             if path not in _NO_FILE:
                 run(_FORGET_SQLITE, ())
-            yield LocalIndex(store, table, index["embed"], index["dims"])
+            local = LocalIndex(store, table, index["embed"], index["dims"])
+            keep_words(local, words)
+            yield local
 
 
 def _connected(path: str) -> sqlite3.Connection:
@@ -175,6 +180,7 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
                     run(_FORGET_POSTGRES_FUNCTION, ())
                     run(_FORGET_POSTGRES, ())
                 store = LocalIndex(plain, table, index["embed"], index["dims"])
+            keep_words(store, WordTables(Postgres(pool)))
         yield store
 
 

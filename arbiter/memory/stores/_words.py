@@ -1,15 +1,13 @@
-"""Similarity by words, used without embeddings. It knows no meaning, and is never called semantic."""
+"""The words of a text: for likeness (`overlap`), and as the terms of an index (`terms_of`). They know no meaning."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections import Counter
+from collections.abc import Set
 from functools import lru_cache
 from math import sqrt
-from typing import TypeVar
 from unicodedata import normalize
-
-T = TypeVar("T")
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
 _WORD = re.compile(
@@ -36,21 +34,112 @@ def _found(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold()))
 
 
-def likest(claims: Iterable[tuple[T, str]], query: str, *, limit: int) -> list[tuple[T, float]]:
-    """Of pairs (item, text), at most `limit` whose text shares words with `query`, with their `overlap`,
-    best first."""
-    wanted = words_of(query)
-    found = [
-        (what, overlap(words, wanted))
-        for what, text in claims
-        if not wanted.isdisjoint(words := words_of(text))
-    ]
-    found.sort(key=lambda pair: pair[1], reverse=True)
-    return found[:limit]
-
-
 def overlap(one: Set[str], other: Set[str]) -> float:
     """The number of shared words divided by the geometric mean of both numbers of words: 0.0 (none) to 1.0
     (the same)."""
     shared = len(one & other)
     return shared / sqrt(len(one) * len(other)) if shared else 0.0
+
+
+# Terms of an index --------------------------------------------------------------------------------
+
+# Marks of Latin, Greek and Cyrillic letters. In other scripts marks are vowels, and stay.
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# Written without blanks, or (Hangul) with endings that make a word a different one: indexed by pairs of characters.
+_DENSE = _HAN + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uac00-\ud7a3"
+# Python's \w lacks the vowel signs of the scripts of India, and of Hebrew and Arabic.
+_SIGNS = "\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff\u0f00-\u0fff"
+_TERM = re.compile(rf"\d+(?:[.,:]\d+)+|[{_DENSE}]+|(?:[^\W_{_DENSE}]|[{_SIGNS}])+")
+_IS_DENSE = re.compile(f"[{_DENSE}]")
+_IS_HAN = re.compile(f"[{_HAN}]")
+_LONGEST = 40
+_MOST = 512
+
+
+def terms_of(text: str) -> Counter[str]:
+    """The terms of a text for an index, and how often each occurs.
+
+    Case, width and accents do not matter, nor do the most frequent endings of English words. Chinese,
+    Japanese, Korean, Thai, Lao, Burmese and Khmer are indexed by pairs of characters, Chinese also by single ones.
+    A text has at most 512 different terms.
+    """
+    folded = normalize("NFKC", text).casefold()
+    if not folded.isascii():
+        folded = normalize("NFC", _ACCENTS.sub("", normalize("NFD", folded)))
+    found: Counter[str] = Counter()
+    for match in _TERM.finditer(folded):
+        run = match.group()
+        if _IS_DENSE.match(run):
+            found.update(run[at : at + 2] for at in range(max(len(run) - 1, 1)))
+            if len(run) > 1:
+                found.update(_IS_HAN.findall(run))
+        else:
+            found[_stem(run)[:_LONGEST]] += 1
+        if len(found) >= _MOST:
+            break
+    return found
+
+
+@lru_cache(maxsize=2**14)
+def _stem(word: str) -> str:
+    """`word` without the endings of English plurals, persons and tenses: lives, lived and living are one term."""
+    if not word.isascii() or not word.isalpha() or len(word) < _SHORTEST:
+        return word
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _ROOT:
+            word = word[: -len(ending)] + instead
+            break
+    if len(word) > _SHORTEST and word[-1] == word[-2] and word[-1] not in "aeiosl":
+        word = word[:-1]
+    return word[:-1] if word.endswith("e") and len(word) > _ROOT else word
+
+
+_SHORTEST, _ROOT = 4, 3
+_ENDINGS = (
+    ("ies", "y"),
+    ("ied", "y"),
+    ("sses", "ss"),
+    ("ings", ""),
+    ("ing", ""),
+    ("ed", ""),
+    ("ss", "ss"),
+    ("us", "us"),
+    ("is", "is"),
+    ("s", ""),
+)
+
+_FUNCTION = (
+    "a an and any are as at be been but by can could did do does for from had has have he her him his how i if in is "
+    "it its me my of on or our she should so than that the their them then there these they this those to us was we "
+    "were what when where which who whom whose why will with would you your am about s t ll ve re d m"
+)
+
+# Words of questions, and the words of claims that answer them, which count less: "Where is my home?" and "lives in
+# Oslo" share no word. Only what everybody is asked; the slots of claims and embeddings know more.
+_ANSWERS = {
+    "home address": "home address live reside residence",
+    "live": "home residence",
+    "job work profession occupation": "job work profession occupation employer",
+    "old age birthday": "old age birthday born",
+    "partner spouse married": "partner spouse wife husband married girlfriend boyfriend",
+    "child children kid": "child children kid son daughter",
+    "pet": "pet dog cat",
+}
+_ALLY = 0.4
+_QUERY = 4_000
+_ASKED = 96
+
+
+def asked_for(query: str) -> dict[str, float]:
+    """The terms to search for and their weights, without English function words; at most 96 terms, the last
+    ones of the query first."""
+    terms = [term for term in reversed(terms_of(query[-_QUERY:])) if term not in _NO_TERMS][:_ASKED]
+    weights = {ally: _ALLY for term in terms for ally in _ALLIES.get(term, ())}
+    return weights | dict.fromkeys(terms, 1.0)
+
+
+_NO_TERMS = frozenset(terms_of(_FUNCTION))
+_ALLIES = {
+    term: {*terms_of(answers)} - {term} for asked, answers in _ANSWERS.items() for term in terms_of(asked)
+}

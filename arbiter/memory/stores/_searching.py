@@ -1,0 +1,155 @@
+"""Searching a store by words: with the index of a store that `open_store` opened, else with one in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from langgraph.store.base import BaseStore, SearchItem
+
+from arbiter._threads.deadlines import start
+from arbiter._threads.forks import new_lock
+from arbiter.memory.stores._names import Namespace
+from arbiter.memory.stores._ranking import (
+    Hit,
+    Index,
+    MemoryIndex,
+    Place,
+    Written,
+    link,
+    linked,
+    ranked,
+    written_of,
+)
+from arbiter.memory.stores._word_tables import word_tables
+from arbiter.memory.stores._words import asked_for
+
+T = TypeVar("T")
+REREAD = 60.0
+"""Seconds after which a namespace of a foreign store is read again, for what other programs changed."""
+LAST = 20
+_SPARING = 50
+_MOST = 200_000
+
+
+class WordSearch:
+    """The records of a store by their words, best first, and by their time.
+
+    If the store was not opened by `open_store`, the index is in this process. Its own writes are noted at once. For
+    those of other programs, each search looks at the records that the store returns first, which are the latest
+    in LangGraph's stores; once a minute while a namespace is searched, but never for more than a fiftieth of
+    the time, all of it is read again. `read` returns all records of a namespace, `last` the latest.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Namespace], Awaitable[Sequence[SearchItem]]],
+        last: Callable[[Namespace, int], Awaitable[Sequence[SearchItem]]],
+    ) -> None:
+        self._read = read
+        self._last = last
+        self._index = MemoryIndex()
+        self._due: dict[Namespace, float] = {}
+        self._reading: dict[Namespace, list[list[tuple[str, Written | None]]]] = {}
+        self._guard = new_lock()
+
+    async def hits(self, store: BaseStore, places: Sequence[Place], query: str, limit: int) -> list[Hit]:
+        """The records that share words with the query, best first by BM25 over all these places."""
+        terms = asked_for(query)
+        if not terms:
+            return []
+        return await self._asked(store, places, lambda index: ranked(index, places, terms, limit))
+
+    async def newest(self, store: BaseStore, place: Place, offset: int, limit: int) -> list[Hit]:
+        """The latest records of a place."""
+
+        def read(index: Index) -> list[Hit]:
+            return [Hit(0.0, place[0], key) for _, key in index.newest(place, offset, limit)]
+
+        return await self._asked(store, [place], read)
+
+    async def linked(
+        self, store: BaseStore, places: Sequence[Place], name: str, values: Sequence[str]
+    ) -> list[Hit]:
+        """The records that have one of these values under that name, which is one of `LINKS`."""
+        words = [link(name, value) for value in values]
+        return await self._asked(store, places, lambda index: linked(index, places, words))
+
+    def wrote(self, ns: Namespace, key: str, value: Mapping[str, Any] | None) -> None:
+        """Note a write; None for a deletion."""
+        written = None if value is None else written_of(value)
+        with self._guard:
+            for changes in self._reading.get(ns, ()):
+                changes.append((key, written))
+            if ns in self._due:
+                self._index.put(ns, key, written)
+
+    async def _asked(self, store: BaseStore, places: Sequence[Place], ask: Callable[[Index], T]) -> T:
+        spaces = list(dict.fromkeys(place[0] for place in places))
+        tables = word_tables(store)
+        if tables is None:
+            for ns in spaces:
+                await self._refresh(ns)
+            return ask(self._index)
+
+        def work() -> T:
+            tables.refresh(spaces)
+            return ask(tables)
+
+        return await asyncio.wrap_future(start(work))
+
+    async def _refresh(self, ns: Namespace) -> None:
+        begun = time.monotonic()
+        if self._due.get(ns, begun) > begun and await self._is_looked_at(ns):
+            return
+        with self._noting(ns) as changes:
+            found = {item.key: written_of(item.value) for item in reversed(await self._read(ns))}
+            with self._guard:
+                self._install(ns, {**found, **dict(changes)})
+                self._due[ns] = begun + max(REREAD, _SPARING * (time.monotonic() - begun))
+
+    async def _is_looked_at(self, ns: Namespace) -> bool:
+        """Index the latest records of a namespace. False if all are new, so that there may be more."""
+        held = {*self._index.held(ns)}
+        with self._noting(ns) as changes:
+            found = {item.key: written_of(item.value) for item in await self._last(ns, len(held))}
+            with self._guard:
+                if ns in self._due:
+                    for key, written in {**found, **dict(changes)}.items():
+                        self._index.put(ns, key, written)
+        return len(found) < LAST or not held.isdisjoint(found)
+
+    @contextmanager
+    def _noting(self, ns: Namespace) -> Generator[list[tuple[str, Written | None]]]:
+        """The changes of a namespace while it is being read: what is read may be older."""
+        changes: list[tuple[str, Written | None]] = []
+        with self._guard:
+            self._reading.setdefault(ns, []).append(changes)
+        try:
+            yield changes
+        finally:
+            with self._guard:
+                # By identity: two lists may be equal.
+                rest = [each for each in self._reading[ns] if each is not changes]
+                if rest:
+                    self._reading[ns] = rest
+                else:
+                    del self._reading[ns]
+
+    def _install(self, ns: Namespace, found: Mapping[str, Written | None]) -> None:
+        self._make_room(ns)
+        for key in {**dict.fromkeys(self._index.held(ns)), **found}:
+            self._index.put(ns, key, found.get(key))
+        self._due.pop(ns, None)  # the latest are last
+
+    def _make_room(self, ns: Namespace) -> None:
+        """Drop the namespaces read longest ago, if the index holds too much."""
+        for other in list(self._due):
+            if self._index.size() <= _MOST:
+                break
+            if other != ns:
+                self._index.drop(other)
+                del self._due[other]

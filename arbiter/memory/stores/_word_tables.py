@@ -1,0 +1,415 @@
+"""The index of words of a store that `open_store` opened: tables next to the store's, in SQLite or PostgreSQL.
+
+    store ──(trigger)──▶ arbiter_unread ──(the next search)──▶ arbiter_records, arbiter_words
+
+Triggers note each write in the writer's own transaction, whoever writes: this process, another one, a program
+that uses LangGraph's store alone. The next search of a namespace indexes what is noted there. A deleted record
+leaves all three tables in the transaction that deletes it.
+
+SQLite's FTS5 and PostgreSQL's tsvector would count the words of all users together: the frequencies that rank
+the facts of one user, and the time to find them, would depend on all others.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import weakref
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from langgraph.store.base import BaseStore
+
+from arbiter.memory.stores._names import Namespace
+from arbiter.memory.stores._ranking import EVERY, PAGE, Index, Place, Posting, Words, Written, written_of
+
+if TYPE_CHECKING:
+    from langgraph.store.sqlite import SqliteStore
+    from psycopg_pool import ConnectionPool
+
+Rows = list[tuple[Any, ...]]
+_CHUNK = 200
+
+
+class Work(NamedTuple):
+    """A transaction: `run` returns the rows of a statement with `?` for parameters, `many` runs it for each."""
+
+    run: Callable[[str, Sequence[Any]], Rows]
+    many: Callable[[str, Sequence[Sequence[Any]]], None]
+
+
+class Database(ABC):
+    """The dialect and connections of a store."""
+
+    text = integer = big = ""
+    serial = ""
+    setup: Sequence[str] = ()
+
+    @abstractmethod
+    def work(self, *, writing: bool = True) -> AbstractContextManager[Work]:
+        """A transaction that commits at its end. With `writing=False` the statements may commit one by one."""
+
+    @abstractmethod
+    def has(self, run: Work, table: str) -> bool: ...
+
+    @abstractmethod
+    def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
+        """Rows (place, word, record, count, length)."""
+
+    @abstractmethod
+    def taken(self, run: Work, prefixes: Sequence[str]) -> Rows:
+        """Remove up to 200 noted records, the oldest first. Returns their rows (prefix, key)."""
+
+    @abstractmethod
+    def values(self, run: Work, noted: Rows) -> Rows:
+        """Rows (prefix, key, value, place, record, digest) of those records that are there or indexed."""
+
+
+_TABLES = (
+    "CREATE TABLE arbiter_unread ({serial}, prefix {text} NOT NULL, key {text} NOT NULL, UNIQUE (prefix, key))",
+    "CREATE TABLE arbiter_records (prefix {text} NOT NULL, key {text} NOT NULL, place {big} NOT NULL, "
+    "record {integer} NOT NULL, seen {text} NOT NULL, digest {text} NOT NULL, PRIMARY KEY (prefix, key), "
+    "UNIQUE (place, record))",
+    "CREATE INDEX arbiter_records_seen ON arbiter_records (place, seen, record)",
+    "CREATE TABLE arbiter_words (place {big} NOT NULL, word {text} NOT NULL, record {integer} NOT NULL, "
+    "count {integer} NOT NULL, length {integer} NOT NULL, PRIMARY KEY (place, word, record))",
+    "CREATE INDEX arbiter_words_record ON arbiter_words (place, record)",
+)
+_SQLITE_FORGET = (
+    "DELETE FROM arbiter_unread WHERE prefix = OLD.prefix AND key = OLD.key; "
+    "DELETE FROM arbiter_words WHERE place = (SELECT place FROM arbiter_records WHERE prefix = OLD.prefix "
+    "AND key = OLD.key) AND record = (SELECT record FROM arbiter_records WHERE prefix = OLD.prefix "
+    "AND key = OLD.key); "
+    "DELETE FROM arbiter_records WHERE prefix = OLD.prefix AND key = OLD.key; "
+)
+_SQLITE_NOTE = (
+    "WHEN json_extract(NEW.value, '$.claim') IS NOT NULL OR EXISTS (SELECT 1 FROM arbiter_records "
+    "WHERE prefix = NEW.prefix AND key = NEW.key) BEGIN "
+    "INSERT OR REPLACE INTO arbiter_unread (prefix, key) VALUES (NEW.prefix, NEW.key); END"
+)
+
+
+class Sqlite(Database):
+    """The connection of a `SqliteStore`, under the store's own lock."""
+
+    text, integer, big = "TEXT", "INTEGER", "INTEGER"
+    serial = "id INTEGER PRIMARY KEY AUTOINCREMENT"
+    setup = (
+        f"CREATE TRIGGER arbiter_words_added AFTER INSERT ON store {_SQLITE_NOTE}",
+        f"CREATE TRIGGER arbiter_words_changed AFTER UPDATE OF value ON store {_SQLITE_NOTE}",
+        f"CREATE TRIGGER arbiter_words_deleted AFTER DELETE ON store BEGIN {_SQLITE_FORGET} END",
+        "INSERT INTO arbiter_unread (prefix, key) SELECT prefix, key FROM store "
+        "WHERE json_extract(value, '$.claim') IS NOT NULL ORDER BY updated_at",
+    )
+
+    def __init__(self, store: SqliteStore) -> None:
+        # The index is found by its store, and must not keep it alive.
+        self._connection, self._lock = store.conn, store.lock
+
+    @contextmanager
+    def work(self, *, writing: bool = True) -> Generator[Work]:
+        connection = self._connection
+
+        def run(statement: str, values: Sequence[Any]) -> Rows:
+            found: Rows = connection.execute(statement, values).fetchall()
+            return found
+
+        def many(statement: str, values: Sequence[Sequence[Any]]) -> None:
+            connection.executemany(statement, values)
+
+        with self._lock:
+            if not writing:
+                yield Work(run, many)
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield Work(run, many)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def has(self, run: Work, table: str) -> bool:
+        return bool(run.run("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)))
+
+    def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
+        statement = (
+            "SELECT place, word, record, count, length FROM arbiter_words WHERE place = ? AND word = ? "
+            f"ORDER BY record DESC LIMIT {PAGE}"
+        )
+        return [row for place in places for word in words for row in run.run(statement, (place, word))]
+
+    def taken(self, run: Work, prefixes: Sequence[str]) -> Rows:
+        found = run.run(
+            f"SELECT prefix, key, id FROM arbiter_unread WHERE prefix IN ({_marks(prefixes)}) "
+            f"ORDER BY id LIMIT {_CHUNK}",
+            prefixes,
+        )
+        run.many("DELETE FROM arbiter_unread WHERE id = ?", [row[2:] for row in found])
+        return [row[:2] for row in found]
+
+    def values(self, run: Work, noted: Rows) -> Rows:
+        statement = (
+            "SELECT given.prefix, given.key, store.value, place, record, digest FROM (SELECT ? AS prefix, ? AS key) "
+            "AS given LEFT JOIN store USING (prefix, key) LEFT JOIN arbiter_records USING (prefix, key)"
+        )
+        return [row for each in noted for row in run.run(statement, each)]
+
+
+_POSTGRES_NOTE = """
+CREATE OR REPLACE FUNCTION arbiter_words_noted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.value->>'claim' IS NOT NULL
+        OR EXISTS (SELECT 1 FROM arbiter_records WHERE prefix = NEW.prefix AND key = NEW.key) THEN
+        INSERT INTO arbiter_unread (prefix, key) VALUES (NEW.prefix, NEW.key)
+            ON CONFLICT (prefix, key) DO UPDATE SET id = excluded.id;
+    END IF;
+    RETURN NEW;
+END $$"""
+_POSTGRES_FORGET = """
+CREATE OR REPLACE FUNCTION arbiter_words_deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    DELETE FROM arbiter_unread WHERE prefix = OLD.prefix AND key = OLD.key;
+    DELETE FROM arbiter_words USING arbiter_records known WHERE known.prefix = OLD.prefix
+        AND known.key = OLD.key AND arbiter_words.place = known.place AND arbiter_words.record = known.record;
+    DELETE FROM arbiter_records WHERE prefix = OLD.prefix AND key = OLD.key;
+    RETURN OLD;
+END $$"""
+_POSTGRES_PAGES = f"""
+SELECT places.place, words.word, found.record, found.count, found.length
+FROM unnest(?::bigint[]) AS places (place) CROSS JOIN unnest(?::text[]) AS words (word)
+CROSS JOIN LATERAL (
+    SELECT record, count, length FROM arbiter_words
+    WHERE arbiter_words.place = places.place AND arbiter_words.word = words.word COLLATE "C"
+    ORDER BY record DESC LIMIT {PAGE}
+) AS found"""
+
+
+class Postgres(Database):
+    """A pool of connections."""
+
+    text, integer, big = 'TEXT COLLATE "C"', "INTEGER", "BIGINT"
+    serial = "id BIGSERIAL PRIMARY KEY"
+    setup = (
+        _POSTGRES_NOTE,
+        _POSTGRES_FORGET,
+        "CREATE TRIGGER arbiter_words_noted AFTER INSERT OR UPDATE OF value ON store "
+        "FOR EACH ROW EXECUTE FUNCTION arbiter_words_noted()",
+        "CREATE TRIGGER arbiter_words_deleted AFTER DELETE ON store "
+        "FOR EACH ROW EXECUTE FUNCTION arbiter_words_deleted()",
+        "INSERT INTO arbiter_unread (prefix, key) SELECT prefix, key FROM store "
+        "WHERE value->>'claim' IS NOT NULL ORDER BY updated_at",
+    )
+
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    @contextmanager
+    def work(self, *, writing: bool = True) -> Generator[Work]:
+        from psycopg.rows import tuple_row
+
+        with (
+            self._pool.connection() as connection,
+            connection.cursor(row_factory=tuple_row, binary=True) as cursor,
+        ):
+
+            def run(statement: str, values: Sequence[Any]) -> Rows:
+                cursor.execute(statement.replace("?", "%s").encode(), values)
+                return cursor.fetchall() if cursor.description else []
+
+            def many(statement: str, values: Sequence[Sequence[Any]]) -> None:
+                if values:
+                    cursor.executemany(statement.replace("?", "%s").encode(), values)
+
+            if not writing:
+                yield Work(run, many)
+                return
+            with connection.transaction():
+                yield Work(run, many)
+
+    def has(self, run: Work, table: str) -> bool:
+        return bool(run.run("SELECT 1 WHERE to_regclass(?) IS NOT NULL", (table,)))
+
+    def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
+        return run.run(_POSTGRES_PAGES, (list(places), list(words)))
+
+    def taken(self, run: Work, prefixes: Sequence[str]) -> Rows:
+        # Two processes must not number the records of one place alike.
+        for prefix in sorted(prefixes):
+            run.run("SELECT pg_advisory_xact_lock(?)", (_place(prefix, is_open=True),))
+        return run.run(
+            "DELETE FROM arbiter_unread WHERE id IN (SELECT id FROM arbiter_unread WHERE prefix = ANY(?) "
+            f"ORDER BY id LIMIT {_CHUNK} FOR UPDATE SKIP LOCKED) RETURNING prefix, key",
+            (list(prefixes),),
+        )
+
+    def values(self, run: Work, noted: Rows) -> Rows:
+        # A statement of its own after `taken`: it sees every write that was noted before.
+        return run.run(
+            "SELECT given.prefix, given.key, store.value, place, record, digest FROM unnest(?::text[], ?::text[]) "
+            "AS given (prefix, key) LEFT JOIN store ON store.prefix = given.prefix AND store.key = given.key "
+            "LEFT JOIN arbiter_records known ON known.prefix = given.prefix AND known.key = given.key",
+            ([row[0] for row in noted], [row[1] for row in noted]),
+        )
+
+
+class WordTables(Index):
+    """The index of one store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        with database.work(writing=False) as work:
+            if database.has(work, "arbiter_unread"):
+                return
+        with database.work() as work:
+            if database.has(work, "arbiter_unread"):  # another process was faster
+                return
+            for statement in (*_TABLES, *database.setup):
+                types = {name: getattr(database, name) for name in ("text", "integer", "big", "serial")}
+                work.run(statement.format(**types) if statement in _TABLES else statement, ())
+
+    def refresh(self, spaces: Sequence[Namespace]) -> None:
+        """Index what was written in these namespaces since."""
+        prefixes = [".".join(ns) for ns in spaces]
+        noted = f"SELECT 1 FROM arbiter_unread WHERE prefix IN ({_marks(prefixes)}) LIMIT 1"
+        while True:
+            with self._database.work(writing=False) as work:
+                if not work.run(noted, prefixes):
+                    return
+            with self._database.work() as work:
+                if not self._index(work, prefixes):
+                    return  # others are at it
+
+    def _index(self, work: Work, prefixes: Sequence[str]) -> int:
+        noted = self._database.taken(work, prefixes)
+        last: dict[int, int] = {}
+        gone: list[tuple[int, int]] = []
+        lost: list[tuple[str, str]] = []
+        seen: list[tuple[str, str, str]] = []
+        records: list[tuple[str, str, int, int, str, str]] = []
+        words: list[tuple[int, str, int, int, int]] = []
+        for prefix, key, value, old_place, old_record, old_digest in self._database.values(work, noted):
+            written = _written(value)
+            if written is None:
+                if old_place is not None:
+                    gone.append((old_place, old_record))
+                    lost.append((prefix, key))
+                continue
+            place, digest = _place(prefix, is_open=written.is_open), _digest(written)
+            if (place, digest) == (old_place, old_digest):
+                seen.append((written.seen, prefix, key))
+                continue
+            if old_place is not None:
+                gone.append((old_place, old_record))
+            if place not in last:
+                found = work.run("SELECT max(record) FROM arbiter_records WHERE place = ?", (place,))
+                last[place] = found[0][0] or 0
+            number = last[place] = last[place] + 1
+            records.append((prefix, key, place, number, written.seen, digest))
+            length = sum(written.words.values())
+            words += [
+                (place, word, number, count, length) for word, count in {EVERY: 1, **written.words}.items()
+            ]
+        work.many("DELETE FROM arbiter_words WHERE place = ? AND record = ?", gone)
+        work.many("DELETE FROM arbiter_records WHERE prefix = ? AND key = ?", lost)
+        work.many("UPDATE arbiter_records SET seen = ? WHERE prefix = ? AND key = ?", seen)
+        work.many(
+            "INSERT INTO arbiter_records (prefix, key, place, record, seen, digest) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (prefix, key) DO UPDATE SET place = excluded.place, record = excluded.record, "
+            "seen = excluded.seen, digest = excluded.digest",
+            records,
+        )
+        work.many(
+            "INSERT INTO arbiter_words (place, word, record, count, length) VALUES (?, ?, ?, ?, ?)", words
+        )
+        return len(noted)
+
+    def pages(self, places: Sequence[Place], words: Sequence[str]) -> Words:
+        by_id = {_place_of(place): place for place in places}
+        found: Words = defaultdict(list)
+        with self._database.work(writing=False) as work:
+            for place, word, *posting in self._database.pages(work, list(by_id), words):
+                found[by_id[place], word].append(Posting(*posting))
+        return found
+
+    def rest(self, place: Place, word: str, before: int, most: int) -> list[Posting]:
+        rows = self._read(
+            "SELECT record, count, length FROM arbiter_words WHERE place = ? AND word = ? AND record < ? "
+            "ORDER BY record DESC LIMIT ?",
+            (_place_of(place), word, before, most),
+        )
+        return [Posting(*row) for row in rows]
+
+    def some(self, place: Place, words: Sequence[str], records: Sequence[int]) -> dict[str, list[Posting]]:
+        found: dict[str, list[Posting]] = defaultdict(list)
+        if not words or not records:
+            return found
+        rows = self._read(
+            f"SELECT word, record, count, length FROM arbiter_words WHERE place = ? "
+            f"AND word IN ({_marks(words)}) AND record IN ({_marks(records)})",
+            (_place_of(place), *words, *records),
+        )
+        for word, *posting in rows:
+            found[word].append(Posting(*posting))
+        return found
+
+    def keys(self, place: Place, records: Sequence[int]) -> dict[int, str]:
+        if not records:
+            return {}
+        rows = self._read(
+            f"SELECT record, key FROM arbiter_records WHERE place = ? AND record IN ({_marks(records)})",
+            (_place_of(place), *records),
+        )
+        return dict(rows)
+
+    def newest(self, place: Place, offset: int, limit: int) -> list[tuple[str, str]]:
+        rows = self._read(
+            "SELECT seen, key FROM arbiter_records WHERE place = ? ORDER BY seen DESC, record DESC LIMIT ? OFFSET ?",
+            (_place_of(place), limit, offset),
+        )
+        return [(seen, key) for seen, key in rows]
+
+    def _read(self, statement: str, values: Sequence[Any]) -> Rows:
+        with self._database.work(writing=False) as work:
+            return work.run(statement, values)
+
+
+def _marks(values: Iterable[object]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+def _place_of(place: Place) -> int:
+    return _place(".".join(place[0]), is_open=place[1])
+
+
+@lru_cache(maxsize=2**12)
+def _place(prefix: str, *, is_open: bool) -> int:
+    """A number of 64 bits for a part of a namespace."""
+    name = prefix if is_open else f"{prefix}\nclosed"
+    (number,) = struct.unpack("<q", sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])
+    return int(number)
+
+
+def _digest(written: Written) -> str:
+    return sha256(json.dumps(sorted(written.words.items())).encode()).hexdigest()[:32]
+
+
+def _written(value: Any) -> Written | None:
+    known: Any = json.loads(value) if isinstance(value, str | bytes) else value
+    return written_of(cast("dict[str, Any]", known)) if isinstance(known, dict) else None
+
+
+_INDEXES: weakref.WeakKeyDictionary[BaseStore, WordTables] = weakref.WeakKeyDictionary()
+
+
+def word_tables(store: BaseStore) -> WordTables | None:
+    """The index of a store that `open_store` opened; None for other stores."""
+    return _INDEXES.get(store)
+
+
+def keep_words(store: BaseStore, tables: WordTables) -> None:
+    """Note the index of a store."""
+    _INDEXES[store] = tables
