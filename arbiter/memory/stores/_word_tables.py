@@ -2,9 +2,9 @@
 
     store ──(trigger)──▶ arbiter_unread ──(the next search)──▶ arbiter_records, arbiter_words
 
-Triggers note each write in the writer's own transaction, whoever writes: this process, another one, a program
-that uses LangGraph's store alone. The next search of a namespace indexes what is noted there. A deleted record
-leaves all three tables in the transaction that deletes it.
+Triggers note each write in the writer's own transaction, also that of another process, or of a program that uses
+LangGraph's store alone. The next search of a namespace indexes the records that are noted there. A deleted
+record leaves all three tables in the transaction that deletes it.
 
 SQLite's FTS5 and PostgreSQL's tsvector would count the words of all users together: the frequencies that rank
 the facts of one user, and the time to find them, would depend on all others.
