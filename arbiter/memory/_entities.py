@@ -67,6 +67,16 @@ def resolve(name: str, entities: Sequence[Entity], aliases: Mapping[str, str] | 
     return None
 
 
+def called(name: str, entities: Sequence[Entity]) -> frozenset[str]:
+    """The ids of all entities that `name` may mean: by its id, by a name, or by whole words of one."""
+    words = _words(_folded(name))
+    return frozenset(
+        entity.id
+        for entity in entities
+        if any(_has_words(_words(_folded(spoken)), words) for spoken in (entity.id, *entity.names))
+    )
+
+
 def named_in(text: str, entities: Sequence[Entity]) -> list[str]:
     """The ids of the entities whose name or id is in a text as whole words, in the order of `entities`.
 

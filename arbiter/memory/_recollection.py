@@ -43,7 +43,7 @@ from arbiter.memory.trust._evidence import TrustProfile
 from arbiter.models import ChatModel, visible
 
 T = TypeVar("T")
-_OF_ENTITY = ("facts", "status", "opinions", "trust", "tombstones")
+_OF_ENTITY = ("facts", "status", "opinions", "own_names", "trust", "tombstones")
 
 
 class Memory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from math import ceil
 from typing import Any, Literal, Unpack
@@ -27,6 +27,7 @@ from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts._boundaries import forget_request, on_record, requests
 from arbiter.memory.facts._extraction import (
     ExtractedClaims,
+    GivenName,
     InferredClaims,
     Speaker,
     extraction,
@@ -34,6 +35,7 @@ from arbiter.memory.facts._extraction import (
     rendered,
 )
 from arbiter.memory.facts._fact_store import facts_of
+from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.stores import namespace
 from arbiter.models import ChatModel
 
@@ -176,7 +178,13 @@ class FactEvaluator(CognitiveEvaluator):
         ]
         claims = [claim for claim in found if claim is not None]
         try:
-            ingested = await facts_of(ctx).ingest(claims, ctx, evaluator=self.name, model=self.model)
+            ingested = await facts_of(ctx).ingest(
+                claims,
+                ctx,
+                evaluator=self.name,
+                model=self.model,
+                names=_introduced(outcome.value.names, fresh),
+            )
         except Exception:
             # A write that keeps failing must not cost model calls in every turn.
             await cursors.fail(window, raised=True)
@@ -248,6 +256,15 @@ def _sourced(claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseM
             return None
         ids = tuple(message.id for message in fresh if isinstance(message, HumanMessage) and message.id)[-1:]
     return replace(claim, source_message_ids=ids, corrects=wrong)
+
+
+def _introduced(names: Iterable[GivenName], fresh: Sequence[BaseMessage]) -> list[Introduction]:
+    told = {label(message.id): message.id for message in fresh if message.id}
+    return [
+        Introduction(name=given.name.strip(), source_message_ids=(told[label(given.message_id)],))
+        for given in names
+        if label(given.message_id) in told
+    ]
 
 
 def _outcome(ingested: Ingested, *, calls: int, forgotten: int, clean: bool = True) -> HandlerOutcome:

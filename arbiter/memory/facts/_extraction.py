@@ -8,7 +8,15 @@ from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any
 
 from langchain_core.messages import BaseMessage
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from arbiter.memory._characters import Character, composed
 from arbiter.memory._claims import Claim
@@ -109,11 +117,10 @@ def _an_object(given: Any) -> Any:
     return {"id": given} if isinstance(given, str | int) and not isinstance(given, bool) else given
 
 
-def _listed(given: Any) -> Any:
-    nothing: list[Any] = []
+def _listed(given: Any) -> list[Any]:
     if given is None:
-        return nothing
-    return given if isinstance(given, list) else [given]
+        return []
+    return [*given] if isinstance(given, list | tuple) else [given]
 
 
 def _decision(given: Any) -> bool | None:
@@ -137,6 +144,20 @@ Requests = Annotated[
 ]
 
 
+class GivenName(BaseModel):
+    """A name that the speaker of a message has given."""
+
+    name: Annotated[str, AfterValidator(_not_blank)] = Field(description="The name, as it was written.")
+    message_id: Annotated[
+        str,
+        BeforeValidator(_optional_text),
+        Field(
+            description="The id of the new message whose speaker is called so.",
+            validation_alias=AliasChoices("message_id", "message", "source_message_id", "id"),
+        ),
+    ]
+
+
 class Wishes(BaseModel):
     """What the new messages ask to be forgotten. A part that cannot be read is as if it were not there."""
 
@@ -156,22 +177,30 @@ class Wishes(BaseModel):
     def _without_claims(cls, value: Any) -> Any:
         """Accept an answer that has wishes only."""
         given = value
-        if isinstance(value, Mapping) and "claims" not in given and any(key in given for key in _WISHES):
+        if isinstance(value, Mapping) and "claims" not in given and any(key in given for key in _OTHERS):
             return {**given, "claims": []}
         return given
 
 
-_WISHES = ("forget", "off_record", "forget_everything")
+_OTHERS = ("forget", "off_record", "forget_everything", "names")
 
 
-class ExtractedClaims(Wishes):
-    """All that is worth remembering, and what is to be forgotten."""
+class Remarks(Wishes):
+    """What the new messages say beside claims."""
+
+    names: Annotated[list[GivenName], TOLERANT, BeforeValidator(_listed)] = Field(
+        default_factory=list[GivenName], description="Names that speakers have given themselves."
+    )
+
+
+class ExtractedClaims(Remarks):
+    """All that is worth remembering, what speakers are called, and what is to be forgotten."""
 
     claims: Annotated[list[ExtractedClaim], TOLERANT]
 
 
-class InferredClaims(Wishes):
-    """All that is worth remembering, and what follows from it; and what is to be forgotten."""
+class InferredClaims(Remarks):
+    """As `ExtractedClaims`, with what follows from known facts."""
 
     claims: Annotated[list[InferredClaim], TOLERANT]
 
@@ -214,6 +243,10 @@ _WANTED = """Next to the claims, say what the speakers of the new messages want 
 - forget_everything: true if the speaker of the newest message asks you to forget all that you know about them.
 Idioms ("forget Paris, we go to Rome"), reminders ("don't forget ..."), jokes, and what is quoted, pasted or told of
 somebody else ask you for nothing. Nobody may have facts about other people forgotten that others have told you."""
+_NAMES = """Say also under names, for each new message whose speaker says how they are called ("I'm Ada"), in whatever
+language, the name and the message_id. Leave out names of others, and what is quoted or played. The subject of what
+such a speaker says about themselves is the speaker's id, not the name. If somebody else has the same name, the subject
+says so: "Ada (a friend)"."""
 _PENDING = (
     "The speaker {who} seems to have asked you to forget everything about them, and you have asked whether they mean "
     "it. forget_everything is true if they say so now, false if they do not want it, null if they have not answered."
@@ -269,7 +302,7 @@ def extraction(
         },
         sender=sender,
         today=today,
-        notices=(_DATA, _RULES, _WANTED, *([_CHAINING] if chaining else [])),
+        notices=(_DATA, _RULES, _NAMES, _WANTED, *([_CHAINING] if chaining else [])),
         instructions=instructions,
         closing="List the claims that the new messages make, and what they ask you to forget.",
     )

@@ -14,6 +14,7 @@ from arbiter.memory.facts._boundaries import Forget, said_by
 from arbiter.memory.facts._changes import as_of_now, read
 from arbiter.memory.facts._forgetting import KINDS, Forgetting, Wanted
 from arbiter.memory.facts._ingest import Ingestion
+from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._retention import keep_within
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.facts._wishes import Wishes
@@ -46,16 +47,23 @@ class FactStore:
         self.rules = given
 
     async def ingest(
-        self, claims: Sequence[Claim], ctx: EvalContext, *, evaluator: str, model: ChatModel | None = None
+        self,
+        claims: Sequence[Claim],
+        ctx: EvalContext,
+        *,
+        evaluator: str,
+        model: ChatModel | None = None,
+        names: Sequence[Introduction] = (),
     ) -> Ingested:
         """Store claims, in order; see docs/memory.md. Their effects on known facts are appended to
         `ctx.events`.
 
         Ingesting the same claims of a turn again changes nothing, even from another evaluator. `model`
-        compares new claims with known ones; the default is the cycle's.
+        compares new claims with known ones; the default is the cycle's. `names` are the names that speakers give
+        themselves in these messages: claims about them are the speaker's, also those that are stored.
         """
         ingestion = Ingestion(self.store, self.rules, ctx, evaluator, model)
-        ingested = await ingestion.run(claims)
+        ingested = await ingestion.run(claims, names)
         for entity_id in sorted(ingestion.scopes):
             await keep_within(
                 self.store, self.rules, agent_id=self.agent_id, entity_id=entity_id, now=self.clock()

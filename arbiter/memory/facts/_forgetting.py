@@ -17,6 +17,7 @@ from arbiter.memory.facts._boundaries import said_by
 from arbiter.memory.facts._changes import read, unlinked
 from arbiter.memory.facts._forgotten import tombstone
 from arbiter.memory.facts._normal import tombstone_key
+from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 KINDS = ("facts", "status", "opinions")
@@ -68,6 +69,10 @@ class Forgetting:
                 gone[fact.id] = fact
         if gone:
             await self._unlink(gone)
+        told = {id for fact in gone.values() for id in fact.source_message_ids}
+        await OwnNames(self.store, agent_id=self.agent_id, entity_id=self.entity_id).forget(
+            None if wanted.everything else told
+        )
         await self._forget_thoughts(wanted, list(gone.values()))
         await self._forget_relationships(wanted)
         return len(gone)

@@ -29,7 +29,9 @@ from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._intake import Candidate, Intake
 from arbiter.memory.facts._knowledge import Knowledge, Known
 from arbiter.memory.facts._lifetimes import expiry
+from arbiter.memory.facts._moving import retold
 from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._own_names import Introduction, OwnNames, same_name
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.facts._writing import Writer
 from arbiter.memory.stores import MemoryStore
@@ -73,11 +75,16 @@ class Ingestion:
         self.writer = Writer(store, rules, ctx, self.knowledge)
         self.scopes = self.writer.scopes
 
-    async def run(self, claims: Sequence[Claim]) -> Ingested:
+    async def run(self, claims: Sequence[Claim], names: Sequence[Introduction] = ()) -> Ingested:
         intake = self.intake
         fresh: list[Candidate] = []
         await self._look_when_it_was_said()
-        await self.ctx.look_up(claim.subject for claim in claims)
+        await self.ctx.look_up([*(claim.subject for claim in claims), *(one.name for one in names)])
+        introductions = intake.introductions(claims, names)
+        for speaker in intake.speakers(claims) | {given.speaker for given in introductions}:
+            intake.own_names[speaker] = [one.name for one in await self._names_of(speaker).all()]
+        for given in introductions:
+            await self._introduced(given)
         for candidate in intake.admitted(claims):
             if await self.knowledge.is_forgotten(candidate):
                 intake.dropped_private += 1
@@ -89,10 +96,7 @@ class Ingestion:
                 await self.writer.mention(known, candidate)
             elif not repeats:
                 fresh.append(self.knowledge.of_generation(candidate, generation))
-        # In the order in which the claims were said, because the newest statement of a speaker holds.
-        fresh.sort(key=self._place)
-        for judged in await self._judged(fresh):
-            await self._take_in(judged)
+        await self._take_all(fresh)
         writer = self.writer
         return Ingested(
             inserted=writer.inserted,
@@ -104,6 +108,49 @@ class Ingestion:
             dropped_invalid=intake.dropped_invalid,
             fact_ids=tuple(dict.fromkeys(writer.fact_ids)),
         )
+
+    async def _take_all(self, fresh: list[Candidate]) -> None:
+        # In the order in which the claims were said, because the newest statement of a speaker holds.
+        fresh.sort(key=self._place)
+        for judged in await self._judged(fresh):
+            await self._take_in(judged)
+
+    # Speakers who introduce themselves
+
+    def _names_of(self, speaker: str) -> OwnNames:
+        return OwnNames(self.knowledge.store, agent_id=self.ctx.agent_id, entity_id=speaker)
+
+    async def _introduced(self, given: Introduction) -> None:
+        """Keep the name, unless it is another entity's. What the speaker has told of somebody of this name
+        was about the speaker, unless the speaker is already known by another name."""
+        if self.intake.is_taken(given):
+            return
+        own = self.intake.own_names[given.speaker]
+        await self._names_of(given.speaker).note(given)
+        is_first = all(same_name(given.name, name) for name in own)
+        own.append(given.name)
+        if is_first:
+            await self._bring_home(given.speaker, given.name)
+
+    async def _bring_home(self, speaker: str, name: str) -> None:
+        """Make what a speaker has told of a name the speaker's own, compared with what else is known."""
+        told = await self.knowledge.told_of(speaker, name)
+        writer = self.writer
+        counted = writer.inserted, writer.reinforced
+        fresh: list[Candidate] = []
+        for candidate in retold([known.fact for known in told], speaker):
+            if candidate.moved is not None and candidate.moved.state in CLOSED:
+                await writer.insert(candidate.moved, candidate)
+                continue
+            generation, same = await self.knowledge.exact(candidate)
+            if same is None:
+                fresh.append(self.knowledge.of_generation(candidate, generation))
+            else:
+                await writer.mention(same, candidate)
+        await self._take_all(fresh)
+        for known in told:
+            await self.knowledge.remove(known, speaker)
+        writer.inserted, writer.reinforced = counted  # nothing of this is new
 
     async def _look_when_it_was_said(self) -> None:
         cursors = self.ctx.cursors(self.evaluator)
@@ -218,6 +265,8 @@ class Ingestion:
         await self.writer.insert(record, candidate)
 
     def _record(self, candidate: Candidate) -> Fact:
+        if candidate.moved is not None:
+            return replace(candidate.moved, id=candidate.id)
         claim, mention, ctx = candidate.claim, candidate.mention, self.ctx
         checkpoint: Any = ctx.config.get("configurable", {}).get("checkpoint_id")
         origin = {"thread_id": ctx.room_id, "node": ctx.node, "evaluator": self.evaluator}

@@ -12,13 +12,14 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._claims import Claim
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import speaker_of
-from arbiter.memory._entities import resolve
-from arbiter.memory._records import Provenance, Sensitivity
+from arbiter.memory._conversation import speaker_of, text_of
+from arbiter.memory._entities import called, resolve
+from arbiter.memory._records import Fact, Provenance, Sensitivity
 from arbiter.memory.facts._boundaries import Forget, on_record, requests
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._dates import in_zone
 from arbiter.memory.facts._normal import fact_id, normal_form, sentences
+from arbiter.memory.facts._own_names import Introduction, introduces, may_give, same_name
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import FactRules
 
@@ -43,6 +44,8 @@ class Candidate:
     mention: Mention
     provenance: Provenance
     sensitivity: Sensitivity
+    moved: Fact | None = None
+    """The record of this claim under another subject; the new record takes its place."""
 
     @property
     def kind(self) -> str:
@@ -58,6 +61,11 @@ class Candidate:
         return replace(self, sensitivity="sensitive", mention=replace(self.mention, visibility="room"))
 
 
+def is_generic(name: str) -> bool:
+    """True for what models call any user."""
+    return normal_form(name).casefold() in _USER
+
+
 class Intake:
     """The admission of one turn's claims. `dropped_private` and `dropped_invalid` count the rejected ones
     by reason."""
@@ -67,6 +75,37 @@ class Intake:
         self.rules = rules
         self.dropped_private = 0
         self.dropped_invalid = 0
+        self.own_names: dict[str, list[str]] = {}
+        """The names that speakers have given themselves."""
+        self._introducing: list[Introduction] = []
+
+    def speakers(self, claims: Iterable[Claim]) -> set[str]:
+        """The speakers of the messages that the claims come from, without the agent."""
+        ids = {id for claim in claims for id in claim.source_message_ids}
+        return {speaker for _, speaker in self.spoken(ids)} - {self.ctx.agent_id}
+
+    def introductions(self, claims: Iterable[Claim], names: Iterable[Introduction]) -> list[Introduction]:
+        """The names that speakers give themselves, with their speakers: those that a model lists, and
+        subjects of claims with which a message introduces its speaker."""
+        found = [(one.name, self.spoken(one.source_message_ids), may_give) for one in names]
+        for claim in claims:
+            if claim.subject:
+                found.append((claim.subject, self.spoken(claim.source_message_ids), introduces))
+        given = [
+            Introduction(name=name, speaker=speaker, source_message_ids=(str(message.id),))
+            for name, spoken, gives in found
+            for message, speaker in spoken
+            if isinstance(message, HumanMessage)
+            and speaker != self.ctx.agent_id
+            and not is_generic(name)
+            and gives(text_of(message), name)
+        ]
+        self._introducing = given
+        return given
+
+    def is_taken(self, given: Introduction) -> bool:
+        """True if a name may mean another participant or a registered entity, to whom it stays."""
+        return bool(called(given.name, self.ctx.entities) - {given.speaker})
 
     def admitted(self, claims: Iterable[Claim]) -> list[Candidate]:
         """The claims that may be remembered, each once, in order of first appearance."""
@@ -180,12 +219,28 @@ class Intake:
         named = (claim.subject or "").strip()
         if not named:
             return author, author
+        if self._introduces(author, named, claim.source_message_ids):
+            return author, author
+        if any(same_name(named, own) for own in self.own_names.get(author, ())):
+            others = called(named, self.ctx.entities) - {author}
+            return (author, author) if not others else (author, normal_form(named))
         known = resolve(named, self.ctx.entities)
+        if known is None and author in called(named, self.ctx.entities):
+            known = author  # of two people with one name, a model means the speaker
         if known is None and named == self.ctx.entity_id:
             known = named
-        if known is None and normal_form(named).casefold() in _USER:
+        if known is None and is_generic(named):
             known = author
         return (known, known) if known is not None else (author, normal_form(named))
+
+    def _introduces(self, author: str, name: str, message_ids: Collection[str]) -> bool:
+        """True if one of the messages says that its author is called so."""
+        return any(
+            given.speaker == author
+            and same_name(given.name, name)
+            and not {*message_ids}.isdisjoint(given.source_message_ids)
+            for given in self._introducing
+        )
 
     def _is_to_be_forgotten(self, claim: Claim, sources: Sequence[str], people: Collection[str]) -> bool:
         """True if one of `people` asked, after all of `sources`, to forget this claim."""

@@ -12,6 +12,7 @@ from arbiter.memory.facts._changes import CLOSED, is_closed, read
 from arbiter.memory.facts._guards import may_repeat
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._normal import fact_id, tombstone_key
+from arbiter.memory.facts._own_names import same_name
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.facts._wishes import Wish, Wishes
 from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
@@ -105,6 +106,24 @@ class Knowledge:
         read = self.read_until is not None and self.read_until > wish.at
         now = candidate.mention.sources == (self.said_now,) and candidate.mention.at > wish.at
         return read or now or candidate.mention.room_id == wish.room_id
+
+    async def told_of(self, speaker: str, name: str) -> list[Known]:
+        """The records that a speaker alone has told of somebody of that name, who takes no part; oldest
+        first."""
+        found = [
+            Known(kind=kind, fact=fact)
+            for kind in ("facts", "status", "opinions")
+            for entry in await self.store.alist(namespace(self.agent_id, kind, speaker))
+            if (fact := read(entry.value)) is not None
+            and fact.subject != speaker
+            and same_name(fact.subject, name)
+            and {fact.speaker, *fact.speakers} == {speaker}
+        ]
+        return sorted(found, key=lambda known: known.fact.first_seen_at)
+
+    async def remove(self, known: Known, scope: str) -> None:
+        ns = namespace(self.agent_id, known.kind, scope)
+        await self.store.aupdate(ns, known.fact.id, lambda value: None)
 
     async def similar(self, candidate: Candidate) -> list[Known]:
         """The records of the same subject that may relate to a claim: those whose message it corrects, then the

@@ -1,0 +1,153 @@
+"""The names that speakers give themselves: "I'm Ada" makes Ada the user."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from arbiter.memory._entities import MAX_NAME
+from arbiter.memory._records import Record, readable
+from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory.stores._words import words_of
+
+_KEY = "given"
+_MOST = 16
+"""Names kept for one entity, the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction(Record):
+    """A speaker has said in these messages to be called `name`."""
+
+    _tuples = ("source_message_ids",)
+
+    name: str
+    speaker: str = ""
+    source_message_ids: tuple[str, ...] = ()
+
+
+class OwnNames:
+    """The names that one entity has given itself. They mean it in its own claims and nowhere else, because
+    anybody may give any name."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
+        self.store = store
+        self._namespace = namespace(agent_id, "own_names", entity_id)
+
+    async def all(self) -> list[Introduction]:
+        """The introductions, oldest first."""
+        return _read(await self.store.aget(self._namespace, _KEY))
+
+    async def note(self, given: Introduction) -> None:
+        def change(value: Value | None) -> Value | None:
+            known = _read(value)
+            ids = {id for one in known if same_name(one.name, given.name) for id in one.source_message_ids}
+            if ids.issuperset(given.source_message_ids) and ids:
+                return value
+            return _value([*known, given][-_MOST:])
+
+        await self.store.aupdate(self._namespace, _KEY, change)
+
+    async def forget(self, message_ids: Collection[str] | None = None) -> None:
+        """Forget the names given in these messages; by default all."""
+
+        def change(value: Value | None) -> Value | None:
+            known = _read(value)
+            kept = [
+                one
+                for one in known
+                if message_ids is not None and {*message_ids}.isdisjoint(one.source_message_ids)
+            ]
+            return value if kept == known else _value(kept) if kept else None
+
+        await self.store.aupdate(self._namespace, _KEY, change)
+
+
+def same_name(one: str, other: str) -> bool:
+    return _folded(one) == _folded(other)
+
+
+def may_give(text: str, name: str) -> bool:
+    """True if a message may give a name: it contains it. So no model can invent one."""
+    wanted = _folded(name)
+    return bool(wanted) and len(wanted) <= MAX_NAME and wanted in _folded(text)
+
+
+# Without a word of the model ----------------------------------------------------------------------
+
+_BEFORE = 60
+_LONGEST = 4_000
+_PHRASES = (
+    *("i am", "i'm", "im", "my name is", "my name's", "call me"),
+    *("ich bin", "ich heiße", "ich heisse", "mein name ist", "ik ben", "ik heet", "mijn naam is"),
+    *("je suis", "je m'appelle", "mon nom est", "moi c'est", "moi, c'est"),
+    *("soy", "yo soy", "me llamo", "mi nombre es", "sono", "mi chiamo", "il mio nome è"),
+    *("sou", "eu sou", "me chamo", "eu me chamo", "meu nome é", "o meu nome é"),
+    *("jag heter", "jag är", "jeg heter", "jeg hedder", "jeg er", "olen", "nimeni on"),
+    *("jestem", "nazywam się", "mam na imię", "jmenuji se", "меня зовут", "я", "мене звати"),
+    *("benim adım", "adım", "我叫", "我是", "我的名字是", "我的名字叫", "私は", "僕は", "저는", "제 이름은"),
+)
+_ARTICLES = ("the", "die", "der", "a", "o")
+_GREETINGS = words_of(
+    "hi hello hey hallo hei hej hola salut bonjour ciao olá oi moin servus there all und and"
+)
+_OPENING = ".!?,;:-–—。！？，、"
+_OF_ANOTHER = ("'s", "の", "的", "의")
+
+
+def introduces(text: str, name: str) -> bool:
+    """True if a message begins a sentence with "I'm Ada", in one of some twenty languages.
+
+    This is for models that do not list who introduces themselves, and misses what it misses.
+    """
+    wanted = _folded(name)
+    return bool(wanted) and any(_gives(line, wanted) for line in text[:_LONGEST].splitlines())
+
+
+def _gives(line: str, wanted: str) -> bool:
+    said = _folded(line).replace("\u2019", "'")
+    at = said.find(wanted)
+    while at >= 0:
+        after = said[at + len(wanted) :]
+        if _ends(after) and _opens(said[:at]):
+            return True
+        at = said.find(wanted, at + 1)
+    return False
+
+
+def _ends(after: str) -> bool:
+    """True if the name ends here, and is no part of "Adam" or "Ada's brother"."""
+    goes_on = after[:1].isdigit() or after[:1].upper() != after[:1]  # scripts without capitals join words
+    return not goes_on and not after.startswith(_OF_ANOTHER)
+
+
+def _opens(before: str) -> bool:
+    """True if the text before a name is a greeting and a phrase of introduction, at the beginning of a
+    sentence."""
+    head = before[-_BEFORE:].rstrip()
+    words = head.rsplit(" ", 1)
+    if len(words) == 2 and words[1] in _ARTICLES:
+        head = words[0]
+    for phrase in _PHRASES:
+        if head.endswith(phrase):
+            rest = head.removesuffix(phrase).rstrip()
+            if not rest:
+                return len(before) <= _BEFORE
+            if rest[-1] in _OPENING or rest.split()[-1] in _GREETINGS:
+                return True
+    return False
+
+
+def _folded(text: str) -> str:
+    return normal_form(text).casefold()
+
+
+def _read(value: Value | None) -> list[Introduction]:
+    found: Any = (value or {}).get("names")
+    return readable(Introduction, found or ())
+
+
+def _value(names: Iterable[Introduction]) -> Value:
+    return {"names": [one.to_value() for one in names]}
