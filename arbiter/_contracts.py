@@ -7,17 +7,16 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, get_args
 from weakref import WeakKeyDictionary
 
 from arbiter._threads.forks import new_lock, new_rlock
-from arbiter._values.parameters import Param
-from arbiter._values.states import is_number
+from arbiter._values.parameters import Param, parameters, problem, words
 from arbiter.errors import RegistrationError
 from arbiter.instructions import Instruction, find_instruction
 
 Mode = Literal["enforce", "audit", "off"]
-Asks = Literal["never", "sometimes", "always"]
 TargetInstructions = Annotated[
     Iterable[Instruction | str] | Instruction | str | None,
     Param(
@@ -33,6 +32,11 @@ TargetNodes = Annotated[
         expected="the name of a node or a list of them",
         tighter="wider",
     ),
+]
+
+
+Deadline = Annotated[
+    float | None, Param("the seconds that each call may take", gt=0, expected="seconds above 0")
 ]
 
 
@@ -65,10 +69,8 @@ class Contract:
     deadline: float | None = None
     blocking: bool | None = None
     mode: Mode = "enforce"
-    asks: Asks = "never"
-    """How often the contract asks a human. If it may ask, the graph needs a checkpointer, and is checked for
-    one.
-    """
+    asks: bool = False
+    """True if it may ask a human. Its graphs are then checked for a checkpointer."""
     description: str = ""
     source: str = ""
     """The place of its declaration, such as "policies/payments.yaml:14"; empty if code registered it."""
@@ -78,7 +80,7 @@ class Contract:
         name: str,
         target_instructions: TargetInstructions = None,
         target_nodes: TargetNodes = None,
-        deadline: float | None = None,
+        deadline: Deadline = None,
     ) -> None:
         self.name = name
         self.target_instructions = _instructions(target_instructions)
@@ -123,7 +125,7 @@ class Contract:
             )
         if not callable(getattr(self, self.method)):
             raise RegistrationError(f"{self.kind} {found!r}: {self.method!r} is not callable.")
-        # A subclass may set these as attributes after `__init__`, so they are read again here.
+        # A subclass may set parameters as attributes after `__init__`, so they are checked again here.
         self.target_instructions = _instructions(self.target_instructions)
         self.target_nodes = _nodes(self.target_nodes)
         for several in ("targets", "needs"):
@@ -134,11 +136,12 @@ class Contract:
             raise RegistrationError(
                 f"{self.kind} {found!r}: mode is {mode!r}; expected 'enforce', 'audit' or 'off'."
             )
-        seconds: Any = self.deadline
-        if seconds is not None and not (is_number(seconds) and seconds > 0):
-            raise RegistrationError(
-                f"{self.kind} {found!r}: deadline is {seconds!r}; expected seconds above 0, or None."
-            )
+        for name, hint, param in _declared(base):
+            value = getattr(self, name, None)
+            if problem(param, hint, value) is not None:
+                raise RegistrationError(
+                    f"{self.kind} {found!r}: {name} is {value!r:.80}; expected {words(param, hint)}."
+                )
 
     @property
     def is_async(self) -> bool:
@@ -178,6 +181,16 @@ class _Fresh:
 
     def made(self) -> Any:
         return list(_FRESH.values())[self.kind]()
+
+
+@cache
+def _declared(base: type[Contract]) -> tuple[tuple[str, Any, Param], ...]:
+    """The declared parameters that every contract of that kind keeps under their names."""
+    return tuple(
+        (each.parameter.name, each.hint, each.param)
+        for each in parameters(base.__init__)
+        if each.param is not None and each.parameter.name not in Targets.__annotations__
+    )
 
 
 def _instructions(

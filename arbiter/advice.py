@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Annotated, Any
 
 from langchain_core.messages import BaseMessage
 
-from arbiter._contracts import Contract
-from arbiter.errors import RegistrationError
+from arbiter._contracts import Contract, Deadline, TargetInstructions, TargetNodes
+from arbiter._values.parameters import Param, check_parameters
 from arbiter.history._items import History
-from arbiter.instructions import Instruction
 from arbiter.verdicts import Correction
 
+MaxAttempts = Annotated[int, Param("how often the node is called at most for one output", ge=1)]
+OnExhausted = Annotated[
+    str,
+    Param(
+        "what follows the last attempt: its draft is committed, or the node fails", forms=("commit", "raise")
+    ),
+]
 Advice = str | BaseMessage | Sequence[BaseMessage] | Mapping[str, Any] | None
 
 
@@ -68,14 +74,15 @@ class CorrectionGate(Contract):
     max_attempts: int = 3
     on_exhausted: str = "commit"
 
+    @check_parameters
     def __init__(
         self,
         name: str,
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
-        max_attempts: int = 3,
-        on_exhausted: str = "commit",
-        deadline: float | None = None,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
+        max_attempts: MaxAttempts = 3,
+        on_exhausted: OnExhausted = "commit",
+        deadline: Deadline = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, deadline)
         self.max_attempts = max_attempts
@@ -106,15 +113,3 @@ class CorrectionGate(Contract):
         `kept` is the data kept for each of these drafts (`Correction.retry(..., keep=...)`), oldest first.
         """
         return f"{len(kept)} of your drafts were already sent back."
-
-    def ensure_valid(self) -> None:
-        super().ensure_valid()
-        attempts: Any = self.max_attempts
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise RegistrationError(
-                f"gate {self.name!r}: max_attempts is {attempts!r}; expected a whole number from 1."
-            )
-        if self.on_exhausted not in ("commit", "raise"):
-            raise RegistrationError(
-                f"gate {self.name!r}: on_exhausted is {self.on_exhausted!r}; expected 'commit' or 'raise'."
-            )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Annotated, Any
 
-from arbiter.advice import Advisor, CorrectionGate
-from arbiter.errors import EvaluationError
+from arbiter._contracts import TargetInstructions, TargetNodes
+from arbiter._values.parameters import Param, check_parameters
+from arbiter.advice import Advisor, CorrectionGate, MaxAttempts, OnExhausted
+from arbiter.errors import EvaluationError, ParameterError
 from arbiter.evaluation import NodeEvaluator
 from arbiter.history._items import History
-from arbiter.instructions import Instruction
 from arbiter.verdicts import Correction, Several, as_evaluation, unjudged
 
 
@@ -22,12 +23,13 @@ class FeedbackAdvisor(Advisor):
 
     blocking = False
 
+    @check_parameters
     def __init__(
         self,
         name: str,
-        evaluator: str,
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        evaluator: Annotated[str, Param("the evaluator whose feedback is given", min_length=1)],
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
         self.evaluator = evaluator
@@ -52,12 +54,19 @@ class EvaluatorGate(CorrectionGate):
         self,
         name: str,
         evaluator: NodeEvaluator,
-        max_attempts: int = 2,
-        on_exhausted: str = "commit",
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        max_attempts: MaxAttempts = 2,
+        on_exhausted: OnExhausted = "commit",
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, max_attempts, on_exhausted)
+        given: Any = evaluator
+        if not isinstance(given, NodeEvaluator):
+            raise ParameterError(
+                f"gate {name!r}",
+                "evaluator",
+                f"expected an evaluator, got {given!r:.80}. Pass the object itself.",
+            )
         self.evaluator = evaluator
 
     def review(

@@ -244,11 +244,6 @@ class PolicyChecker(Contract):
             raise ConfigurationError(
                 f"checker {self.name!r}: on_caught is {caught!r}; expected 'answered', 'deny' or 'continue'."
             )
-        if self.on_deny != "audit" and not stops(self.on_deny):
-            raise ConfigurationError(
-                f"checker {self.name!r}: on_deny is {self.on_deny!r}; "
-                "expected 'raise', 'redirect:<node>', 'end' or 'audit'."
-            )
 
 
 def _defining(cls: type, method: str) -> type:
@@ -353,22 +348,12 @@ class PolicyRouter(Contract):
 
     def ensure_valid(self) -> None:
         super().ensure_valid()
-        cap: Any = self.max_redirects
-        if isinstance(cap, bool) or not isinstance(cap, int) or cap < 0:
-            raise ConfigurationError(
-                f"router {self.name!r}: max_redirects is {cap!r}; expected a whole number from 0."
-            )
-        at_cap: Any = self.on_cap
-        if at_cap not in get_args(OnCap):
-            raise ConfigurationError(
-                f"router {self.name!r}: on_cap is {at_cap!r}; expected 'continue', 'end' or 'best_attempt'."
-            )
         if not stops(self.on_reject):
             raise ConfigurationError(
                 f"router {self.name!r}: on_reject is {self.on_reject!r}; "
                 "expected 'raise', 'redirect:<node>' or 'end'."
             )
-        if at_cap == "best_attempt" and not self.best_by:
+        if self.on_cap == "best_attempt" and not self.best_by:
             raise ConfigurationError(
                 f"router {self.name!r}: on_cap='best_attempt' compares by an evaluation. Set best_by to its name."
             )

@@ -73,7 +73,7 @@ class Coverage:
         """The rules and binding packs that were reported, by `_key`."""
         self._checked = 0
         self._unsaved: WeakSet[Origin] = WeakSet()
-        """The graphs without a checkpointer that were reported."""
+        """The graphs without a checkpointer whose first node has run."""
         self._spelt = (0, 0)
         """The number of rules and nodes at the last check of names in a call of a governed function."""
 
@@ -146,18 +146,19 @@ class Coverage:
         """Report, once for each graph, that its rules cannot ask a human without a checkpointer.
 
         `govern` cannot report it, because LangGraph's server, or the graph around a subgraph, may bring one. If
-        this very node always asks, its denial says so at once.
+        the first node asks, its denial says so at once.
         """
+        with self._lock:
+            is_known = origin in self._unsaved
+            self._unsaved.add(origin)
         checkers, routers = plan.checkers, (*plan.routers, *plan.error_routers)
         own: list[Contract] = [*(each.contract for each in checkers), *(each.contract for each in routers)]
-        if any(rule.asks == "always" and rule.enforced for rule in own):
+        if is_known or any(rule.asks and rule.enforced for rule in own):
             return
-        contracts = [rule for rule in self._registry.contracts() if rule.asks != "never"]
+        contracts = [rule for rule in self._registry.contracts() if rule.asks]
         found = unsaved(origin.graph, origin.rules, contracts, origin.path) if contracts else ()
-        with self._lock:
-            if not found or origin in self._unsaved:
-                return
-            self._unsaved.add(origin)
+        if not found:
+            return
         asking = ", ".join(f"{rule.kind} {rule.name!r} (node {node!r})" for rule, node in found)
         warnings.warn(
             f"this graph has no checkpointer to keep a question until it is answered, so these rules deny where "

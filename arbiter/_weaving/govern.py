@@ -375,7 +375,7 @@ def unsaved(
     graph. A subgraph with a checkpointer of its own is left out. `path` are the nodes around the graph.
     """
     found: dict[int, tuple[Contract, str]] = {}
-    asking = [contract for contract in contracts if contract.asks != "never" and contract.enforced]
+    asking = [contract for contract in contracts if contract.asks and contract.enforced]
     saved: list[tuple[str, ...]] = []
     for at, level in levels(graph, path) if asking else ():
         if at != path and has_saver(level):

@@ -24,7 +24,7 @@ class ApprovalChecker(PolicyChecker):
     """
 
     blocking = False
-    asks = "always"
+    asks = True
 
     @check_parameters
     def __init__(

@@ -54,7 +54,7 @@ class ConditionChecker(PolicyChecker):
         self.ask_when = ask_when
         self.reason = reason
         self._deny = None if deny_when is None else condition_of(owner, "deny_when", deny_when, _VARIABLES)
-        self.asks = "never" if ask_when is None else "sometimes"
+        self.asks = ask_when is not None
         self._ask = None if ask_when is None else condition_of(owner, "ask_when", ask_when, _VARIABLES)
         asked = [condition for condition in (self._deny, self._ask) if condition is not None]
         named = {field[0] for condition in asked for field in condition.fields}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
+from arbiter._values.parameters import Param, param_in, problem
 from arbiter.errors import ParameterError
 from arbiter.personas._answers import HIGHEST
 
 Dimension = Literal["adherence", "consistency", "fluency", "suitability"]
 DIMENSIONS: tuple[Dimension, ...] = ("adherence", "consistency", "fluency", "suitability")
+
+_Judged = Annotated[bool, Param("judge each draft on the dimension")]
+_Threshold = Annotated[float, Param("the score that a draft needs", ge=0, le=HIGHEST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,61 +39,43 @@ class GateConfig:
     `max_correction_attempts` times.
     """
 
-    gate_adherence_enabled: bool = False
-    gate_consistency_enabled: bool = False
-    gate_fluency_enabled: bool = False
-    gate_suitability_enabled: bool = False
-    gate_adherence_threshold: float = 7.0
-    gate_consistency_threshold: float = 7.0
-    gate_fluency_threshold: float = 7.0
-    gate_suitability_threshold: float = 7.0
-    gate_similarity_enabled: bool = False
-    max_action_similarity: float = 0.6
-    max_correction_attempts: int = 2
-    continue_on_failure: bool = True
-    minimum_required_qty_of_actions: int = 0
-    anti_convergence_enabled: bool = False
-    convergence_threshold: float = 0.6
-    variety_intervention_enabled: bool = False
-    variety_message_threshold: int = 7
-    repetition_suppression_enabled: bool = False
-    repetition_threshold: float = 0.3
-    judge_timeout: float = 5.0
-    enable_regeneration: bool = True
-    enable_direct_correction: bool = False
+    gate_adherence_enabled: _Judged = False
+    gate_consistency_enabled: _Judged = False
+    gate_fluency_enabled: _Judged = False
+    gate_suitability_enabled: _Judged = False
+    gate_adherence_threshold: _Threshold = 7.0
+    gate_consistency_threshold: _Threshold = 7.0
+    gate_fluency_threshold: _Threshold = 7.0
+    gate_suitability_threshold: _Threshold = 7.0
+    gate_similarity_enabled: Annotated[bool, Param("compare each draft with the agent's last messages")] = (
+        False
+    )
+    max_action_similarity: Annotated[
+        float, Param("the most that a draft may share with one of these messages", ge=0, le=1)
+    ] = 0.6
+    max_correction_attempts: Annotated[int, Param("how often a failed draft is written again", ge=0)] = 2
+    continue_on_failure: Annotated[bool, Param("use the best draft if none passes")] = True
+    minimum_required_qty_of_actions: Annotated[
+        int, Param("the number of the agent's first actions that are not judged", ge=0)
+    ] = 0
+    anti_convergence_enabled: Annotated[bool, Param("nudge speakers that share too many words")] = False
+    convergence_threshold: Annotated[
+        float, Param("the shared vocabulary at which that begins", ge=0, le=1)
+    ] = 0.6
+    variety_intervention_enabled: Annotated[bool, Param("nudge an agent to vary what it says")] = False
+    variety_message_threshold: Annotated[int, Param("the number of messages at which that begins", ge=0)] = 7
+    repetition_suppression_enabled: Annotated[bool, Param("nudge an agent that repeats itself")] = False
+    repetition_threshold: Annotated[float, Param("the mean overlap at which that begins", ge=0, le=1)] = 0.3
+    judge_timeout: Annotated[
+        float, Param("the time for judging one dimension", gt=0, expected="seconds above 0")
+    ] = 5.0
+    enable_regeneration: Annotated[bool, Param("let the agent write failed drafts again")] = True
+    enable_direct_correction: Annotated[bool, Param("let the gate's rewriter rewrite the best draft")] = False
 
     def __post_init__(self) -> None:
-        for dimension in DIMENSIONS:
-            self._number(f"gate_{dimension}_threshold", 0, HIGHEST)
-        for share in ("max_action_similarity", "convergence_threshold", "repetition_threshold"):
-            self._number(share, 0, 1)
-        for count in (
-            "max_correction_attempts",
-            "minimum_required_qty_of_actions",
-            "variety_message_threshold",
-        ):
-            given: Any = getattr(self, count)
-            if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-                raise ParameterError(
-                    "GateConfig", count, f"expected a whole number from 0, got {given!r:.80}."
-                )
-        self._number("judge_timeout", 0, math.inf)
-        if not 0 < self.judge_timeout < math.inf:
-            raise ParameterError(
-                "GateConfig", "judge_timeout", f"expected seconds above 0, got {self.judge_timeout!r}."
-            )
-        for name in self.__dataclass_fields__:
-            switch = name.endswith("_enabled") or name.startswith("enable_") or name == "continue_on_failure"
-            given = getattr(self, name)
-            if switch and not isinstance(given, bool):
-                raise ParameterError("GateConfig", name, f"expected True or False, got {given!r:.80}.")
-
-    def _number(self, name: str, lowest: float, highest: float) -> None:
-        given: Any = getattr(self, name)
-        number = isinstance(given, int | float) and not isinstance(given, bool)
-        if not number or not lowest <= given <= highest:
-            problem = f"expected a number from {lowest:g} to {highest:g}, got {given!r:.80}."
-            raise ParameterError("GateConfig", name, problem)
+        for name, hint in _hints().items():
+            if (wrong := problem(param_in(hint) or Param(""), hint, getattr(self, name))) is not None:
+                raise ParameterError("GateConfig", name, f"{wrong}.")
 
     @property
     def thresholds(self) -> dict[Dimension, float]:
@@ -108,3 +95,8 @@ class GateConfig:
     def drafts(self) -> int:
         """Most drafts that the agent writes for one message."""
         return 1 + (self.max_correction_attempts if self.enable_regeneration else 0)
+
+
+@cache
+def _hints() -> Mapping[str, Any]:
+    return get_type_hints(GateConfig, include_extras=True)

@@ -21,17 +21,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
 
 from arbiter._constitution.documents import pack_folder
+from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter._threads.deadlines import awaited, start, within
 from arbiter._threads.forks import new_lock
-from arbiter._values.states import is_number
+from arbiter._values.parameters import Param, check_parameters
 from arbiter.advice import CorrectionGate
-from arbiter.errors import ConfigurationError, ParameterError
+from arbiter.errors import ConfigurationError
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
@@ -137,6 +138,7 @@ class PersonaGate(CorrectionGate):
     in the history.
     """
 
+    @check_parameters
     def __init__(
         self,
         judge: Judge | ChatModel | str,
@@ -150,10 +152,12 @@ class PersonaGate(CorrectionGate):
         channel: str = "",
         propositions: str | Path | Mapping[str, PropositionSet] | None = None,
         rewriter: ChatModel | str | None = None,
-        rewriter_timeout: float = 30.0,
-        keep: int = 10_000,
-        target_instructions: Iterable[Instruction | str] | None = None,
-        target_nodes: Iterable[str] | None = None,
+        rewriter_timeout: Annotated[
+            float, Param("the time for a rewrite", gt=0, expected="seconds above 0")
+        ] = 30.0,
+        keep: Annotated[int, Param("the actions that are kept", ge=0)] = 10_000,
+        target_instructions: TargetInstructions = None,
+        target_nodes: TargetNodes = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes)
         self.cast = Cast(
@@ -171,9 +175,6 @@ class PersonaGate(CorrectionGate):
         self.max_attempts = max((found.drafts for found in configs), default=1)
         self.engine = PropositionEngine(judge, level="action")
         self.rewriter = None if rewriter is None else model_of(rewriter)
-        if not is_number(rewriter_timeout) or rewriter_timeout <= 0:
-            problem = f"expected seconds above 0, got {rewriter_timeout!r:.80}."
-            raise ParameterError(f"gate {name!r}", "rewriter_timeout", problem)
         self.rewriter_timeout = rewriter_timeout
         if self.rewriter is None and any(found.enable_direct_correction for found in configs):
             raise ConfigurationError(f"gate {name!r}: enable_direct_correction needs a rewriter.")

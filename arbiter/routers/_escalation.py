@@ -28,7 +28,7 @@ class EscalationRouter(PolicyRouter):
     """
 
     blocking = False
-    escalates = True
+    escalates = asks = True
     on_cap = "end"
 
     @check_parameters
@@ -65,7 +65,6 @@ class EscalationRouter(PolicyRouter):
         self.on_reject = on_reject
         self.evaluator = evaluator
         self.key = key
-        self.asks = "always" if evaluator is None and key is None else "sometimes"
         self.below = below
         self.needs = () if evaluator is None else (evaluator,)
 

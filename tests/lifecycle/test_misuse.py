@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from arbiter import (
     ConfigurationError,
     CorrectionGate,
     EvaluationRouter,
+    EvaluatorGate,
+    FeedbackAdvisor,
     HistoryPolicyChecker,
     MetricThresholdPolicyRouter,
     NodeEvaluator,
@@ -28,7 +31,7 @@ from arbiter import (
 )
 from arbiter.errors import ParameterError
 from arbiter.instructions import GENERATE
-from tests.support import MODES, Check, Spy, State, allow, chain
+from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, chain, good
 
 
 def refused(kind: type[ArbiterError], *words: str) -> Any:
@@ -152,14 +155,47 @@ def test_unknown_on_deny(on_deny: Any) -> None:
         ArbiterOS().add_policy_checker(Check("c", allow, on_deny=on_deny))
 
 
+@pytest.mark.parametrize(
+    ("contract", "attribute", "value", "expected"),
+    [
+        (Check("c", allow), "on_deny", "stop", "'raise', 'redirect:<node>', 'end' or 'audit'"),
+        (Route("r", lambda h, o: None), "max_redirects", -1, "a whole number from 0"),
+        (Route("r", lambda h, o: None), "on_cap", "stop", "'continue', 'end' or 'best_attempt'"),
+        (Judge("e", good), "durable", "yes", "true or false"),
+        (EvaluatorGate("g", Judge("e", good)), "max_attempts", 0, "a whole number from 1"),
+        (EvaluatorGate("g", Judge("e", good)), "on_exhausted", "stop", "'commit' or 'raise'"),
+        (FeedbackAdvisor("f", "e"), "deadline", -1, "seconds above 0"),
+    ],
+)
+def test_a_parameter_set_as_an_attribute_is_checked_as_declared(
+    contract: Any, attribute: str, value: Any, expected: str
+) -> None:
+    contract = copy.copy(contract)
+    setattr(contract, attribute, value)
+    with refused(RegistrationError, repr(contract.name), f"{attribute} is {value!r}; expected", expected):
+        add(ArbiterOS(), contract)
+
+
+def test_gates_and_advisors_check_their_parameters() -> None:
+    given: Any = 0
+    with refused(ParameterError, "gate 'g'", "max_attempts: expected a whole number from 1, got 0"):
+        EvaluatorGate("g", Judge("e", good), max_attempts=given)
+    given = "quality"
+    with refused(ParameterError, "gate 'g'", "evaluator: expected an evaluator, got 'quality'"):
+        EvaluatorGate("g", given)
+    given = Judge("e", good)
+    with refused(ParameterError, "advisor 'f'", "evaluator: expected a non-empty text"):
+        FeedbackAdvisor("f", given)
+
+
 def test_target_that_is_no_node() -> None:
     graph = chain(Spy("a"), Spy("b"))
-    for contract, add in [
+    for contract, adder in [
         (Check("c", allow, on_deny="redirect:c"), "add_policy_checker"),
         (MetricThresholdPolicyRouter("m", "k", 0.5, "c"), "add_policy_router"),
     ]:
         arbiter_os = ArbiterOS()
-        getattr(arbiter_os, add)(contract)
+        getattr(arbiter_os, adder)(contract)
         with refused(UnknownNodeError, "'c'", "Nodes: a, b"):
             arbiter_os.govern(graph)
 

@@ -567,10 +567,21 @@ def test_rules_that_cannot_ask_are_one_warning_before_the_first_node_runs(mode: 
 @MODES
 def test_a_rule_that_asks_under_a_condition_is_reported_before_it_asks(mode: str) -> None:
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(ConditionChecker("large", ask_when="input.amount > 100"))
+    arbiter_os.add_policy_checker(
+        ConditionChecker("large", ask_when="input.amount > 100", target_nodes=["pay"])
+    )
     with warned() as texts:
-        run(arbiter_os.govern(chain(Spy("pay"))), {"amount": 1}, mode=mode)
+        run(arbiter_os.govern(chain(Spy("first"), Spy("pay"))), {"amount": 1}, mode=mode)
     assert len(texts) == 1
+
+
+@MODES
+def test_a_node_that_asks_first_tells_by_its_denial(mode: str) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ApprovalChecker("boss"))
+    with warned() as texts, pytest.raises(PolicyViolationError, match="no checkpointer"):
+        run(arbiter_os.govern(chain(Spy("pay"))), {"log": []}, mode=mode)
+    assert texts == []
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])
