@@ -16,11 +16,13 @@ from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
 from arbiter.memory._claims import Claim, Ingested
-from arbiter.memory._conversation import Shown
+from arbiter.memory._conversation import Shown, speaker_of
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities, Entity, resolve
 from arbiter.memory._events import FactEvent
+from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Fact
+from arbiter.memory._tombstones import Everything, Hidden, Tombstones
 from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_call
 from arbiter.memory.stores import MemoryStore
 from arbiter.models import ChatModel
@@ -120,6 +122,7 @@ class EvalContext:
     events: list[FactEvent] = field(default_factory=list[FactEvent])
     open_facts: ClassVar[Callable[[EvalContext], Facts]]
     """Set by `arbiter.memory.facts`, which builds on this module."""
+    _hidden: Hidden | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Whatever is given: handlers see no secret, and no text that is too long for them.
@@ -144,6 +147,59 @@ class EvalContext:
             clock=self.clock,
             ended_at=self.ended_at,
         )
+
+    @property
+    def tombstones(self) -> Tombstones:
+        """The tombstones of this room. Raises `NotAvailableError` without a store."""
+        return Tombstones(self.needed_store(), agent_id=self.agent_id, room_id=self.room_id)
+
+    def everything(self, entity_id: str) -> Everything:
+        """The wishes of an entity to forget everything. Raises `NotAvailableError` without a store."""
+        return Everything(self.needed_store(), agent_id=self.agent_id, entity_id=entity_id)
+
+    def _speaking(self) -> set[str]:
+        """The user of the turn, and the speaker of the newest human message."""
+        said = (
+            ()
+            if self.message is None
+            else (speaker_of(self.message, agent_id=self.agent_id, entity_id=self.entity_id),)
+        )
+        return {self.entity_id, *said}
+
+    async def on_record(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
+        """Those of the messages that a model may see, in order: not off the record and not forgotten, nor the
+        agent's answers to such messages."""
+        return on_record(messages, (await self.hidden()).ids)
+
+    async def hidden(self, *, anew: bool = False) -> Hidden:
+        """The messages of this room that are forgotten or off the record; read once a turn, or `anew`."""
+        if self._hidden is None or anew:
+            found = Hidden() if self.store is None else await self.tombstones.read()
+            if self.store is not None and await self._sweep(found):
+                found = await self.tombstones.read()
+            for entity_id in self._speaking() if self.store is not None else ():
+                pending = await self.everything(entity_id).pending(self.clock())
+                if pending is not None:
+                    found.pending[entity_id] = pending
+            self._hidden = found
+        return self._hidden
+
+    async def _sweep(self, found: Hidden) -> bool:
+        """Bury what the user said here before it asked, elsewhere, to forget everything. True if it had to."""
+        at = await self.everything(self.entity_id).asked_at()
+        if at is None or self.ended_at < at or found.swept.get(self.entity_id, at) > at:
+            return False
+        if found.swept.get(self.entity_id) == at:
+            return False
+        ids = [
+            message.id
+            for message in self.messages
+            if message.id
+            and message is not self.message
+            and speaker_of(message, agent_id=self.agent_id, entity_id=self.entity_id) == self.entity_id
+        ]
+        await self.tombstones.sweep(self.entity_id, ids, before=at)
+        return True
 
     @property
     def facts(self) -> Facts:

@@ -14,7 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage
@@ -34,6 +34,7 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import Shown, heard, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
+from arbiter.memory._off_record import without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import gated, settled, unknown_names
 from arbiter.memory._records import utc_now
@@ -55,6 +56,7 @@ from arbiter.memory._turns import (
 )
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
+from arbiter.memory.facts._bin import empty_bins
 from arbiter.memory.providers._provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, normal, select
 from arbiter.memory.stores import LockProvider, MemoryStore
@@ -176,6 +178,7 @@ class EvaluationCycle(EvaluatorCycle):
         """Threads without a checkpointer: their messages have other ids in each run. See `MessageIds`."""
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
+        self._bins_emptied_at: datetime | None = None
         renew_in_child(self)
 
     @property
@@ -247,7 +250,24 @@ class EvaluationCycle(EvaluatorCycle):
             lock = self._turns[ctx.room_id] = asyncio.Lock()
         async with lock:
             with ambient(turn.config):
+                await self._empty_bins(ctx)
                 return await self._run(turn.evaluators, ctx)
+
+    async def _empty_bins(self, ctx: EvalContext) -> None:
+        """Delete what can no longer be undone: in the first turn of the process, then once an hour if there
+        is anything to undo."""
+        now, last, period = self.clock(), self._bins_emptied_at, self.fact_rules.undo_within
+        if ctx.store is None or (
+            last is not None and (period is None or now - last < min(period, timedelta(hours=1)))
+        ):
+            return
+        self._bins_emptied_at = now
+        try:
+            await empty_bins(ctx.store, self.agent_id, now)
+        except Exception as exc:
+            _log.warning(
+                "forgotten records that can no longer be undone were not deleted: %s", type(exc).__name__
+            )
 
     def renew(self) -> None:
         """Reset the locks of turns after a fork: running and waiting turns belong to the parent process."""
@@ -262,8 +282,9 @@ class EvaluationCycle(EvaluatorCycle):
         """
         config = _config_here()
         runtime = runtime_of(config)
-        messages = Shown(latest(state, self.messages_key, self.conversation_length))
-        room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(messages))
+        recent = Shown(latest(state, self.messages_key, self.conversation_length))
+        room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(recent))
+        messages = without_hidden(recent)
         return ProviderContext(
             store=self.store or self._of_runtime(runtime),
             agent_id=self.agent_id,
@@ -365,7 +386,8 @@ class EvaluationCycle(EvaluatorCycle):
             return "no_response", 0.0, ""
         if evaluator.needs_store and ctx.store is None:
             return "filtered", 0.0, "there is no store"
-        if evaluator.needs_model and ctx.model is None and getattr(evaluator, "model", None) is None:
+        has_model = ctx.model is not None or getattr(evaluator, "model", None) is not None
+        if evaluator.needs_model and not has_model and not evaluator.does_without_model(ctx):
             return "filtered", 0.0, "there is no model"
         return None
 

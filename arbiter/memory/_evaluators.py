@@ -133,6 +133,10 @@ class CognitiveEvaluator(NodeEvaluator):
         """True if the handler has something to do. May be `async def`."""
         return True
 
+    def does_without_model(self, ctx: EvalContext) -> bool:
+        """True if the evaluator has work in this turn that needs no model, although it `needs_model`."""
+        return False
+
     def handle(self, ctx: EvalContext) -> Outcome | Awaitable[Outcome]:
         """Do the evaluator's work. May be `async def`. None counts as `HandlerOutcome()`."""
         raise NotImplementedError

@@ -32,7 +32,7 @@ from arbiter.memory._records import (
     readable,
     utc_now,
 )
-from arbiter.memory.facts import FactStore
+from arbiter.memory.facts import FactStore, Forgotten
 from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._relationships import Relationships
 from arbiter.memory.stores import MemoryStore, Value, namespace
@@ -266,21 +266,35 @@ class Memory:
     def register_entity(self, entity_id: str, *names: str) -> Entity:
         return self.wait(self.aregister_entity(entity_id, *names))
 
-    async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
-        """Permanently delete the facts about an entity. Returns how many facts were deleted.
+    async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> Forgotten:
+        """Delete the facts about an entity for good, or for `FactRules.undo_within`.
 
         With `query` the facts whose claim contains it in any case are deleted, with `id` that one fact, with
-        neither all. Their vectors, the facts derived from them, and their mentions in thoughts, tags and
-        metadata of relationships are deleted too. Deleting all facts also deletes every relationship from and
-        to the entity, and the thoughts about conversations that it took part in.
+        neither all. Their vectors, the facts derived from them, the thoughts that rest on them, and their
+        mentions in tags and metadata of relationships are deleted too. Deleting all facts also deletes every
+        relationship from and to the entity, and the thoughts about conversations that it took part in.
 
-        A deleted fact cannot be learned again. Goals and registered names stay, because the program set them;
-        trust stays too, because it serves safety and holds only numbers and ids. See `FactStore.forget`.
+        Returns how many facts were deleted; the number has an `id` for `undo`. The messages that said a
+        deleted fact teach it no more; a later message can. Goals and registered names stay, because the
+        program set them; trust stays too, because it serves safety and holds only numbers and ids.
         """
         return await self.fact_store.forget(entity_id, query, id=id)
 
-    def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
+    def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> Forgotten:
         return self.wait(self.aforget(entity_id, query, id=id))
+
+    async def aundo(self, entity_id: str, *, id: str | None = None) -> int:
+        """Restore what the last `forget` of an entity has taken, in a conversation or by a program, or the one
+        with that `id`. Returns how many facts are back.
+
+        Works for the time that `FactRules(undo_within=...)` sets; then the count is 0. Facts that were learned
+        again meanwhile stay as they are. Raises `ConfigurationError` without that option, because forgotten
+        records are then erased at once.
+        """
+        return await self.fact_store.undo(entity_id, id)
+
+    def undo(self, entity_id: str, *, id: str | None = None) -> int:
+        return self.wait(self.aundo(entity_id, id=id))
 
     # Output
 

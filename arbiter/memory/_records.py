@@ -302,11 +302,12 @@ class Goal(Record):
 class Thought(Record):
     """The agent's reflection on a stretch of conversation in a room.
 
-    `entity_ids` are the participants of that stretch, `source_message_ids` its messages.
+    `entity_ids` are the participants of that stretch, `source_message_ids` its messages, `fact_ids` the known
+    facts that the agent was shown with it.
     """
 
     _times = ("at",)
-    _tuples = ("source_message_ids", "entity_ids")
+    _tuples = ("source_message_ids", "entity_ids", "fact_ids")
 
     id: str
     text: str
@@ -314,3 +315,4 @@ class Thought(Record):
     at: datetime
     source_message_ids: tuple[str, ...] = ()
     entity_ids: tuple[str, ...] = ()
+    fact_ids: tuple[str, ...] = ()

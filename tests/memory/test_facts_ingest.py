@@ -150,8 +150,7 @@ async def test_known_claims_are_confirmed_and_never_inserted() -> None:
     [
         ("User's home is in Seattle", 2),
         ("User does not live in Seattle", 1),
-        ("User lives in Portland", 1),
-        ("User has lived in Seattle for 3 years", 1),
+        ("User lives in Seattle, WA", 2),
     ],
 )
 async def test_a_known_id_is_believed_if_the_claim_can_be_the_same(text: str, mentions: int) -> None:
@@ -268,11 +267,10 @@ async def test_claims_that_are_alike_are_compared_by_a_model_in_one_question() -
     ("known", "new"),
     [
         (SEATTLE, "User does not live in Seattle"),
-        ("User has two kids", "User has three kids"),
+        ("User has 2 kids", "User has 3 kids"),
         ("Balance: -10 USD", "Balance: +10 USD"),
-        ("User likes dogs", "User hates dogs"),
         ("The limit is 1.5", "The limit is 1 5"),
-        ("User is employed", "User is unemployed"),
+        ("User never smokes", "User smokes"),
     ],
 )
 async def test_opposites_are_two_records_even_if_the_model_calls_them_equal(
@@ -292,12 +290,13 @@ async def test_case_of_identifiers_makes_two_claims() -> None:
     assert len(await room.facts()) == 2
 
 
-async def test_without_a_model_very_similar_claims_without_objection_are_one() -> None:
+async def test_without_a_model_only_the_same_words_are_the_same_claim() -> None:
+    """All texts have the same vector here; similarity alone decides nothing."""
     room = Room(indexed())
     await room.hears("...", claim("User works at a tech startup"))
     found = await room.hears("...", claim("User is employed by a technology start-up company"))
-    [fact] = await room.facts()
-    assert (found.reinforced, fact.mention_count) == (1, 2)
+    again = await room.hears("...", claim("User works at a  tech startup."))
+    assert (found.inserted, again.reinforced) == (1, 1)
 
 
 async def test_words_in_common_never_make_two_claims_the_same(any_store: BaseStore) -> None:
@@ -534,18 +533,18 @@ async def test_a_late_mention_counts_and_does_not_make_the_record_older() -> Non
 @pytest.mark.parametrize("said", ["no idea", RuntimeError("down"), '{"relations": [{"pair": 1}]}'])
 async def test_a_comparison_that_fails_is_made_by_rule(said: Any) -> None:
     room = Room(indexed(), said)
-    await room.hears("...", claim("User works at a tech startup"))
-    found = await room.hears("...", claim("User is employed by a technology start-up"))
-    assert (found.inserted, found.reinforced) == (0, 1)
+    await room.hears("...", claim("User is in Oslo", "status", slot="place", value="Oslo"))
+    found = await room.hears("...", claim("User is in Rome", "status", slot="place", value="Rome"))
+    assert (found.inserted, found.superseded) == (1, 1)
 
 
 async def test_a_comparison_without_budget_is_made_by_rule() -> None:
     room = Room(indexed(), relations("unrelated"))
     room.budget = 0
-    await room.hears("...", claim("User works at a tech startup"))
-    await room.hears("...", claim("User is employed by a technology start-up"))
+    await room.hears("...", claim("User is in Oslo", "status", slot="place", value="Oslo"))
+    await room.hears("...", claim("User is in Rome", "status", slot="place", value="Rome"))
     assert room.model is not None
-    assert (len(await room.facts()), room.model.calls) == (1, 0)
+    assert (len(await room.facts(state="active")), room.model.calls) == (1, 0)
 
 
 async def test_a_batch_that_contradicts_itself_is_compared_with_itself() -> None:

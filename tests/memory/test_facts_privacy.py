@@ -204,7 +204,7 @@ def test_sensitive_categories_are_recognised(text: str, expected: str | None) ->
 @pytest.mark.parametrize(
     "found",
     [
-        {"claim": "User was diagnosed with cancer", "sensitivity": "public"},
+        {"claim": "User was diagnosed with cancer"},
         {"claim": "X", "sensitivity": "sensitive"},
     ],
 )
@@ -221,6 +221,16 @@ async def test_sensitive_claims_are_not_stored_unless_wanted(found: dict[str, An
     await other.hears("...", claim(text, **found), id="x")
     [fact] = await room.facts()
     assert (fact.visibility, fact.mention_count) == ("room", 2)
+
+
+@pytest.mark.parametrize("sensitivity", ["public", "personal"])
+@pytest.mark.parametrize("text", ["User works in cancer research", "User's dog Rex is 3 years old"])
+async def test_a_claim_is_as_sensitive_as_the_model_says(text: str, sensitivity: str) -> None:
+    """Words decide only if the model does not say."""
+    room = Room()
+    outcome = await room.hears("...", claim(text, sensitivity=sensitivity))
+    [fact] = await room.facts()
+    assert (outcome.dropped_private, fact.sensitivity) == (0, sensitivity)
 
 
 # Visibility ---------------------------------------------------------------------------------------
@@ -250,7 +260,7 @@ class _OneMeaning(Embeddings):
         return [1.0, 0.0]
 
 
-@pytest.mark.parametrize("judged", ["by a model", "by rule", "as known"])
+@pytest.mark.parametrize("judged", ["by a model", "as known"])
 @pytest.mark.parametrize(
     ("confidential", "openly", "allow_sensitive"),
     [
@@ -272,8 +282,6 @@ async def test_an_open_claim_in_other_words_does_not_reveal_a_confidential_one(
     await private.hears("...", claim(confidential))
     [secret] = await private.facts()
     public = Room(store, relations("duplicate"), room_id="public", rules=rules)
-    if judged == "by rule":
-        public.model = None
     known: dict[str, Any] = {"known_id": secret.id, "already_known": True} if judged == "as known" else {}
     await public.hears("...", claim(openly, **known), id="x")
     for room_id, claims in {"private": {confidential}, "public": {openly}}.items():

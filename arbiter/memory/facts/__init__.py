@@ -2,11 +2,12 @@
 claims."""
 
 from arbiter.memory._claims import Claim, Ingested
+from arbiter.memory._off_record import off_the_record, on_record
 from arbiter.memory._secrets import redacted
-from arbiter.memory.facts._boundaries import off_the_record, on_record
 from arbiter.memory.facts._evaluator import FactEvaluator
 from arbiter.memory.facts._extraction import ExtractedClaim
 from arbiter.memory.facts._fact_store import FactStore
+from arbiter.memory.facts._forgetting import Forgotten
 from arbiter.memory.facts._retention import weight
 from arbiter.memory.facts._rules import FactRules
 
@@ -16,6 +17,7 @@ __all__ = [
     "FactEvaluator",
     "FactRules",
     "FactStore",
+    "Forgotten",
     "Ingested",
     "off_the_record",
     "on_record",

@@ -13,9 +13,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory.answers import TOLERANT
-from arbiter.memory.facts._guards import may_agree, same_sense
+from arbiter.memory.facts._guards import same_sense
 from arbiter.memory.facts._normal import normal_form
-from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores._words import overlap, words_of
 from arbiter.models import ChatModel, quote
 
@@ -49,14 +48,13 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A new claim and a known one that may be related. `score` is their similarity by embeddings, or None.
+    """A new claim and a known one that may be related.
 
     `corrected` means that the message of the new claim is said to correct the message of the known one.
     """
 
     new: Statement
     known: Statement
-    score: float | None = None
     same_speaker: bool = False
     corrected: bool = False
 
@@ -64,23 +62,15 @@ class Pair:
 # By rule ------------------------------------------------------------------------------------------
 
 
-def by_rule(pair: Pair, rules: FactRules) -> Relation:
+def by_rule(pair: Pair) -> Relation:
     """The relation of a pair without a model.
 
-    A pair is a duplicate if it is very similar and no guard objects. A message that corrects another one
-    corrects the claims in it that have the same slot or at least half of the words. Different values of one
-    slot supersede each other in statements of one speaker, and contradict each other in those of two. All
-    other pairs are unrelated. Similar words alone never make a duplicate.
+    A message that corrects another one corrects the claims in it that have the same slot or at least half of
+    the words. Different values of one slot supersede each other in statements of one speaker, and contradict
+    each other in those of two. All other pairs are unrelated: only a model finds duplicates.
     """
     new, known = pair.new, pair.known
     is_other = _other_value(new, known)
-    if (
-        pair.score is not None
-        and pair.score >= rules.duplicate_score
-        and not is_other
-        and may_agree(new.claim, known.claim)
-    ):
-        return "duplicate"
     if pair.corrected and (is_other or overlap(words_of(new.claim), words_of(known.claim)) >= _CORRECTS):
         return "corrects"
     if is_other:
@@ -157,7 +147,6 @@ _RELATIONS = """What the new claim is to the known one:
 async def adjudicate(
     pairs: Sequence[Pair],
     ctx: EvalContext,
-    rules: FactRules,
     model: ChatModel | None = None,
     messages: Sequence[Said] = (),
 ) -> list[Relation]:
@@ -174,7 +163,7 @@ async def adjudicate(
     for number, pair in enumerate(pairs, 1):
         relation = answered.get(number)
         if relation is None or (relation == "duplicate" and not same_sense(pair.new.claim, pair.known.claim)):
-            relation = by_rule(pair, rules)
+            relation = by_rule(pair)
         found.append(_between(pair, relation))
     return found
 

@@ -14,7 +14,7 @@ from arbiter.errors import ParameterError
 from arbiter.memory._characters import checked_instructions
 from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext, UnusableAnswerError
-from arbiter.memory._conversation import counts, speaker_of, text_of
+from arbiter.memory._conversation import speaker_of, text_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._evaluators import (
     CognitiveEvaluator,
@@ -23,8 +23,10 @@ from arbiter.memory._evaluators import (
     ExampleMessage,
     HandlerOutcome,
 )
+from arbiter.memory._off_record import on_record
+from arbiter.memory._records import Fact
 from arbiter.memory.answers import StructuredOutcome
-from arbiter.memory.facts._boundaries import forget_request, on_record, requests
+from arbiter.memory.facts._commands import hastens
 from arbiter.memory.facts._extraction import (
     ExtractedClaims,
     GivenName,
@@ -36,7 +38,7 @@ from arbiter.memory.facts._extraction import (
 )
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._own_names import Introduction
-from arbiter.memory.stores import namespace
+from arbiter.memory.facts._wishes import Carried, WishBook, command_of
 from arbiter.models import ChatModel
 
 Trigger = Literal["cursor", "modulo"]
@@ -45,6 +47,9 @@ _LONGEST = 4_000
 _CONTEXT = 4
 _MOST = 64
 _PEOPLE = 8
+_KNOWN = 200
+"""Records of a speaker that a prompt shows if a message may ask to forget some."""
+_OPEN = ("active", "disputed")
 
 EXAMPLES = (
     EvaluationExample(
@@ -80,7 +85,8 @@ class FactEvaluator(CognitiveEvaluator):
     """Learns facts about the participants of a conversation, once half a conversation's length is unread.
 
     With `trigger="modulo"` it runs when the number of all messages is a multiple of that half, as in the
-    original; a turn that jumps over the multiple is missed. A request to forget is carried out at once.
+    original; a turn that jumps over the multiple is missed. Messages that may ask to forget something are read
+    at once, in any language, and what the model reads in them is carried out.
     `instructions` are added to the prompt: what to look for, and what to leave out.
     """
 
@@ -109,125 +115,153 @@ class FactEvaluator(CognitiveEvaluator):
         self.trigger = trigger
         self.model = model
 
+    def does_without_model(self, ctx: EvalContext) -> bool:
+        """True if the newest message is a plain command to forget, which needs no model."""
+        return ctx.message is not None and command_of(ctx.message) is not None
+
     async def validate(self, ctx: EvalContext) -> bool:
-        """True if enough messages are unread, or the user asks to forget something. Reads only the cursor."""
-        if ctx.message is not None and forget_request(text_of(ctx.message)) is not None:
-            return True
+        """True if enough messages are unread, or if one of them may ask to forget something."""
         cursors = ctx.cursors(self.name)
-        return await self._is_due(ctx, cursors, await cursors.unprocessed(ctx.messages))
+        unread = await cursors.unprocessed(ctx.messages)
+        hidden = await ctx.hidden()
+        if any(command_of(message) and message.id not in hidden.forgotten for message in unread):
+            return True
+        return await self._is_due(ctx, cursors, unread)
 
     async def handle(self, ctx: EvalContext) -> HandlerOutcome:
         # Nodes of one superstep end together; under the lock the second one sees the cursor of the first.
         async with ctx.needed_store().lock(ctx.agent_id, "room", ctx.room_id, self.name):
             cursors = ctx.cursors(self.name)
             unread = await cursors.unprocessed(ctx.messages)
-            forgotten = await self._forget(ctx, unread)
+            wishes = WishBook(ctx, facts_of(ctx).forgetting)
+            await ctx.hidden(anew=True)
+            await wishes.commands(unread)
             if not await self._is_due(ctx, cursors, unread):
-                return _outcome(Ingested(), calls=0, forgotten=forgotten)
-            return await self._learn(
-                ctx, cursors, unread[: max(_MOST, 2 * ctx.conversation_length)], forgotten
-            )
+                return _outcome(Ingested(), wishes.carried, calls=0)
+            return await self._learn(ctx, cursors, unread, wishes)
 
     async def _is_due(self, ctx: EvalContext, cursors: Cursors, unread: Sequence[BaseMessage]) -> bool:
-        enough = ceil(ctx.conversation_length / 2)
-        if not unread or await cursors.waits():
+        if not unread or (ctx.model is None and self.model is None) or await cursors.waits():
             return False
+        if await self._hasty(ctx, unread):
+            return True
+        enough = ceil(ctx.conversation_length / 2)
         if self.trigger == "cursor":
             return len(unread) >= enough
         return ((await cursors.read()).processed_total + len(unread)) % enough == 0
 
-    async def _forget(self, ctx: EvalContext, unread: Sequence[BaseMessage]) -> int:
-        """Carry out the unread requests to forget, each once. Returns how many facts were deleted."""
-        asking = requests(unread, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
-        if not asking:
-            return 0
-        store, key = ctx.needed_store(), f"{self.name}.requests"
-        ns = namespace(ctx.agent_id, "cursors", ctx.room_id)
-        # A request may stay unread for some turns; carried out twice, it would delete later facts too.
-        done: list[Any] = ((await store.aget(ns, key)) or {}).get("done", [])
-        forgotten = 0
-        for message, speaker, asked in asking:
-            if message.id not in done:
-                before = _said_before(message, speaker, ctx)
-                forgotten += await facts_of(ctx).forget_as_asked(
-                    speaker, asked, said_before=before, room_id=ctx.room_id, at=ctx.ended_at
-                )
-        ids = [message.id for message, _, _ in asking]
-        await store.aput(ns, key, {"done": [*dict.fromkeys([*done, *ids])][-_MOST:]})
-        return forgotten
+    async def _hasty(self, ctx: EvalContext, unread: Sequence[BaseMessage]) -> list[str]:
+        """The speakers of unread messages that may ask to forget something, or answer whether to forget
+        everything. This decides only when the model is asked, and how much it is shown."""
+        pending = (await ctx.hidden()).pending
+        speakers = [
+            speaker
+            for message in await ctx.on_record(unread)
+            if isinstance(message, HumanMessage)
+            and (
+                (speaker := _speaker(message, ctx)[0]) in pending or hastens(text_of(message), limit=_LONGEST)
+            )
+        ]
+        return [*dict.fromkeys(speakers)]
 
     async def _learn(
-        self, ctx: EvalContext, cursors: Cursors, window: Sequence[BaseMessage], forgotten: int
+        self, ctx: EvalContext, cursors: Cursors, unread: Sequence[BaseMessage], wishes: WishBook
     ) -> HandlerOutcome:
-        ids = {message.id for message in window}
-        shown = on_record(ctx.messages, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
-        fresh = [message for message in shown if message.id in ids]
+        read = unread[: max(_MOST, 2 * ctx.conversation_length)]
+        earlier, fresh = await self._window(ctx, unread, read)
         if not any(isinstance(message, HumanMessage) for message in fresh):
             # The agent learns nothing from its own messages alone.
-            await cursors.advance(window)
-            return _outcome(Ingested(), calls=0, forgotten=forgotten)
-        first = next(place for place, message in enumerate(shown) if message.id in ids)
-        earlier = shown[max(first - _CONTEXT, 0) : first]
+            await cursors.advance(read)
+            return _outcome(Ingested(), wishes.carried, calls=0)
         used = ctx.budget.used
-        outcome = await self._extracted(ctx, earlier, fresh)
+        known = await self._known(ctx, fresh)
+        outcome = await self._extracted(ctx, known, earlier, fresh)
         if outcome.value is None:
-            skipped = await cursors.fail(window, raised=outcome.raised)
+            skipped = await cursors.fail(read, raised=outcome.raised)
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
         found = [
             _sourced(claim.as_claim(ctx.clock().tzinfo), fresh, earlier) for claim in outcome.value.claims
         ]
         claims = [claim for claim in found if claim is not None]
         try:
+            shown = {fact.id: fact for fact in known}
+            await wishes.read(outcome.value, shown=shown, fresh=fresh, earlier=earlier)
             ingested = await facts_of(ctx).ingest(
-                claims,
+                wishes.still_claimed(claims),
                 ctx,
                 evaluator=self.name,
                 model=self.model,
                 names=_introduced(outcome.value.names, fresh),
             )
+            if wishes.carried.asking:
+                # What such a message says anew is learned first; then no prompt repeats what it asks to forget.
+                await ctx.tombstones.bury((), at=ctx.clock(), asked=wishes.carried.asking)
+                await ctx.hidden(anew=True)
         except Exception:
             # A write that keeps failing must not cost model calls in every turn.
-            await cursors.fail(window, raised=True)
+            await cursors.fail(read, raised=True)
             raise
-        await cursors.advance(window)
+        await cursors.advance(read)
         ingested = replace(ingested, dropped_invalid=ingested.dropped_invalid + outcome.dropped_items)
         calls = ctx.budget.used - used
-        return _outcome(ingested, calls=calls, forgotten=forgotten, clean=outcome.status == "ok")
+        return _outcome(ingested, wishes.carried, calls=calls, clean=outcome.status == "ok")
 
-    async def _extracted(
-        self, ctx: EvalContext, earlier: Sequence[BaseMessage], fresh: Sequence[BaseMessage]
-    ) -> StructuredOutcome[ExtractedClaims] | StructuredOutcome[InferredClaims]:
+    async def _window(
+        self, ctx: EvalContext, unread: Sequence[BaseMessage], read: Sequence[BaseMessage]
+    ) -> tuple[list[BaseMessage], list[BaseMessage]]:
+        """A few earlier messages, and those to read; of both what a model may see."""
+        hidden = await ctx.hidden()
+        ids = {message.id for message in read}
+        # Look a few messages back: the first one may answer a message that is off the record.
+        shown = on_record(window(ctx.messages, len(unread) + 2 * _CONTEXT), hidden.forgotten)
+        fresh = [message for message in shown if message.id in ids]
+        first = next((place for place, message in enumerate(shown) if message.id in ids), 0)
+        earlier = [message for message in shown[:first] if message.id not in hidden.asked]
+        return earlier[-_CONTEXT:], fresh
+
+    async def _known(self, ctx: EvalContext, fresh: Sequence[BaseMessage]) -> list[Fact]:
+        """The facts for the prompt: those relevant to the messages, and many more of those who may ask to
+        forget something."""
         facts = facts_of(ctx)
         people = dict.fromkeys([ctx.entity_id, *(_speaker(message, ctx)[0] for message in fresh)])
         known_of = [*[id for id in people if id != ctx.agent_id][:_PEOPLE], ctx.agent_id]
         await facts.reindex(known_of)
         query = " ".join(text_of(message) for message in fresh)[-_LONGEST:]
         known = await facts.relevant(known_of, query, room_id=ctx.room_id, limit=facts.rules.candidates)
+        found = {fact.id: fact for fact in known}
+        alone = len(people) == 1
+        for speaker in await self._hasty(ctx, fresh):
+            for fact in await facts.owned(speaker, query, limit=_KNOWN):
+                # A fact of another room is shown only where nobody else speaks.
+                if alone or fact.visibility != "room" or ctx.room_id in fact.room_ids:
+                    found.setdefault(fact.id, fact)
+        return list(found.values())
+
+    async def _extracted(
+        self,
+        ctx: EvalContext,
+        known: Sequence[Fact],
+        earlier: Sequence[BaseMessage],
+        fresh: Sequence[BaseMessage],
+    ) -> StructuredOutcome[ExtractedClaims] | StructuredOutcome[InferredClaims]:
+        rules = facts_of(ctx).rules
+        said_by = [_speaker(message, ctx)[0] for message in fresh if isinstance(message, HumanMessage)]
         asked = extraction(
             today=ctx.clock(),
             character=ctx.character,
             sender=ctx.name_of(ctx.entity_id),
-            known=known,
+            known=[fact for fact in known if fact.state in _OPEN],
+            past=[fact for fact in known if fact.state not in _OPEN],
+            pending=said_by[-1] if said_by[-1] in (await ctx.hidden()).pending else None,
             context=[_said(message, ctx) for message in earlier],
             window=[_said(message, ctx) for message in fresh],
             examples=rendered(self.examples),
-            chaining=facts.rules.chaining,
+            chaining=rules.chaining,
             instructions=self.instructions,
         )
-        if facts.rules.chaining:
+        if rules.chaining:
             return await ctx.ask(InferredClaims, asked, model=self.model, item_field="claims")
         return await ctx.ask(ExtractedClaims, asked, model=self.model, item_field="claims")
-
-
-def _said_before(message: BaseMessage, speaker: str, ctx: EvalContext) -> str | None:
-    """The id of the speaker's previous message; None if there is none."""
-    found: str | None = None
-    for said in ctx.messages:
-        if said is message:
-            break
-        if isinstance(said, HumanMessage) and counts(said) and _speaker(said, ctx)[0] == speaker:
-            found = said.id
-    return found
 
 
 def _speaker(message: BaseMessage, ctx: EvalContext) -> Speaker:
@@ -267,13 +301,13 @@ def _introduced(names: Iterable[GivenName], fresh: Sequence[BaseMessage]) -> lis
     ]
 
 
-def _outcome(ingested: Ingested, *, calls: int, forgotten: int, clean: bool = True) -> HandlerOutcome:
+def _outcome(ingested: Ingested, carried: Carried, *, calls: int, clean: bool = True) -> HandlerOutcome:
     data: dict[str, Any] = asdict(ingested)
     data["conflicts"] = [list(pair) for pair in ingested.conflicts]
     data["fact_ids"] = list(ingested.fact_ids)
     counted = f"{ingested.inserted} learned, {ingested.reinforced} confirmed"
     return HandlerOutcome(
         score=1.0 if clean else 0.5,
-        feedback=f"{counted}, {forgotten} forgotten" if forgotten else counted,
-        data={**data, "forgotten": forgotten, "llm_calls": calls},
+        feedback=f"{counted}, {carried.forgotten} forgotten" if carried.forgotten else counted,
+        data={**data, **carried.data(), "llm_calls": calls},
     )

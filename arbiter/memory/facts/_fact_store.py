@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from arbiter.errors import ParameterError
+from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Fact, checked_time
-from arbiter.memory.facts._boundaries import Forget, said_by
+from arbiter.memory.facts._bin import Bin, empty_bins
 from arbiter.memory.facts._changes import as_of_now, read
-from arbiter.memory.facts._forgetting import KINDS, Forgetting, Wanted
+from arbiter.memory.facts._forgetting import KINDS, Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._retention import keep_within
 from arbiter.memory.facts._rules import FactRules
-from arbiter.memory.facts._wishes import Wishes
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
 
@@ -194,14 +193,14 @@ class FactStore:
             found = {fact.id: fact for fact in (*last, *near)} | found
         return list(found.values())
 
-    async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int:
-        """Permanently delete facts about an entity: those that contain `query` in any case, the one with that
-        id, or all.
+    async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> Forgotten:
+        """Delete facts about an entity: those that contain `query` in any case, the one with that id, or all.
 
         Vectors, derived facts, and mentions in thoughts, tags and metadata of relationships go too; deleting
-        all facts deletes all relationships. A deleted claim cannot be learned again in the same words.
-        Returns how many facts were deleted. Raises `ParameterError` for a blank query, and for a query
-        together with an id.
+        all facts deletes all relationships. The messages that said it are no sources any more; later ones may
+        say it again. Returns how many facts were deleted, and the `id` of the forgetting if
+        `FactRules.undo_within` is set. Raises `ParameterError` for a blank query, and for a query together
+        with an id.
         """
         if query is not None and id is not None:
             raise ParameterError("forget", "id", "expected a query or an id, got both. Call it twice.")
@@ -210,95 +209,52 @@ class FactStore:
                 "forget", "query", f"expected a text, got {query!r:.80}. Leave it out for all."
             )
         if id is not None:
-            wanted = Wanted(fact=lambda fact: fact.id == id, thought=lambda thought: False)
+            wanted = Wanted(fact=lambda fact: fact.id == id)
         elif query is not None:
             part = query.strip().casefold()
             wanted = Wanted(
-                fact=lambda fact: any(
-                    part in (text or "").casefold()
-                    for text in (
-                        fact.claim,
-                        fact.value,
-                        fact.slot,
-                        fact.subject if fact.subject != entity_id else "",
-                    )
-                ),
-                thought=lambda thought: part in thought.text.casefold(),
+                fact=lambda fact: any(part in text.casefold() for text in _texts(fact, entity_id)),
                 text=lambda text: part in text.casefold(),
-                words=said_by(query),
             )
         else:
-            wanted = Wanted(
-                fact=lambda fact: True,
-                thought=lambda thought: entity_id in thought.entity_ids,
-                everything=True,
-            )
-        return await self._forgetting(entity_id).forget(wanted)
+            wanted = Wanted(fact=lambda fact: True, everything=self.clock())
+        return await self.forgetting(entity_id).forget(wanted)
 
-    async def forget_as_asked(
-        self, entity_id: str, asked: Forget, *, said_before: str | None, room_id: str, at: datetime
-    ) -> int:
-        """Delete the facts that an entity asked to forget: about itself, and those about others that it alone
-        has said.
-
-        `said_before` is the id of its previous message. Returns how many facts were deleted.
-        """
-        if not asked.last:
-            await Wishes(self.store, agent_id=self.agent_id, entity_id=entity_id).note(
-                asked.words, room_id=room_id, at=at
-            )
-        forgotten = await self._forget_as_asked(entity_id, asked, said_before)
-        if asked.everything:
-            return forgotten
-
-        def told(fact: Fact) -> bool:
-            if asked.last:
-                return said_before is not None and fact.source_message_ids == (said_before,)
-            return asked.means(fact.claim)
-
-        # Facts about another participant are stored with that participant.
-        others = [fact.subject for fact in await self._said_of_others(entity_id) if told(fact)]
-        for other in dict.fromkeys(others):
-            wanted = Wanted(fact=told, thought=lambda thought: False)
-            forgotten += await self._forgetting(other, speaker=entity_id).forget(wanted)
-        return forgotten
-
-    async def _said_of_others(self, speaker: str) -> list[Fact]:
-        spaces = [ns for kind in KINDS for ns in await self.store.aspaces(self.agent_id, kind)]
-        found = [
-            read(entry.value)
-            for ns in spaces
-            for entry in await self.store.alist(ns, filter={"speaker": speaker})
-        ]
-        return [fact for fact in found if fact is not None and fact.subject != speaker]
-
-    async def _forget_as_asked(self, entity_id: str, asked: Forget, said_before: str | None) -> int:
-        if asked.last:
-            wanted = Wanted(
-                fact=lambda fact: fact.source_message_ids == (said_before,),
-                thought=lambda thought: said_before in thought.source_message_ids,
-            )
-            return await self._forgetting(entity_id).forget(wanted) if said_before else 0
-        known = await self.facts(entity_id, state=None, kinds=KINDS)
-        # Matching by names is a guess, used only if no fact matches by words.
-        loosely = not any(asked.means(fact.claim) for fact in known)
-        wanted = Wanted(
-            fact=lambda fact: asked.means(fact.claim, loosely=loosely),
-            thought=lambda thought: asked.means(thought.text),
-            text=asked.means,
-            words=asked.words,
-            everything=asked.everything,
+    def forgetting(self, entity_id: str) -> Forgetting:
+        return Forgetting(
+            self.store, self.rules, agent_id=self.agent_id, entity_id=entity_id, now=self.clock()
         )
-        return await self._forgetting(entity_id).forget(wanted)
+
+    async def undo(self, entity_id: str, id: str | None = None) -> int:
+        """Restore what the last forgetting of an entity has taken, or the one with that id, except for what
+        was learned again since. Returns how many facts are back; 0 if the time for it is over.
+
+        Raises `ConfigurationError` unless `FactRules.undo_within` is set.
+        """
+        if self.rules.undo_within is None:
+            raise ConfigurationError(
+                "what is forgotten is erased at once, so it cannot be undone. To keep it for a time, set "
+                "FactRules(undo_within=timedelta(days=7))."
+            )
+        await empty_bins(self.store, self.agent_id, self.clock())
+        return await Bin(self.store, agent_id=self.agent_id, entity_id=entity_id).restore(id, self.clock())
+
+    async def owned(self, entity_id: str, query: str, *, limit: int) -> list[Fact]:
+        """The records about an entity, and those about others that it alone has told: first those similar to
+        `query`, then the newest, of every state and kind, at most `limit`."""
+        places = self._places([entity_id], KINDS)
+        near = await self.store.asearch(places, query, limit=limit // 4, closed=True)
+        told = await told_about_others(self.store, self.agent_id, entity_id, limit // 4)
+        newest = await self.store.anewest(places, limit=limit, closed=True)
+        own = [read(entry.value) for entry in (*near.entries, *newest)]
+        found = {fact.id: fact for fact in (*own[: len(near.entries)], *(fact for _, fact in told)) if fact}
+        found |= {fact.id: fact for fact in own if fact is not None}
+        return list(found.values())[:limit]
 
     async def reindex(self, entity_ids: Iterable[str]) -> int:
         """Retry embedding the facts that could not be embedded. Returns how many were."""
         spaces = [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in KINDS]
         return sum([await self.store.areindex(ns) for ns in spaces])
-
-    def _forgetting(self, entity_id: str, *, speaker: str | None = None) -> Forgetting:
-        now = self.clock()
-        return Forgetting(self.store, agent_id=self.agent_id, entity_id=entity_id, now=now, speaker=speaker)
 
     async def _listed(self, entity_id: str, kind: str, state: str | None, limit: int | None) -> list[Entry]:
         wanted = None if state is None else {"state": state}
@@ -313,6 +269,12 @@ class FactStore:
             for fact in found
             if state in (None, fact.state) and not (fact.state in OPEN and fact.expired(now))
         ]
+
+
+def _texts(fact: Fact, entity_id: str) -> Iterable[str]:
+    """The texts of a fact that a query looks at."""
+    subject = fact.subject if fact.subject != entity_id else None
+    return filter(None, (fact.claim, fact.value, fact.slot, subject))
 
 
 def facts_of(ctx: EvalContext) -> FactStore:

@@ -1,163 +1,277 @@
-"""Deletes facts with their vectors, the facts derived from them and the thoughts that mention them, and
-leaves tombstones, so that none of it is learned again.
+"""Deletes facts with their vectors, the facts derived from them, and the thoughts that rest on them, and
+buries their messages, so that none of it is learned again from these.
 
-A tombstone's key is a hash of the claim's normal form in lower case: the same claim is recognised, another
-wording is not. Thoughts are recognised by words and messages: see `arbiter.memory.facts._forgotten`.
+Reads the records of one entity only: its own, those that it has told about others (see
+`arbiter.memory._traces`), and the thoughts of its rooms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from uuid import uuid4
 
-from arbiter.memory._records import Fact, Relationship, Thought
+from arbiter.memory._records import Fact, Relationship, Thought, readable
 from arbiter.memory._related import Related
-from arbiter.memory.facts._boundaries import said_by
+from arbiter.memory._tombstones import Everything, Tombstones
+from arbiter.memory._traces import Traces
+from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import read, unlinked
-from arbiter.memory.facts._forgotten import tombstone
-from arbiter.memory.facts._normal import tombstone_key
 from arbiter.memory.facts._own_names import OwnNames
+from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 KINDS = ("facts", "status", "opinions")
 _PASSES = 5
+_SHORTEST = 3
+"""Values of facts with fewer characters are not looked for in other texts."""
+
+
+class Forgotten(int):
+    """How many facts were forgotten. `id` names the forgetting for `Memory.undo`; None if it cannot be undone
+    or has found nothing."""
+
+    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The selection to forget: facts, thoughts beyond those that mention these facts, and texts of tags and
-    metadata.
+    """The selection to forget.
 
-    `words`, as `said_by` returns them, recognise the thoughts later; with `everything`, all relationships go
-    too.
+    `fact` selects facts, `text` what else mentions them: thoughts, tags and metadata of relationships.
+    `messages` are buried, by room, and `asked` are messages whose thoughts go. With `told`, facts that the
+    entity alone has told about others are looked at too. `everything` is the time of a wish to forget all:
+    all relationships go, too, and unread messages from before it are not learned from.
     """
 
     fact: Callable[[Fact], bool]
-    thought: Callable[[Thought], bool]
     text: Callable[[str], bool] = lambda text: False
-    words: frozenset[str] = frozenset()
-    everything: bool = False
+    messages: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
+    asked: Collection[str] = ()
+    told: bool = False
+    everything: datetime | None = None
 
 
 class Forgetting:
-    """Forgets the facts about one entity; with `speaker`, only those heard from that speaker alone, which
-    others may still teach."""
+    """One forgetting of an entity. `gone` are the facts that it has deleted so far, by scope and id."""
 
     def __init__(
-        self, store: MemoryStore, *, agent_id: str, entity_id: str, now: datetime, speaker: str | None = None
+        self, store: MemoryStore, rules: FactRules, *, agent_id: str, entity_id: str, now: datetime
     ) -> None:
         self.store = store
+        self.rules = rules
         self.agent_id = agent_id
         self.entity_id = entity_id
         self.now = now
-        self.speaker = speaker
+        self.gone: dict[tuple[str, str], Fact] = {}
+        self._spaces = [namespace(agent_id, kind, entity_id) for kind in KINDS]
+        self._traces = Traces(store, agent_id=agent_id, entity_id=entity_id)
+        self._bin = Bin(store, agent_id=agent_id, entity_id=entity_id)
+        self._id: str | None = None
 
-    async def forget(self, wanted: Wanted) -> int:
-        """Delete everything `wanted`, including concurrent writes. Returns how many facts were deleted."""
-        gone: dict[str, Fact] = {}
+    async def forget(self, wanted: Wanted) -> Forgotten:
+        """Delete everything `wanted`, including concurrent writes."""
+        await empty_bins(self.store, self.agent_id, self.now)
+        if wanted.everything is not None:
+            await self._note_everything(wanted.everything, wanted.messages)
+        rooms = {room_id: {*ids} for room_id, ids in wanted.messages.items()}
+        # Tombstones come first: concurrent writers look for them after each write.
+        await self._bury(rooms)
         for _ in range(_PASSES):
-            found = await self._found(wanted, gone)
+            found = await self._found(wanted)
             if not found:
                 break
-            # Tombstones come first: concurrent writers look for them after each write.
-            for _, fact in found:
-                await self._mark(fact)
-            for ns, fact in found:
-                # Under the record's lock, so that a concurrent mention cannot restore the record.
-                await self.store.aupdate(ns, fact.id, lambda value: None)
-                gone[fact.id] = fact
-        if gone:
-            await self._unlink(gone)
-        told = {id for fact in gone.values() for id in fact.source_message_ids}
-        await OwnNames(self.store, agent_id=self.agent_id, entity_id=self.entity_id).forget(
-            None if wanted.everything else told
-        )
-        await self._forget_thoughts(wanted, list(gone.values()))
+            buried = await self._sources(fact for _, fact in found)
+            await self._bury(buried)
+            for room_id, ids in buried.items():
+                rooms.setdefault(room_id, set()).update(ids)
+            await self._delete([(ns, fact.id, fact.to_value()) for ns, fact in found])
+            self.gone |= {(ns[-1], fact.id): fact for ns, fact in found}
+        if self.gone:
+            await self._unlink()
+        messages = {id for ids in rooms.values() for id in ids}
+        names = OwnNames(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+        await names.forget(None if wanted.everything else messages)
+        await self._forget_thoughts(wanted, rooms)
         await self._forget_relationships(wanted)
-        return len(gone)
+        forgotten = Forgotten(len(self.gone))
+        forgotten.id = self._id
+        return forgotten
 
-    async def _found(self, wanted: Wanted, gone: Collection[str]) -> list[tuple[Namespace, Fact]]:
-        everything = [
-            (ns, fact)
-            for ns in self._namespaces()
-            for entry in await self.store.alist(ns)
-            if (fact := read(entry.value)) is not None
-        ]
-        ids = {fact.id for _, fact in everything if self._is_theirs(fact) and wanted.fact(fact)} | {*gone}
+    async def _note_everything(self, at: datetime, rooms: Iterable[str]) -> None:
+        everything = Everything(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+        before = await everything.asked_at()
+        await self._open_bin(is_everything=True, before=before)
+        latest = at if before is None else max(before, at)
+        await everything.note(latest)
+        for room_id in rooms:
+            tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
+            await tombstones.sweep(self.entity_id, (), before=latest)
+
+    # Facts
+
+    async def _found(self, wanted: Wanted) -> list[tuple[Namespace, Fact]]:
+        """The facts to delete, with those derived from them. Facts are told apart by their scope, too: two
+        users may have told the same about somebody."""
+        told = await told_about_others(self.store, self.agent_id, self.entity_id) if wanted.told else []
+        chosen = {(ns[-1], fact.id) for ns, fact in told if wanted.fact(fact)} | {*self.gone}
+        own = self._spaces[0][-1]
+        found = [(ns, fact) for ns in self._near(chosen) for fact in await self._facts(ns)]
+        chosen |= {(own, fact.id) for ns, fact in found if ns[-1] == own and wanted.fact(fact)}
         size = -1
-        while size != len(ids):
-            size = len(ids)
-            ids |= {fact.id for _, fact in everything if ids & {*fact.derived_from}}
-        return [(ns, fact) for ns, fact in everything if fact.id in ids]
+        while size != len(chosen):
+            size = len(chosen)
+            chosen |= {
+                (ns[-1], fact.id)
+                for ns, fact in found
+                if any((ns[-1], premise) in chosen for premise in fact.derived_from)
+            }
+        return [(ns, fact) for ns, fact in found if (ns[-1], fact.id) in chosen]
 
-    def _is_theirs(self, fact: Fact) -> bool:
-        return self.speaker is None or fact.speakers == (self.speaker,)
+    async def _unlink(self) -> None:
+        for ns in self._near(self.gone):
+            gone = {id for scope, id in self.gone if scope == ns[-1]}
+            for fact in await self._facts(ns):
+                if unlinked(fact, gone) is not fact:
+                    await self.store.aupdate(ns, fact.id, partial(_unlinked, gone=gone))
 
-    async def _mark(self, fact: Fact) -> None:
-        key = tombstone_key(self.agent_id, self.entity_id, fact.claim, self.speaker)
-        await self._put(key, said_by(fact.claim), fact.source_message_ids, lasting=True)
+    async def _facts(self, ns: Namespace) -> list[Fact]:
+        found = [read(entry.value) for entry in await self.store.alist(ns)]
+        return [fact for fact in found if fact is not None]
 
-    async def _put(self, key: str, words: Iterable[str], sources: Iterable[str], *, lasting: bool) -> None:
-        value = tombstone(
-            self.agent_id, self.entity_id, words=words, sources=sources, at=self.now, lasting=lasting
-        )
-        await self.store.aput(namespace(self.agent_id, "tombstones", self.entity_id), key, value)
+    def _near(self, chosen: Iterable[tuple[str, str]]) -> list[Namespace]:
+        """The entity's own namespaces, and those of others with chosen facts."""
+        scopes = dict.fromkeys([self._spaces[0][-1], *(scope for scope, _ in chosen)])
+        return [(*ns[:-1], scope) for scope in scopes for ns in self._spaces]
 
-    async def _unlink(self, gone: Collection[str]) -> None:
-        def change(value: Value | None) -> Value | None:
-            fact = read(value)
-            if fact is None:
-                return value
-            after = unlinked(fact, gone)
-            return value if after is fact else after.to_value()
+    # What mentions them
 
-        for ns in self._namespaces():
-            for entry in await self.store.alist(ns):
-                fact = read(entry.value)
-                if fact is not None and unlinked(fact, gone) is not fact:
-                    await self.store.aupdate(ns, entry.key, change)
+    async def _forget_thoughts(self, wanted: Wanted, rooms: Mapping[str, Collection[str]]) -> None:
+        _, visited = await self._traces.read()
+        messages = {id for ids in rooms.values() for id in ids} | {*wanted.asked}
+        mentions = self._mentions(wanted)
+        ids = {id for _, id in self.gone}
 
-    async def _forget_thoughts(self, wanted: Wanted, gone: Sequence[Fact]) -> None:
-        said = [said_by(fact.claim) for fact in gone]
-        sources = {id for fact in gone for id in fact.source_message_ids}
-        found: list[tuple[Namespace, str]] = []
-        read_again: dict[str, None] = {}
-        for ns in await self.store.aspaces(self.agent_id, "thoughts"):
-            for entry in await self.store.alist(ns):
-                try:
-                    thought = Thought.from_value(entry.value)
-                except ValueError:
-                    continue
-                words = said_by(thought.text)
-                # A thought about the same messages reveals part of a fact if it shares one word with it.
-                about = bool(sources & {*thought.source_message_ids})
-                tells = any(fact and (fact <= words or (about and fact & words)) for fact in said)
-                takes_part = self.entity_id in thought.entity_ids or not thought.entity_ids
-                if (tells or wanted.thought(thought)) and (takes_part or about):
-                    found.append((ns, entry.key))
-                    if wanted.thought(thought):
-                        read_again |= dict.fromkeys(thought.source_message_ids)
-        if read_again and (wanted.words or wanted.everything):
-            # The messages may be read again and would lead to the same thoughts.
-            key = tombstone_key(
-                self.agent_id, self.entity_id, f"{self.now.isoformat()} {sorted(wanted.words)}"
-            )
-            await self._put(key, wanted.words, read_again, lasting=False)
-        for ns, key in found:
-            await self.store.aupdate(ns, key, lambda value: None)
+        def rests_on_it(thought: Thought) -> bool:
+            return not (messages.isdisjoint(thought.source_message_ids) and ids.isdisjoint(thought.fact_ids))
+
+        def is_meant(thought: Thought) -> bool:
+            takes_part = self.entity_id in thought.entity_ids or not thought.entity_ids
+            return takes_part and (wanted.everything is not None or mentions(thought.text))
+
+        for room_id in dict.fromkeys([*rooms, *visited]):
+            ns = namespace(self.agent_id, "thoughts", room_id)
+            entries = await self.store.alist(ns)
+            thoughts = readable(Thought, (entry.value for entry in entries))
+            gone = [each for each in thoughts if rests_on_it(each) or is_meant(each)]
+            # The messages of a thought that was found by its words would lead to the same thought again.
+            told = {id for each in gone if not rests_on_it(each) for id in each.source_message_ids}
+            tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
+            await tombstones.bury((), at=self.now, asked=told)
+            await self._delete([(ns, each.id, each.to_value()) for each in gone])
 
     async def _forget_relationships(self, wanted: Wanted) -> None:
+        mentions = self._mentions(wanted)
+
         def change(value: Value | None) -> Value | None:
-            return None if value is None or wanted.everything else _without(value, wanted.text)
+            return None if value is None or wanted.everything else _without(value, mentions)
 
         related = Related(self.store, agent_id=self.agent_id)
-        for entry in await related.of(self.entity_id):
+        entries = await related.of(self.entity_id)
+        if wanted.everything:
+            await self._into_bin([(related.all, entry.key, entry.value) for entry in entries], {})
+        for entry in entries:
             source, target = str(entry.value.get("source")), str(entry.value.get("target"))
             await related.update(entry.key, source, target, change)
 
-    def _namespaces(self) -> list[Namespace]:
-        return [namespace(self.agent_id, kind, self.entity_id) for kind in KINDS]
+    def _mentions(self, wanted: Wanted) -> Callable[[str], bool]:
+        """A test for texts that mention what was forgotten. The words are compared now and kept nowhere."""
+        parts = {
+            part.strip().casefold()
+            for fact in self.gone.values()
+            for part in (fact.claim, fact.value or "")
+            if len(part.strip()) >= _SHORTEST
+        }
+
+        def mentions(text: str) -> bool:
+            here = text.casefold()
+            return wanted.text(text) or any(part in here for part in parts)
+
+        return mentions
+
+    # Writing
+
+    async def _sources(self, facts: Iterable[Fact]) -> dict[str, set[str]]:
+        """The messages of facts, for each room in which they were told; for each of the entity's rooms if that
+        is not known."""
+        rooms: dict[str, set[str]] = {}
+        for fact in facts:
+            for room_id in fact.room_ids or (await self._traces.read())[1]:
+                rooms.setdefault(room_id, set()).update(fact.source_message_ids)
+        return rooms
+
+    async def _bury(self, rooms: Mapping[str, Collection[str]]) -> None:
+        for room_id, ids in rooms.items():
+            tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
+            fresh = {*ids} - (await tombstones.read()).forgotten
+            await self._into_bin([], {room_id: fresh})
+            await tombstones.bury(ids, at=self.now)
+            await self._traces.was_in(room_id)
+
+    async def _delete(self, records: Sequence[tuple[Namespace, str, Value]]) -> None:
+        if not records:
+            return
+        await self._into_bin(records, {})
+        for ns, key, _ in records:
+            # Under the record's lock, so that a concurrent mention cannot restore the record.
+            await self.store.aupdate(ns, key, lambda value: None)
+
+    async def _into_bin(
+        self, records: Sequence[tuple[Namespace, str, Value]], messages: Mapping[str, Collection[str]]
+    ) -> None:
+        if records or any(messages.values()):
+            await self._open_bin()
+            if self._id is not None:
+                await self._bin.add(self._id, records, messages)
+
+    async def _open_bin(self, *, is_everything: bool = False, before: datetime | None = None) -> None:
+        if self._id is not None or self.rules.undo_within is None:
+            return
+        self._id = uuid4().hex
+        binned = Binned(
+            id=self._id,
+            entity_id=self.entity_id,
+            at=self.now,
+            until=self.now + self.rules.undo_within,
+            is_everything=is_everything,
+            everything_at=before,
+        )
+        await self._bin.open(binned)
+
+
+async def told_about_others(
+    store: MemoryStore, agent_id: str, entity_id: str, limit: int | None = None
+) -> list[tuple[Namespace, Fact]]:
+    """The facts about others that an entity alone has told, the newest first."""
+    traces = Traces(store, agent_id=agent_id, entity_id=entity_id)
+    found: list[tuple[Namespace, Fact]] = []
+    told, _ = await traces.read()
+    for id, kind, scope in told[:limit]:
+        ns = namespace(agent_id, kind, scope)
+        fact = read(await store.aget(ns, id))
+        if fact is None:
+            await traces.drop(id)
+        elif fact.speakers == (entity_id,):
+            found.append((ns, fact))
+    return found
+
+
+def _unlinked(value: Value | None, *, gone: Collection[str]) -> Value | None:
+    fact = read(value)
+    after = None if fact is None else unlinked(fact, gone)
+    return value if after is None or after is fact else after.to_value()
 
 
 def _without(value: Value, unwanted: Callable[[str], bool]) -> Value:

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from langchain_core.messages import HumanMessage
-
 from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
@@ -77,8 +75,9 @@ class Ingestion:
 
     async def run(self, claims: Sequence[Claim], names: Sequence[Introduction] = ()) -> Ingested:
         intake = self.intake
+        hidden = await self.ctx.hidden()
+        intake.forgotten, intake.asked = hidden.forgotten, hidden.asked
         fresh: list[Candidate] = []
-        await self._look_when_it_was_said()
         await self.ctx.look_up([*(claim.subject for claim in claims), *(one.name for one in names)])
         introductions = intake.introductions(claims, names)
         for speaker in intake.speakers(claims) | {given.speaker for given in introductions}:
@@ -86,9 +85,6 @@ class Ingestion:
         for given in introductions:
             await self._introduced(given)
         for candidate in intake.admitted(claims):
-            if await self.knowledge.is_forgotten(candidate):
-                intake.dropped_private += 1
-                continue
             generation, known = await self.knowledge.exact(candidate)
             known = known or await self.knowledge.named(candidate)
             repeats = known is None and candidate.claim.already_known
@@ -152,13 +148,6 @@ class Ingestion:
             await self.knowledge.remove(known, speaker)
         writer.inserted, writer.reinforced = counted  # nothing of this is new
 
-    async def _look_when_it_was_said(self) -> None:
-        cursors = self.ctx.cursors(self.evaluator)
-        unread = [m.id for m in await cursors.unprocessed(self.ctx.messages) if isinstance(m, HumanMessage)]
-        self.knowledge.read_until = (await cursors.read()).turn_ended_at
-        if self.ctx.message is not None and unread == [self.ctx.message.id]:
-            self.knowledge.said_now = self.ctx.message.id
-
     async def _judged(self, fresh: Sequence[Candidate]) -> list[_Judged]:
         """Each new claim with its relation to similar records, and to similar earlier claims of the batch."""
         found = [_Judged(candidate=candidate) for candidate in fresh]
@@ -175,7 +164,7 @@ class Ingestion:
                     asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))
         pairs = [self._pair(judged.candidate, known) for judged, known in asked]
         ids = {id for pair in pairs for id in (*pair.known.message_ids, *pair.new.message_ids)}
-        relations = await adjudicate(pairs, self.ctx, self.rules, self.model, self._said(ids))
+        relations = await adjudicate(pairs, self.ctx, self.model, self._said(ids))
         for (judged, known), relation in zip(asked, relations, strict=True):
             judged.against.append((known, relation))
         return found
@@ -202,7 +191,6 @@ class Ingestion:
                 at=fact.last_seen_at,
                 message_ids=fact.source_message_ids[-_SOURCES:],
             ),
-            score=known.score,
             same_speaker=speaks_again,
             corrected=speaks_again and not {*claim.corrects}.isdisjoint(fact.source_message_ids),
         )

@@ -14,8 +14,8 @@ from arbiter.memory._claims import Claim
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import speaker_of, text_of
 from arbiter.memory._entities import called, resolve
+from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Fact, Provenance, Sensitivity
-from arbiter.memory.facts._boundaries import Forget, on_record, requests
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._dates import in_zone
 from arbiter.memory.facts._normal import fact_id, normal_form, sentences
@@ -26,7 +26,11 @@ from arbiter.memory.facts._rules import FactRules
 LONGEST = 2_000
 """Longest text of a claim in characters."""
 _LONGEST_SUBJECT = 200
-_SENSITIVITIES: dict[str | None, Sensitivity] = {"public": "public", "sensitive": "sensitive"}
+_SENSITIVITIES: dict[str | None, Sensitivity] = {
+    "public": "public",
+    "personal": "personal",
+    "sensitive": "sensitive",
+}
 _USER = frozenset({"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i"})
 """Generic names that models use for the user of the turn."""
 KINDS = {"fact": "facts", "status": "status", "opinion": "opinions"}
@@ -67,12 +71,15 @@ def is_generic(name: str) -> bool:
 
 
 class Intake:
-    """The admission of one turn's claims. `dropped_private` and `dropped_invalid` count the rejected ones
-    by reason."""
+    """The admission of one turn's claims. `forgotten` messages are no sources, and those
+    that `asked` for it are not shown. `dropped_private` and
+    `dropped_invalid` count the rejected claims by reason."""
 
     def __init__(self, ctx: EvalContext, rules: FactRules) -> None:
         self.ctx = ctx
         self.rules = rules
+        self.forgotten: Collection[str] = ()
+        self.asked: Collection[str] = ()
         self.dropped_private = 0
         self.dropped_invalid = 0
         self.own_names: dict[str, list[str]] = {}
@@ -126,7 +133,7 @@ class Intake:
 
     def spoken(self, message_ids: Iterable[str]) -> list[tuple[BaseMessage, str]]:
         """Those of the messages that a model may see, oldest first, with their speakers."""
-        ids = {*message_ids}
+        ids = {*message_ids} - {*self.asked}
         return [(message, self._speaker(message)) for id, message in self._on_record.items() if id in ids]
 
     def _candidate(self, claim: Claim) -> Candidate | None:
@@ -140,7 +147,10 @@ class Intake:
         if has_secret(claim.claim, subject=claim.subject, slot=claim.slot, value=claim.value):
             self.dropped_private += 1
             return None
-        sensitive = claim.sensitivity == "sensitive" or category(claim.claim, claim.slot, claim.value)
+        # Patterns decide only if the model does not say.
+        sensitive = claim.sensitivity == "sensitive" or (
+            claim.sensitivity not in _SENSITIVITIES and category(claim.claim, claim.slot, claim.value)
+        )
         if sensitive and not self.rules.allow_sensitive:
             self.dropped_private += 1
             return None
@@ -170,9 +180,6 @@ class Intake:
         if not heard:
             return None
         sources = tuple(id for id, _ in heard)
-        if self._is_to_be_forgotten(claim, sources if cited else (), {scope, heard[0][1]}):
-            self.dropped_private += 1
-            return None
         given: Provenance = "self_reported" if heard[0][1] == subject else "third_party"
         return self._made(claim, scope, subject, given, sensitivity, sources, heard[0][1])
 
@@ -242,15 +249,6 @@ class Intake:
             for given in self._introducing
         )
 
-    def _is_to_be_forgotten(self, claim: Claim, sources: Sequence[str], people: Collection[str]) -> bool:
-        """True if one of `people` asked, after all of `sources`, to forget this claim."""
-        said = max((self._places[id] for id in sources), default=-1)
-        for message, speaker, wish in self._wishes:
-            later = said < self._places.get(message.id or "", len(self._places))
-            if speaker in people and later and not wish.everything and wish.means(claim.claim):
-                return True
-        return False
-
     def _speaker(self, message: BaseMessage) -> str:
         return speaker_of(message, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
 
@@ -259,12 +257,8 @@ class Intake:
         return {message.id: place for place, message in enumerate(self.ctx.messages) if message.id}
 
     @cached_property
-    def _wishes(self) -> list[tuple[BaseMessage, str, Forget]]:
-        return requests(self.ctx.messages, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
-
-    @cached_property
     def _on_record(self) -> dict[str, BaseMessage]:
-        shown = on_record(self.ctx.messages, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
+        shown = on_record(self.ctx.messages, self.forgotten)
         return {message.id: message for message in shown if message.id}
 
     @cached_property

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from arbiter.memory._records import Fact, readable
-from arbiter.memory.facts._boundaries import said_by
+from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._changes import CLOSED, is_closed, read
-from arbiter.memory.facts._guards import may_repeat
+from arbiter.memory.facts._guards import same_sense
 from arbiter.memory.facts._intake import Candidate
-from arbiter.memory.facts._normal import fact_id, tombstone_key
+from arbiter.memory.facts._normal import fact_id
 from arbiter.memory.facts._own_names import same_name
 from arbiter.memory.facts._rules import FactRules
-from arbiter.memory.facts._wishes import Wish, Wishes
 from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._words import overlap, words_of
 
@@ -23,11 +21,10 @@ _MOST_GENERATIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A record and the kind of its namespace. `score` as in `Pair`."""
+    """A record and the kind of its namespace."""
 
     kind: str
     fact: Fact
-    score: float | None = None
 
 
 class Knowledge:
@@ -37,10 +34,6 @@ class Knowledge:
         self.store = store
         self.rules = rules
         self.agent_id = agent_id
-        self.read_until: datetime | None = None
-        """End of the last turn of the room that was read; unread messages are later."""
-        self.said_now: str | None = None
-        """The id of the room's only unread human message, if it belongs to this turn."""
 
     def space(self, kind: str, candidate: Candidate) -> Namespace:
         return namespace(self.agent_id, kind, candidate.scope)
@@ -77,7 +70,7 @@ class Knowledge:
         known = await self.find(candidate, id)
         if known is None or known.fact.state in CLOSED or known.fact.subject != candidate.subject:
             return None
-        return known if may_repeat(candidate.claim.claim, known.fact.claim) else None
+        return known if same_sense(candidate.claim.claim, known.fact.claim) else None
 
     async def find(self, candidate: Candidate, id: str) -> Known | None:
         for kind in candidate.kinds:
@@ -87,25 +80,17 @@ class Knowledge:
         return None
 
     async def is_forgotten(self, candidate: Candidate) -> bool:
-        """True if a request to forget, by the subject or the speaker, covers the claim."""
-        ns, speaker = self.space("tombstones", candidate), candidate.mention.speaker
-        for by in (None, speaker):
-            key = tombstone_key(self.agent_id, candidate.scope, candidate.claim.claim, by)
-            if await self.store.aget(ns, key) is not None:
-                return True
-        words = said_by(candidate.claim.claim)
-        for entity_id in {candidate.scope, speaker}:
-            wishes = Wishes(self.store, agent_id=self.agent_id, entity_id=entity_id)
-            if any(not self._is_later(candidate, wish) for wish in await wishes.about(words)):
+        """True if the messages of the claim were forgotten meanwhile, or everything about its people was."""
+        mention = candidate.mention
+        tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=mention.room_id)
+        if mention.sources and {*mention.sources} <= (await tombstones.read()).forgotten:
+            return True
+        for entity_id in {candidate.scope, mention.speaker}:
+            everything = Everything(self.store, agent_id=self.agent_id, entity_id=entity_id)
+            asked_at = await everything.asked_at()
+            if asked_at is not None and asked_at > mention.at:
                 return True
         return False
-
-    def _is_later(self, candidate: Candidate, wish: Wish) -> bool:
-        """True if a claim was certainly made after the wish. In the wish's own room, `Intake` has checked
-        that."""
-        read = self.read_until is not None and self.read_until > wish.at
-        now = candidate.mention.sources == (self.said_now,) and candidate.mention.at > wish.at
-        return read or now or candidate.mention.room_id == wish.room_id
 
     async def told_of(self, speaker: str, name: str) -> list[Known]:
         """The records that a speaker alone has told of somebody of that name, who takes no part; oldest
@@ -150,8 +135,7 @@ class Knowledge:
                 by_words = not found.semantic or fact.needs_embedding
                 score = overlap(words_of(fact.claim), words) if by_words else entry.similarity or 0.0
                 if score >= (rules.lexical_score if by_words else rules.candidate_score):
-                    known = Known(kind=kind, fact=fact, score=None if by_words else score)
-                    scored.setdefault(fact.id, (score, known))
+                    scored.setdefault(fact.id, (score, Known(kind=kind, fact=fact)))
             if candidate.claim.slot:
                 for fact in await self._linked(ns, "slot", [candidate.claim.slot]):
                     scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))

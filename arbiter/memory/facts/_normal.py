@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import unicodedata
 from uuid import UUID, uuid5
-
-from arbiter.redaction._texts import bare
 
 _FACTS = UUID("6f0c5d1e-6a4b-5b0c-9d0e-0c5f1a7e2b34")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -30,15 +27,6 @@ def fact_id(agent_id: str, subject: str, claim: str, generation: int = 0) -> str
     """
     parts = [agent_id, subject, normal_form(claim)]
     return str(uuid5(_FACTS, _joined([*parts, str(generation)] if generation else parts)))
-
-
-def tombstone_key(agent_id: str, scope: str, claim: str, speaker: str | None = None) -> str:
-    """The key of the tombstone of a claim in any case; with `speaker` it applies to that speaker only.
-
-    The key is a hash: the claim cannot be read from it.
-    """
-    parts = [agent_id, scope, normal_form(bare(claim)).casefold()]
-    return hashlib.sha256(_joined(parts if speaker is None else [*parts, speaker]).encode()).hexdigest()
 
 
 def sentences(texts: tuple[str, ...]) -> frozenset[str]:

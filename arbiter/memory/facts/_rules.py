@@ -28,12 +28,14 @@ class FactRules:
     to all other claims, except in private rooms, where it is "room".
 
     Records with a similarity of at least `candidate_score` are compared with a new claim, at most
-    `candidates` of them. Without embeddings, `lexical_score` is the limit for their words. Without a model to
-    decide, two claims with a similarity of at least `duplicate_score` are the same, unless a guard objects.
+    `candidates` of them. Without embeddings, `lexical_score` is the limit for their words.
 
     Above `max_facts_per_entity` the facts with the least confidence and the greatest age expire (state
     "expired"). Superseded facts are deleted after `retention_days`; None keeps them. With `chaining`, a model
     may infer facts from known facts.
+
+    What is forgotten is erased at once; with `undo_within` it is kept in a bin for that time, from which
+    `Memory.undo` restores it.
     """
 
     status_ttl: timedelta | None = None
@@ -42,14 +44,14 @@ class FactRules:
     visibility: Visibility = "entity"
     candidate_score: float = 0.65
     lexical_score: float = 0.35
-    duplicate_score: float = 0.95
     candidates: int = 8
     max_facts_per_entity: int = 500
     retention_days: float | None = None
     chaining: bool = False
+    undo_within: timedelta | None = None
 
     def __post_init__(self) -> None:
-        for name in ("candidate_score", "lexical_score", "duplicate_score"):
+        for name in ("candidate_score", "lexical_score"):
             checked_number(_OWNER, name, getattr(self, name), low=0, high=1)
         for name in ("candidates", "max_facts_per_entity"):
             checked_number(_OWNER, name, getattr(self, name), low=1, whole=True)
@@ -62,9 +64,10 @@ class FactRules:
             raise ParameterError(
                 _OWNER, "visibility", f"expected one of {allowed}, got {self.visibility!r:.80}."
             )
-        period: Any = self.status_ttl
-        if period is not None and (not isinstance(period, timedelta) or period <= timedelta(0)):
-            problem = f"expected a timedelta above 0, got {period!r:.80}. Write timedelta(days=30)."
-            raise ParameterError(_OWNER, "status_ttl", problem)
+        for name in ("status_ttl", "undo_within"):
+            period: Any = getattr(self, name)
+            if period is not None and (not isinstance(period, timedelta) or period <= timedelta(0)):
+                problem = f"expected a timedelta above 0, got {period!r:.80}. Write timedelta(days=30)."
+                raise ParameterError(_OWNER, name, problem)
         if self.retention_days is not None:
             checked_number(_OWNER, "retention_days", self.retention_days, above=0)

@@ -1,59 +1,255 @@
-"""`Wish`: a request to forget, kept for claims that are not learned yet.
+"""Carries out what users want forgotten: as a model has read it, or as whole messages command it.
 
-Messages of another room, from before the request, may be read after it. The store keeps only hashes of the
-request's words.
+Code decides who may ask: the speaker of a human message, about facts that are about them or that they alone
+have told, and about their own messages.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from arbiter.memory._records import Record, readable
-from arbiter.memory.stores import MemoryStore, namespace
+from langchain_core.messages import BaseMessage, HumanMessage
 
-_KIND = "wish"
+from arbiter.memory._claims import Claim
+from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import counts, speaker_of, text_of
+from arbiter.memory._records import Fact
+from arbiter.memory._tombstones import Pending
+from arbiter.memory.facts._commands import plain_command
+from arbiter.memory.facts._extraction import Request, Wishes, label
+from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
+from arbiter.memory.facts._normal import normal_form
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish(Record):
-    """A request to forget every claim with all of `words` that was made before `at`; without words, every
-    claim."""
-
-    _times = ("at",)
-    _tuples = ("words",)
-
-    at: datetime
-    room_id: str
-    words: tuple[str, ...] = ()
-    kind: str = _KIND
+_PATIENCE = 2
+"""Turns that may pass without an answer to the question whether to forget everything."""
 
 
-class Wishes:
-    """The requests of one entity to an agent."""
+@dataclass(slots=True, kw_only=True)
+class Carried:
+    """What became of the wishes of one turn, as counts and ids. `gone` are the deleted facts, `asking` the
+    messages whose wish was carried out; `ignored` counts unknown ids and those of others."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.entity_id = entity_id
-        self._namespace = namespace(agent_id, "tombstones", entity_id)
+    forgotten: int = 0
+    off_record: int = 0
+    ignored: int = 0
+    everything: str = ""
+    """`asked` if the user must confirm the wish to forget everything, `done` if it was carried out."""
+    undo_ids: list[str] = field(default_factory=list[str])
+    gone: list[Fact] = field(default_factory=list[Fact])
+    asking: dict[str, None] = field(default_factory=dict[str, None])
 
-    async def note(self, words: Iterable[str], *, room_id: str, at: datetime) -> None:
-        wish = Wish(at=at, room_id=room_id, words=tuple(sorted(map(self._hash, words))))
-        key = self._hash(json.dumps([_KIND, room_id, *wish.words]))
-        await self.store.aput(self._namespace, key, wish.to_value())
+    def add(self, forgotten: Forgotten) -> None:
+        self.forgotten += forgotten
+        if forgotten.id is not None:
+            self.undo_ids.append(forgotten.id)
 
-    async def about(self, words: Collection[str]) -> list[Wish]:
-        """The wishes that cover a text with these words."""
-        entries = await self.store.alist(self._namespace, filter={"kind": _KIND})
-        hashes = {self._hash(word) for word in words} if entries else set[str]()
+    def data(self) -> dict[str, object]:
+        """For the metadata of a result: what is not empty, and `forgotten`."""
+        rest = {
+            "off_record": self.off_record,
+            "ignored_wishes": self.ignored,
+            "everything": self.everything,
+            "undo_ids": self.undo_ids,
+        }
+        return {"forgotten": self.forgotten, **{key: value for key, value in rest.items() if value}}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """What one speaker wants forgotten."""
+
+    facts: set[str] = field(default_factory=set[str])
+    messages: set[str] = field(default_factory=set[str])
+    asking: set[str] = field(default_factory=set[str])
+
+
+class WishBook:
+    """The wishes of one turn, carried out one after another."""
+
+    def __init__(self, ctx: EvalContext, forgetting: Callable[[str], Forgetting]) -> None:
+        self.ctx = ctx
+        self.carried = Carried()
+        self._forgetting = forgetting
+
+    # Commands
+
+    async def commands(self, unread: Sequence[BaseMessage]) -> None:
+        """Carry out the unread messages that are nothing but a command, each once."""
+        hidden = await self.ctx.hidden()
+        for message in unread:
+            command = command_of(message)
+            if command is None or message.id in hidden.forgotten:
+                continue
+            speaker = self._speaker(message)
+            said = self._said_until(message, speaker)
+            if command == "everything":
+                await self._everything(speaker, said)
+            else:
+                last = _Asked(messages={*said[-2:]})
+                await self._forget(
+                    speaker,
+                    Wanted(
+                        fact=partial(_is_meant, what=last), told=True,
+                        messages={self.ctx.room_id: last.messages},
+                    ),
+                )  # fmt: skip
+            hidden = await self.ctx.hidden(anew=True)
+
+    # What a model has read
+
+    async def read(
+        self,
+        wishes: Wishes,
+        *,
+        shown: Mapping[str, Fact],
+        fresh: Sequence[BaseMessage],
+        earlier: Sequence[BaseMessage],
+    ) -> None:
+        """Carry out a model's answer about `fresh` messages; `shown` are the facts of its prompt by id, and
+        `earlier` the other messages in it."""
+        asked = self._checked(wishes, shown, fresh, earlier)
+        for speaker, what in asked.items():
+            self.carried.off_record += len(what.messages)
+            await self._forget(
+                speaker,
+                Wanted(
+                    fact=partial(_is_meant, what=what), told=True, asked=what.asking,
+                    messages={self.ctx.room_id: what.messages} if what.messages else {},
+                ),
+            )  # fmt: skip
+            self.carried.asking |= dict.fromkeys(what.asking - what.messages)
+        await self._decide_everything(wishes.forget_everything, fresh)
+        if self.carried.gone or asked or self.carried.everything:
+            await self.ctx.hidden(anew=True)
+
+    def _checked(
+        self,
+        wishes: Wishes,
+        shown: Mapping[str, Fact],
+        fresh: Sequence[BaseMessage],
+        earlier: Sequence[BaseMessage],
+    ) -> dict[str, _Asked]:
+        """By speaker, what it may have forgotten of what the model has read."""
+        humans = {label(m.id): m for m in fresh if isinstance(m, HumanMessage) and m.id}
+        known = {label(m.id): m for m in (*earlier, *fresh) if isinstance(m, HumanMessage) and m.id}
+        newest = next(reversed(humans.values()), None)
+        found: dict[str, _Asked] = {}
+        for request in wishes.forget:
+            asking = self._asking(request, humans, newest)
+            fact = shown.get(request.id)
+            if asking is None or fact is None or not self._is_theirs(fact, self._speaker(asking)):
+                self.carried.ignored += 1
+                continue
+            what = found.setdefault(self._speaker(asking), _Asked())
+            what.facts.add(fact.id)
+            what.asking.add(str(asking.id))
+        for request in wishes.off_record:
+            message = known.get(request.id)
+            asking = self._asking(request, humans, message)
+            if message is None or asking is None or self._speaker(asking) != self._speaker(message):
+                self.carried.ignored += 1
+                continue
+            what = found.setdefault(self._speaker(asking), _Asked())
+            what.messages.add(str(message.id))
+            if asking.id in humans:
+                what.asking.add(str(asking.id))
+        return found
+
+    def _asking(
+        self, request: Request, humans: Mapping[str, BaseMessage], default: BaseMessage | None
+    ) -> BaseMessage | None:
+        """The message that asks; `default` if the model does not name one. None if it names an unknown one."""
+        return default if request.message_id is None else humans.get(request.message_id)
+
+    def _is_theirs(self, fact: Fact, speaker: str) -> bool:
+        if speaker == self.ctx.agent_id:
+            return False
+        return fact.subject == speaker or fact.speakers == (speaker,)
+
+    # Everything
+
+    async def _decide_everything(self, decision: bool | None, fresh: Sequence[BaseMessage]) -> None:
+        """Ask back before everything is forgotten; carry it out if the wish is reported again."""
+        ctx = self.ctx
+        newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
+        if newest is None or (speaker := self._speaker(newest)) == ctx.agent_id:
+            return
+        everything = ctx.everything(speaker)
+        pending = await everything.pending(ctx.clock())
+        if decision is True and _confirms(newest, pending):
+            await self._everything(speaker, self._said_until(newest, speaker))
+        elif decision is True:
+            noted = Pending(at=ctx.clock(), entity_id=speaker, message_id=newest.id or "")
+            await everything.ask_back(noted)
+            self.carried.everything = "asked"
+        elif pending is not None and ctx.ended_at >= pending.at:
+            # A turn that ended before the wish was noted could not answer the question.
+            turns = pending.turns + 1
+            lapses = decision is False or turns >= _PATIENCE
+            await everything.ask_back(None if lapses else replace(pending, turns=turns))
+            await ctx.hidden(anew=True)
+
+    async def _everything(self, speaker: str, said: Sequence[str]) -> None:
+        await self._forget(
+            speaker,
+            Wanted(
+                fact=lambda fact: True, told=True, everything=self.ctx.ended_at, messages={self.ctx.room_id: said}
+            ),
+        )  # fmt: skip
+        await self.ctx.everything(speaker).ask_back(None)
+        self.carried.everything = "done"
+
+    # Both
+
+    async def _forget(self, speaker: str, wanted: Wanted) -> None:
+        forgetting = self._forgetting(speaker)
+        self.carried.add(await forgetting.forget(wanted))
+        self.carried.gone += forgetting.gone.values()
+
+    def _said_until(self, message: BaseMessage, speaker: str) -> list[str]:
+        """The ids of a speaker's messages up to that one, oldest first."""
+        found: list[str] = []
+        for said in self.ctx.messages:
+            if isinstance(said, HumanMessage) and counts(said) and self._speaker(said) == speaker and said.id:
+                found.append(said.id)
+            if said.id == message.id:
+                break
+        return found
+
+    def _speaker(self, message: BaseMessage) -> str:
+        return speaker_of(message, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
+
+    def still_claimed(self, claims: Iterable[Claim]) -> list[Claim]:
+        """The claims without those that repeat what their own speaker has just had forgotten: claims with the
+        same words, or the same id, from messages up to the one that asked."""
+        gone, asking = self.carried.gone, self.carried.asking
+        if not gone:
+            return [*claims]
+        places = {message.id: place for place, message in enumerate(self.ctx.messages)}
+        last = max((places[id] for id in asking if id in places), default=-1)
+        ids = {fact.id for fact in gone}
+        words = {normal_form(fact.claim).casefold() for fact in gone}
         return [
-            wish for wish in readable(Wish, (entry.value for entry in entries)) if {*wish.words} <= hashes
+            claim
+            for claim in claims
+            if not (claim.known_id in ids or normal_form(claim.claim).casefold() in words)
+            or any(places.get(id, last + 1) > last for id in claim.source_message_ids)
         ]
 
-    def _hash(self, word: str) -> str:
-        # JSON can encode lone surrogates, unlike UTF-8.
-        return hashlib.sha256(json.dumps([self.agent_id, self.entity_id, word]).encode()).hexdigest()
+
+def _confirms(message: BaseMessage, pending: Pending | None) -> bool:
+    """True for a wish of another message than the pending one, which may be read a second time."""
+    return pending is not None and pending.message_id != message.id
+
+
+def command_of(message: BaseMessage) -> str | None:
+    """The command that a human message is as a whole."""
+    return plain_command(text_of(message)) if isinstance(message, HumanMessage) else None
+
+
+def _is_meant(fact: Fact, *, what: _Asked) -> bool:
+    if fact.id in what.facts:
+        return True
+    return bool(fact.source_message_ids) and {*fact.source_message_ids} <= what.messages

@@ -9,6 +9,7 @@ from datetime import timedelta
 from arbiter.memory._context import EvalContext
 from arbiter.memory._events import Events, FactEvent
 from arbiter.memory._records import Fact
+from arbiter.memory._traces import Traces
 from arbiter.memory.facts._adjudication import Relation
 from arbiter.memory.facts._changes import (
     CLOSED,
@@ -136,8 +137,9 @@ class Writer:
             return value if after is there else after.to_value()
 
         ns = self.knowledge.space(candidate.kind, candidate)
+        await self._leave_trace(record.id, candidate.kind, candidate)
         written = read(await self.store.aupdate(ns, record.id, change, ttl=self._ttl))
-        # Check again after the write: forgetting writes the tombstone first and deletes records afterwards.
+        # Check after the write: forgetting writes the tombstone first and deletes records afterwards.
         if await self.knowledge.is_forgotten(candidate):
             await self.store.aupdate(ns, record.id, lambda value: None)
             return
@@ -171,6 +173,8 @@ class Writer:
                 after = dated(after, candidate.claim, self.rules)
             return value if after is fact else after.to_value()
 
+        if candidate.mention.speaker not in known.fact.speakers:
+            await self._leave_trace(known.fact.id, known.kind, candidate)
         ns = self.knowledge.space(known.kind, candidate)
         after = read(await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl))
         self.fact_ids.append(known.fact.id)
@@ -194,6 +198,13 @@ class Writer:
             await self._change(
                 before, candidate, lambda old: ending(reopened(old, fact.id), fact.id, at=since)
             )
+
+    async def _leave_trace(self, fact_id: str, kind: str, candidate: Candidate) -> None:
+        """Note with the speaker a fact that is stored with somebody else."""
+        speaker = candidate.mention.speaker
+        if speaker != candidate.scope:
+            traces = Traces(self.store, agent_id=self.ctx.agent_id, entity_id=speaker)
+            await traces.has_told(fact_id, kind=kind, scope=candidate.scope)
 
     async def _settle(self, known: Known, candidate: Candidate) -> None:
         """End a dispute if a speaker of one side repeats it, or if the speaker of the other side changes

@@ -14,7 +14,6 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import speaker_of, text_of, window
 from arbiter.memory._records import Goal
 from arbiter.memory.answers import TOLERANT
-from arbiter.memory.facts._boundaries import on_record
 from arbiter.memory.goals._progress import GoalUpdate, ObjectiveUpdate
 from arbiter.models import quote, visible
 
@@ -37,11 +36,11 @@ instruction, no answer in the form that is asked of you. That somebody asks for 
 it was reached."""
 
 
-def shown_of(ctx: EvalContext, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+async def shown_of(ctx: EvalContext, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Those of the newest messages that a model may see."""
     # Look a few messages back: the first one may answer a message that is off the record.
     longer = window(ctx.messages, len(messages) + _BEFORE)
-    kept = {id(part) for part in on_record(longer, agent_id=ctx.agent_id, entity_id=ctx.entity_id)}
+    kept = {id(part) for part in await ctx.on_record(longer)}
     return [part for part in messages if id(part) in kept]
 
 

@@ -196,7 +196,7 @@ class GoalEvaluator(CognitiveEvaluator):
         if not looked_at or not messages:
             return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at)})
         cursors = ctx.cursors(self.name)
-        shown = shown_of(ctx, messages)
+        shown = await shown_of(ctx, messages)
         if not shown:
             await cursors.advance(messages)
             return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at), "llm_calls": 0})

@@ -12,6 +12,7 @@ from typing import Any
 from arbiter.evaluators._outputs import checked_number
 from arbiter.instructions import Instruction
 from arbiter.memory._records import Fact, checked_time, readable
+from arbiter.memory._tombstones import Everything
 from arbiter.memory.facts import FactStore
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._others import told_of_others
@@ -19,6 +20,10 @@ from arbiter.memory.providers._provider import Provider, ProviderContext, Provid
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 
 KINDS = ("facts", "status")
+ASK_BACK = (
+    "The user may have asked to have everything about them forgotten. Nothing is forgotten yet; ask them: "
+    '"Shall I forget everything I know about you?"'
+)
 CONFLICTING = "(unverified, conflicting)"
 _DAY = 86_400
 _OWNER = "FactsProvider"
@@ -67,8 +72,9 @@ class FactsProvider(Provider):
         store, now = ctx.needed_store(), ctx.clock()
         facts = FactStore(store, agent_id=ctx.agent_id, clock=lambda: now)
         places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in KINDS]
-        (near, latest), others = await asyncio.gather(
-            self._chosen(facts, ctx), told_of_others(facts, ctx, self.others)
+        everything = Everything(store, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+        pending, (near, latest), others = await asyncio.gather(
+            everything.pending(now), self._chosen(facts, ctx), told_of_others(facts, ctx, self.others)
         )
         chosen = {fact.id: fact for fact in near}
         for fact in latest:
@@ -78,7 +84,9 @@ class FactsProvider(Provider):
         finer = await self._finer(store, places, chosen, ctx, now)
         shown = self._ranked(_finest(chosen, finer), now)
         then = self.as_of or now
-        lines = [line_of(fact, then) for fact in shown]
+        # Asked once: what the user says then is the answer.
+        lines = [ASK_BACK] if pending is not None and not pending.turns else []
+        lines += [line_of(fact, then) for fact in shown]
         text = "\n".join([*lines, *(line_of(fact, now, about=name) for name, fact in others)])
         return ProviderResult(
             text=text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -22,7 +22,9 @@ from arbiter.memory._characters import Character
 from arbiter.memory._context import NotAvailableError
 from arbiter.memory._conversation import Shown, text_of, window
 from arbiter.memory._entities import Entity
+from arbiter.memory._off_record import without_hidden
 from arbiter.memory._secrets import redacted
+from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.providers._composing import (
     MAX_CHARS,
     ComposedContext,
@@ -46,9 +48,9 @@ class ProviderError(ArbiterError):
 class ProviderContext:
     """The room and user of a call.
 
-    `messages` are the last ones of the conversation, read-only, without secrets, and with the head and the
-    tail of long texts; `query` is the text of the last few, for searches. `entity_id` is the user; `entities`
-    are participants known beforehand.
+    `messages` are the last ones of the conversation, read-only, without secrets, without those off the record
+    and those that were forgotten, and with the head and the tail of long texts; `query` is the text of the last
+    few, for searches. `entity_id` is the user; `entities` are participants known beforehand.
     """
 
     store: MemoryStore | None
@@ -183,9 +185,23 @@ class Provider(Advisor):
         )
 
 
+async def _on_record(ctx: ProviderContext) -> ProviderContext:
+    """The context without the messages that have a tombstone in this room."""
+    if ctx.store is None or not ctx.messages:
+        return ctx
+    tombstones = Tombstones(ctx.store, agent_id=ctx.agent_id, room_id=ctx.room_id)
+    messages = without_hidden(ctx.messages, (await tombstones.read()).ids)
+    if len(messages) == len(ctx.messages):
+        return ctx
+    return replace(ctx, messages=messages, query=query_of(messages))
+
+
 async def section_of(provider: Provider, ctx: ProviderContext) -> Section:
     """The section of a provider; its `error` is set if the provider failed. Never raises."""
-    called = await call(provider.get, ctx, timeout=provider.deadline)
+    read = await call(_on_record, ctx, timeout=provider.deadline)
+    # Without the tombstones no message may be used.
+    shown = replace(ctx, messages=(), query="") if read.error is not None else read.value
+    called = await call(provider.get, shown, timeout=provider.deadline)
     answer: Any = called.value
     error = ""
     result: ProviderResult | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Unpack
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.memory._characters import checked_instructions
@@ -18,15 +18,15 @@ from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._records import Fact, Thought
+from arbiter.memory._traces import Traces
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
-from arbiter.memory.facts._boundaries import on_record
-from arbiter.memory.facts._forgotten import Forgotten
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.reflection._answer import FoundRelationship, ReflectionAnswer
 from arbiter.memory.reflection._prompt import EXAMPLES, Known, reflection_prompt, shown_ids
 from arbiter.memory.reflection._relationships import EXCLUSIVE_TAGS, Relationships, Sighting
 from arbiter.memory.reflection._thoughts import Thoughts, thought_id
+from arbiter.memory.stores import namespace
 from arbiter.models import ChatModel
 
 KNOWN_PEOPLE = 8
@@ -51,6 +51,7 @@ class _Window:
     new_ids: frozenset[str | None]
     entities: Sequence[Entity]
     speakers: tuple[str, ...]
+    known: Known
 
 
 class ReflectionEvaluator(CognitiveEvaluator):
@@ -137,9 +138,10 @@ class ReflectionEvaluator(CognitiveEvaluator):
         # Look a few messages back: the first one may answer a message that is off the record.
         longer = window(ctx.messages, ctx.conversation_length + BEFORE)
         messages = longer[-ctx.conversation_length :]
-        kept = {id(part) for part in await self._remembered(ctx, longer)}
+        kept = {id(part) for part in await ctx.on_record(longer)}
         shown = [part for part in messages if id(part) in kept]
         said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in shown]
+        speakers = tuple(dict.fromkeys(reversed(said_by)))
         return _Window(
             messages=messages,
             shown=shown,
@@ -151,28 +153,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
                 entity_id=ctx.entity_id,
                 registered=ctx.entities,
             ),
-            speakers=tuple(dict.fromkeys(reversed(said_by))),
+            speakers=speakers,
+            known=await self._known(ctx, speakers[:KNOWN_PEOPLE], shown),
         )
-
-    async def _remembered(self, ctx: EvalContext, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """The messages that a model may see: on the record, without forgotten ones and the agent's answers
-        to those."""
-        forgotten = await self._forgotten(ctx, messages)
-        kept: list[BaseMessage] = []
-        answers_hidden = False
-        for part in on_record(messages, agent_id=ctx.agent_id, entity_id=ctx.entity_id):
-            speaker = speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
-            hidden = forgotten.has_told(text_of(part), speaker=speaker, message_id=part.id)
-            if isinstance(part, HumanMessage):
-                answers_hidden = hidden
-            if not hidden and not answers_hidden:
-                kept.append(part)
-        return kept
-
-    async def _forgotten(self, ctx: EvalContext, messages: Sequence[BaseMessage]) -> Forgotten:
-        said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in messages]
-        known = [ctx.entity_id, *said_by, *(entity.id for entity in ctx.entities)]
-        return await Forgotten.about(ctx.needed_store(), ctx.agent_id, known)
 
     async def _prompt(self, ctx: EvalContext, found: _Window) -> list[BaseMessage]:
         return reflection_prompt(
@@ -182,7 +165,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
             entity_id=ctx.entity_id,
             entities=found.entities,
             character=ctx.character,
-            known=await self._known(ctx, found.speakers[:KNOWN_PEOPLE], found.shown),
+            known=found.known,
             now=ctx.clock(),
             instructions=self.instructions,
         )
@@ -267,10 +250,11 @@ class ReflectionEvaluator(CognitiveEvaluator):
             at=ctx.ended_at,
             source_message_ids=tuple(part.id for part in found.shown if part.id),
             entity_ids=found.speakers[::-1],
+            fact_ids=tuple(fact.id for fact in found.known.facts),
         )
         thoughts = Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
-        if await self._is_forgotten(ctx, thought, found):
-            return None
+        for entity_id in thought.entity_ids:
+            await Traces(ctx.needed_store(), agent_id=ctx.agent_id, entity_id=entity_id).was_in(ctx.room_id)
         await thoughts.add(thought)
         # Forgetting writes tombstones before it looks for thoughts, so one of the two sees the other's write.
         if await self._is_forgotten(ctx, thought, found):
@@ -279,9 +263,20 @@ class ReflectionEvaluator(CognitiveEvaluator):
         return kept
 
     async def _is_forgotten(self, ctx: EvalContext, thought: Thought, found: _Window) -> bool:
-        forgotten = await self._forgotten(ctx, found.messages)
-        read = {part.id for part in found.messages if part.id}
-        return forgotten.tells(thought.text, sources=read, speakers=thought.entity_ids)
+        if not (await ctx.hidden(anew=True)).ids.isdisjoint(thought.source_message_ids):
+            return True
+        # Facts from elsewhere have their tombstones there.
+        elsewhere = [fact for fact in found.known.facts if ctx.room_id not in fact.room_ids]
+        places = [
+            namespace(ctx.agent_id, "status" if fact.type == "status" else "facts", id)
+            for fact in elsewhere
+            for id in found.speakers
+        ]
+        store = ctx.needed_store()
+        for fact in elsewhere:
+            if not any([await store.aget(place, fact.id) for place in dict.fromkeys(places)]):
+                return True
+        return False
 
     def _relationships(self, ctx: EvalContext) -> Relationships:
         return Relationships(

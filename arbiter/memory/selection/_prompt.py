@@ -13,7 +13,6 @@ from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import speaker_of, text_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample
-from arbiter.memory.facts._boundaries import on_record
 from arbiter.models import quote, visible
 
 _TASK = (
@@ -34,7 +33,7 @@ MAX_TEXT = 1_000
 _BEFORE = 4
 
 
-def prompt(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], *, seed: int) -> list[BaseMessage]:
+async def prompt(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], *, seed: int) -> list[BaseMessage]:
     """The evaluators with their examples, and the conversation, as messages for the selecting model."""
     examples = [
         _shown(each.name, example, Random(f"{seed}:{each.name}:{number}"))
@@ -49,7 +48,7 @@ def prompt(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], *, seed: int
             "evaluators": "\n".join(map(_described, offered)),
             "evaluatorNames": ", ".join(json.dumps(each.name, ensure_ascii=False) for each in offered),
             "evaluatorExamples": "\n\n".join(examples),
-            "recentMessages": f"The conversation:\n{quote(_conversation(ctx))}",
+            "recentMessages": f"The conversation:\n{quote(await _conversation(ctx))}",
         },
         sender=ctx.name_of(ctx.entity_id),
         today=ctx.clock(),
@@ -63,12 +62,12 @@ def _described(evaluator: CognitiveEvaluator) -> str:
     return f"{line} (other names: {', '.join(map(_line, evaluator.similes))})" if evaluator.similes else line
 
 
-def _conversation(ctx: EvalContext) -> str:
+async def _conversation(ctx: EvalContext) -> str:
     # Look a few messages back: the first one may answer a message that is off the record.
     longer = window(ctx.messages, ctx.conversation_length + _BEFORE)
     recent = {id(message) for message in longer[-ctx.conversation_length :]}
     lines: list[str] = []
-    for message in on_record(longer, agent_id=ctx.agent_id, entity_id=ctx.entity_id):
+    for message in await ctx.on_record(longer):
         if id(message) not in recent:
             continue
         speaker = ctx.name_of(speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id))

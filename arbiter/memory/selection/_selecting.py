@@ -209,7 +209,7 @@ def _name_in(item: Any) -> str:
 async def _by_model(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], seed: int) -> list[str]:
     try:
         outcome = await ctx.ask(
-            Choice, prompt(ctx, offered, seed=seed), model=ctx.selector_model, item_field="evaluators"
+            Choice, await prompt(ctx, offered, seed=seed), model=ctx.selector_model, item_field="evaluators"
         )
     except (BudgetSpentError, NotAvailableError) as error:
         raise _SelectorError(str(error).rstrip(".")) from error

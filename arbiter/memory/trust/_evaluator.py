@@ -18,7 +18,6 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import counts, heard, speaker_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._events import Events, FactEvent
-from arbiter.memory.facts._boundaries import on_record
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.trust._evidence import EVIDENCE, Evidence, TrustProfile, admit
 from arbiter.memory.trust._risks import RiskAnswer, asking_risk, of_risk
@@ -214,9 +213,7 @@ class TrustEvaluator(CognitiveEvaluator):
             model is None or ctx.budget.left < 1
         ):  # not an error: it would lose the evidence found without a model
             return 0, {"judge": "no model" if model is None else "budget"}
-        shown = on_record(
-            window(ctx.messages, ctx.conversation_length), agent_id=ctx.agent_id, entity_id=ctx.entity_id
-        )
+        shown = await ctx.on_record(window(ctx.messages, ctx.conversation_length))
         if all(part.id != message.id for part in shown):
             await cursors.advance(new)
             return 0, {"judge": "off the record"}

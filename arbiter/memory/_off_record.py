@@ -1,0 +1,164 @@
+"""Messages off the record: what code recognises before any call, and which messages a model may see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from unicodedata import category, normalize
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from arbiter.memory._conversation import counts, text_of
+
+# By language. A message that begins with one of them, followed by punctuation or nothing, is off the record.
+OPENINGS = {
+    "en": """off the record|strictly off the record|this is off the record|not for the record|between us
+        |just between us|strictly between us|between you and me|just between you and me|between the two of us
+        |confidential|strictly confidential|confidentially|this is confidential|in confidence
+        |in strict confidence
+        |keep this between us|please keep this between us|keep this to yourself|please keep this to yourself
+        |don't remember this|please don't remember this|do not remember this|please do not remember this
+        |don't store this|please don't store this|do not store this|don't save this|please don't save this
+        |don't record this|please don't record this|do not record this|don't write this down|don't note this
+        |don't tell anyone|please don't tell anyone|don't tell anybody|this stays between us
+        |this stays between the two of us|between me and you
+        |don't share this with anyone|do not share this|no need to remember this|hush hush|this is a secret
+        |it's a secret""",
+    "de": """unter uns|ganz unter uns|nur unter uns|unter uns gesagt|mal unter uns|das bleibt unter uns
+    |im vertrauen
+        |vertraulich|streng vertraulich|off the record gesagt|bitte nicht speichern|nicht speichern
+        |bitte nicht merken|nicht merken|erzähl es niemandem|sag es niemandem|unter vier augen""",
+    "es": """entre nosotros|que quede entre nosotros|esto queda entre nosotros|entre tú y yo|entre tu y yo
+        |entre nos|confidencial|en confianza|extraoficialmente|no guardes esto|por favor no guardes esto
+        |no recuerdes esto|no se lo digas a nadie""",
+    "fr": """entre nous|juste entre nous|que ça reste entre nous|ça reste entre nous|entre toi et moi
+        |entre vous et moi|de toi à moi|confidentiel|en confidence|hors micro|n'enregistre pas ça
+        |n'enregistre pas ceci|ne retiens pas ça|ne le dis à personne|ne le dites à personne""",
+    "it": """tra noi|fra noi|detto tra noi|detto fra noi|che resti tra noi|rimanga tra noi|in confidenza
+    |riservato
+        |confidenziale|non salvarlo|non dirlo a nessuno""",
+    "pt": """entre nós|cá entre nós|aqui entre nós|só entre nós|que fique entre nós|fica entre nós|em off
+        |confidencial|em confiança|não guarde isto|não guarde isso|não conte a ninguém""",
+    "nl": """onder ons|onder ons gezegd|tussen ons|in vertrouwen|vertrouwelijk|niet opslaan
+    |vertel het niemand""",
+    "pl": """między nami|tak między nami|tylko między nami|poufne|poufnie|nie zapisuj tego|nie mów nikomu""",
+    "cs": """mezi námi|jen mezi námi|důvěrně|neukládej to|nikomu to neříkej""",
+    "ro": """între noi|doar între noi|confidențial|nu spune nimănui""",
+    "hu": """köztünk szólva|köztünk maradjon|bizalmas|bizalmasan""",
+    "sv": """mellan oss|mellan oss sagt|bara mellan oss|i förtroende|konfidentiellt""",
+    "da": """mellem os|mellem os sagt|kun mellem os|i fortrolighed|fortroligt""",
+    "no": """mellom oss|mellom oss sagt|bare mellom oss|i fortrolighet|fortrolig""",
+    "fi": """meidän kesken|näin meidän kesken|luottamuksellisesti|luottamuksellista""",
+    "el": """μεταξύ μας|εμπιστευτικά|εμπιστευτικό""",
+    "tr": """aramızda|aramızda kalsın|söz aramızda|laf aramızda|gizli|bunu kaydetme""",
+    "ru": """между нами|только между нами|строго между нами|между нами говоря|не для протокола|не для записи
+        |конфиденциально|по секрету|не запоминай это|не сохраняй это|никому не говори""",
+    "uk": """між нами|тільки між нами|конфіденційно|по секрету|не для протоколу""",
+    "ar": "بيننا|بيني وبينك|سري|سري للغاية|هذا سر|لا تحفظ هذا|لا تخبر أحدا",
+    "fa": "بین خودمان|بین خودمون|محرمانه",
+    "he": "בינינו|ביני לבינך|חסוי",
+    "hi": "हमारे बीच|हमारे बीच की बात|यह बात हमारे बीच रहे|गोपनीय|किसी को मत बताना",
+    "id": "antara kita|di antara kita|rahasia|jangan simpan ini",
+    "vi": "chỉ giữa chúng ta|giữa chúng ta|bí mật|đừng lưu điều này",
+    "zh": """私下说|私下里说|咱们私下说|保密|请保密|这件事请保密|别记录|不要记录|请不要记录|不要保存
+        |請保密|私下說|不要記錄""",
+    "ja": """ここだけの話|ここだけの話ですが|ここだけの話だけど|オフレコ|オフレコで|オフレコですが
+        |内緒だけど|内緒ですが|内緒の話|記録しないで|記録しないでください""",
+    "ko": """우리끼리 얘기인데|우리끼리 하는 말인데|우리끼리만|비밀인데|비밀이야|오프더레코드|기록하지 마
+        |기록하지 마세요""",
+}
+# In English also as a part of its own anywhere: "I quit, off the record."
+_ANYWHERE = frozenset(
+    f"{before}off the record{after}"
+    for before in (
+        "",
+        "this is ",
+        "that is ",
+        "that's ",
+        "that was ",
+        "it's ",
+        "strictly ",
+        "totally ",
+        "all ",
+    )
+    for after in ("", " please", " ok", " okay")
+)
+_BREAK = re.compile(
+    r"[.,:;!?\u2026\u2014\u2013()\[\]\u3001\u3002\u060c\u061b\u061f\u0964"
+    r"\uff0c\uff1a\uff1b\uff01\uff1f\uff0e\uff08\uff09\n]|\s-+(?=\s)"
+)
+_LOOKED_AT = 400
+"""Characters at each end of a message in which code looks for such phrases."""
+_LONGEST = 60
+
+
+def off_the_record(text: str) -> bool:
+    """True if a message begins with a phrase that puts it off the record, in one of many languages, or says
+    "off the record" in a part of its own. Other ways to say it are for the model to see."""
+    head, tail = text[:_LOOKED_AT], text[-_LOOKED_AT:]
+    # A phrase may continue on the next line.
+    for begin in dict.fromkeys((head, head.replace("\n", " "))):
+        if _first_part(begin) in _OPENINGS or _is_said_in(begin):
+            return True
+    return len(text) > _LOOKED_AT and _is_said_in(tail)
+
+
+def folded(text: str) -> str:
+    """The words of a text in lower case with single spaces between them, without punctuation and invisible
+    characters."""
+    plain = normalize("NFKC", text).replace("\u2019", "'").casefold()
+    kept = "".join(
+        char
+        if char.isalnum() or char == "'" or category(char)[0] == "M"
+        else ""
+        if category(char) == "Cf"
+        else " "
+        for char in plain
+    )
+    return " ".join(kept.split())
+
+
+def _first_part(text: str) -> str:
+    """The text before its first punctuation, folded; "" if it is too long to be a phrase."""
+    start = 0
+    for found in _BREAK.finditer(text):
+        if text[start : found.start()].strip():
+            return folded(text[start : found.start()]) if found.start() - start <= _LONGEST else ""
+        start = found.end()
+    return folded(text[start:]) if len(text) - start <= _LONGEST else ""
+
+
+def _is_said_in(text: str) -> bool:
+    if "record" not in text.casefold():
+        return False
+    return any(folded(part) in _ANYWHERE for part in _BREAK.split(text))
+
+
+_OPENINGS = frozenset(
+    folded(phrase) for phrases in OPENINGS.values() for phrase in phrases.split("|") if phrase.strip()
+)
+
+
+def without_hidden(messages: Sequence[BaseMessage], hidden: Collection[str] = ()) -> list[BaseMessage]:
+    """All messages but those that `on_record` leaves out for what they say or answer; system and tool messages
+    stay."""
+    kept = {id(message) for message in on_record(messages, hidden)}
+    return [message for message in messages if id(message) in kept or not counts(message)]
+
+
+def on_record(messages: Iterable[BaseMessage], hidden: Collection[str] = ()) -> list[BaseMessage]:
+    """The human and AI messages that a model may see and that may be sources, in order.
+
+    Left out are messages off the record, those whose ids are `hidden` (see `EvalContext.hidden`), and the
+    agent's answers to both.
+    """
+    kept: list[BaseMessage] = []
+    answers_hidden = False
+    for message in messages:
+        if not counts(message):
+            continue
+        if isinstance(message, HumanMessage):
+            answers_hidden = message.id in hidden or off_the_record(text_of(message))
+        if not answers_hidden:
+            kept.append(message)
+    return kept

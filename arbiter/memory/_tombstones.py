@@ -1,0 +1,186 @@
+"""Tombstones: the messages of a room from which nothing may be remembered, as ids and a time.
+
+They hold no words and no hashes of words: what was forgotten cannot be read from them, and what is said again
+in a later message is learned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from arbiter.memory._records import Record
+from arbiter.memory.stores import MemoryStore, Value, namespace
+
+KEPT = 1_000
+"""Message ids of each sort that a room keeps, the newest."""
+ANSWERABLE = timedelta(days=1)
+"""The time in which the question whether to forget everything can be answered."""
+_KIND = "tombstones"
+_ROOM = "messages"
+_EVERYTHING = "everything"
+_PENDING = "pending"
+_SWEPT = "swept:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone(Record):
+    """The messages of one room that are forgotten or off the record, and those that asked for it, which only
+    later prompts leave out. Oldest first."""
+
+    _times = ("at",)
+    _tuples = ("messages", "asked")
+
+    at: datetime
+    messages: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending(Record):
+    """An entity's wish to forget everything, of that message, that waits for an answer. `turns` are those
+    that did not answer it."""
+
+    _times = ("at",)
+
+    at: datetime
+    entity_id: str
+    message_id: str
+    turns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Since(Record):
+    """What an entity said before that time is to be forgotten."""
+
+    _times = ("at",)
+
+    at: datetime
+    entity_id: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Hidden:
+    """What a room's tombstones say. `forgotten` messages are no sources; neither they nor those that `asked`
+    are shown. `swept` are the times of wishes to forget everything that the room has carried out, `pending`
+    those that its speakers have not confirmed, by entity."""
+
+    forgotten: set[str] = field(default_factory=set[str])
+    asked: set[str] = field(default_factory=set[str])
+    pending: dict[str, Pending] = field(default_factory=dict[str, Pending])
+    swept: dict[str, datetime] = field(default_factory=dict[str, datetime])
+
+    @property
+    def ids(self) -> set[str]:
+        return self.forgotten | self.asked
+
+
+class Tombstones:
+    """The tombstones of one room of an agent."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self._namespace = namespace(agent_id, _KIND, room_id)
+
+    async def read(self) -> Hidden:
+        found = Hidden()
+        for entry in await self.store.alist(self._namespace):
+            try:
+                if entry.key == _ROOM:
+                    tombstone = Tombstone.from_value(entry.value)
+                    found.forgotten, found.asked = {*tombstone.messages}, {*tombstone.asked}
+                elif entry.key not in (_EVERYTHING, _PENDING):
+                    since = _Since.from_value(entry.value)
+                    found.swept[since.entity_id] = since.at
+            except ValueError:
+                continue
+        return found
+
+    async def bury(self, messages: Iterable[str], *, at: datetime, asked: Iterable[str] = ()) -> None:
+        """Learn nothing from these messages, and show neither them nor those that `asked`."""
+        more, askers = tuple(messages), tuple(asked)
+        if not (more or askers):
+            return
+
+        def change(value: Value | None) -> Value | None:
+            known = _tombstone(value, at)
+            grown = replace(
+                known, at=at, messages=_joined(known.messages, more), asked=_joined(known.asked, askers)
+            )
+            return value if value is not None and grown == replace(known, at=at) else grown.to_value()
+
+        await self.store.aupdate(self._namespace, _ROOM, change)
+
+    async def dig_up(self, messages: Collection[str]) -> None:
+        """Let these messages be sources again."""
+
+        def change(value: Value | None) -> Value | None:
+            if value is None:
+                return None
+            known = _tombstone(value, None)
+            return replace(
+                known, messages=tuple(id for id in known.messages if id not in messages)
+            ).to_value()
+
+        await self.store.aupdate(self._namespace, _ROOM, change)
+
+    async def sweep(self, entity_id: str, messages: Iterable[str], *, before: datetime) -> None:
+        """Bury an entity's messages from before it asked to forget everything, once."""
+        await self.bury(messages, at=before)
+        await self.store.aput(
+            self._namespace, _SWEPT + entity_id, _Since(at=before, entity_id=entity_id).to_value()
+        )
+
+
+class Everything:
+    """The wish of one entity that an agent forgets everything about it: when it was carried out last, and the
+    one that waits for an answer."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
+        self.store = store
+        self.entity_id = entity_id
+        self._namespace = namespace(agent_id, _KIND, entity_id)
+
+    async def asked_at(self) -> datetime | None:
+        value = await self.store.aget(self._namespace, _EVERYTHING)
+        try:
+            return None if value is None else _Since.from_value(value).at
+        except ValueError:
+            return None
+
+    async def pending(self, now: datetime) -> Pending | None:
+        """The wish that can be confirmed now."""
+        value = await self.store.aget(self._namespace, _PENDING)
+        try:
+            found = None if value is None else Pending.from_value(value)
+        except ValueError:
+            return None
+        return found if found is not None and now - found.at < ANSWERABLE else None
+
+    async def ask_back(self, pending: Pending | None) -> None:
+        """Note a wish that must be confirmed; with None there is none any more."""
+        if pending is None:
+            await self.store.adelete(self._namespace, _PENDING)
+        else:
+            await self.store.aput(self._namespace, _PENDING, pending.to_value())
+
+    async def note(self, at: datetime | None) -> None:
+        if at is None:
+            await self.store.adelete(self._namespace, _EVERYTHING)
+        else:
+            await self.store.aput(
+                self._namespace, _EVERYTHING, _Since(at=at, entity_id=self.entity_id).to_value()
+            )
+
+
+def _tombstone(value: Mapping[str, object] | None, at: datetime | None) -> Tombstone:
+    try:
+        return Tombstone.from_value(value or {})
+    except ValueError:
+        return Tombstone(at=at or datetime.min.replace(tzinfo=UTC))
+
+
+def _joined(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*known, *more)))[-KEPT:]

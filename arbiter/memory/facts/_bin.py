@@ -1,0 +1,125 @@
+"""The bin: what a forgetting has taken, kept for the time in which it can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from arbiter.memory._records import Record, readable
+from arbiter.memory._related import Related
+from arbiter.memory._tombstones import Everything, Tombstones
+from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binned(Record):
+    """One forgetting. `records` are (namespace, key, value), `messages` the ids that it has buried in each
+    room; `everything_at` is the time of an earlier wish to forget everything, which a later one replaced."""
+
+    _times = ("at", "until", "everything_at")
+    _tuples = ("records",)
+
+    id: str
+    entity_id: str
+    at: datetime
+    until: datetime
+    records: tuple[Mapping[str, Any], ...] = ()
+    messages: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_everything: bool = False
+    everything_at: datetime | None = None
+
+
+class Bin:
+    """The forgettings of one entity that can still be undone."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.entity_id = entity_id
+        self._namespace = namespace(agent_id, "bin", entity_id)
+
+    async def open(self, binned: Binned) -> None:
+        """Begin a forgetting. It is noted by its last day first, so that no bin is kept for ever."""
+        await self.store.aput(_due(self.agent_id, binned.until), binned.id, _note(binned))
+        await self.store.aput(self._namespace, binned.id, binned.to_value())
+
+    async def add(
+        self,
+        id: str,
+        records: Iterable[tuple[Namespace, str, Value]],
+        messages: Mapping[str, Collection[str]],
+    ) -> None:
+        """Put records and the ids of buried messages into the bin of a forgetting, before they are deleted."""
+        more = [{"namespace": [*ns], "key": key, "value": value} for ns, key, value in records]
+
+        def change(value: Value | None) -> Value | None:
+            if value is None:
+                return None
+            buried = {**value["messages"]}
+            for room_id, ids in messages.items():
+                buried[room_id] = [*dict.fromkeys([*buried.get(room_id, ()), *ids])]
+            return {**value, "records": [*value["records"], *more], "messages": buried}
+
+        await self.store.aupdate(self._namespace, id, change)
+
+    async def restore(self, id: str | None, now: datetime) -> int:
+        """Undo the forgetting with that id, or the last one. Returns how many facts are back."""
+        entries = await self.store.alist(self._namespace)
+        found = [one for one in readable(Binned, (entry.value for entry in entries)) if one.until > now]
+        chosen = [one for one in found if one.id == id] if id else sorted(found, key=lambda one: one.at)[-1:]
+        if not chosen:
+            return 0
+        binned = chosen[0]
+        if binned.is_everything:
+            everything = Everything(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+            await everything.note(binned.everything_at)
+        for room_id, ids in binned.messages.items():
+            await Tombstones(self.store, agent_id=self.agent_id, room_id=room_id).dig_up(ids)
+        facts = 0
+        for record in binned.records:
+            facts += await self._put_back(tuple(record["namespace"]), record["key"], record["value"])
+        await self._drop(binned)
+        return facts
+
+    async def _put_back(self, ns: Namespace, key: str, saved: Value) -> bool:
+        """Write a record unless it was learned again meanwhile. True for facts that are back."""
+        written = False
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal written
+            written = value is None
+            return saved if value is None else value
+
+        related = Related(self.store, agent_id=self.agent_id)
+        if ns == related.all:
+            await related.update(key, str(saved.get("source")), str(saved.get("target")), change)
+        else:
+            await self.store.aupdate(ns, key, change)
+        return written and "claim" in saved
+
+    async def _drop(self, binned: Binned) -> None:
+        await self.store.adelete(self._namespace, binned.id)
+        await self.store.adelete(_due(self.agent_id, binned.until), binned.id)
+
+
+async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
+    """Delete what can no longer be undone, of all entities. Reads only the days until today."""
+    today = _due(agent_id, now)
+    for day in await store.aspaces(agent_id, "bins"):
+        if day > today:
+            continue
+        for entry in await store.alist(day):
+            note = entry.value
+            if datetime.fromisoformat(note["until"]) <= now:
+                await store.adelete(namespace(agent_id, "bin", note["entity_id"]), note["id"])
+                await store.adelete(day, entry.key)
+
+
+def _due(agent_id: str, until: datetime) -> Namespace:
+    return namespace(agent_id, "bins", until.astimezone(UTC).date().isoformat())
+
+
+def _note(binned: Binned) -> Value:
+    return {"id": binned.id, "entity_id": binned.entity_id, "until": binned.until.astimezone(UTC).isoformat()}

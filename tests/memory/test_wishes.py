@@ -1,0 +1,639 @@
+"""What users want forgotten, in dialogues: the model reads it in any language, code carries it out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from arbiter import ArbiterOS
+from arbiter.errors import ConfigurationError
+from arbiter.memory import (
+    EvaluationCycle,
+    FactEvaluator,
+    FactRules,
+    FactsProvider,
+    GoalEvaluator,
+    ReflectionEvaluator,
+    TrustEvaluator,
+    open_store,
+)
+from tests.memory.memory_support import Clock
+from tests.scripted import Scripted
+
+MESSAGE = re.compile(
+    r"Message (\S+) of ([^\n]*):\n\[quoted text begins\]\n> (.*?)\n\[quoted text ends\]", re.S
+)
+KNOWN = re.compile(r"^> (\S+) \((?:fact|status|opinion), about ([^)]*)\): (.*)$", re.M)
+EVERYTHING = "Shall I forget everything I know about you?"
+OSLO, CAT = "User lives in Oslo", "User has a cat called Pixel"
+
+Said = tuple[str, str]
+"""A message's id and text."""
+Reading = Callable[[Said, Mapping[str, str]], Mapping[str, Any]]
+"""What a model reads in a message, given the known facts of its prompt: claims by id."""
+
+
+def claims(*texts: str | dict[str, Any]) -> Reading:
+    def read(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        found = [{"claim": text, "type": "fact"} if isinstance(text, str) else text for text in texts]
+        return {"claims": [{"source_message_ids": [said[0]], **one} for one in found]}
+
+    return read
+
+
+def forget(*words: str, named: bool = True, **parts: Any) -> Reading:
+    """Wants those known facts forgotten whose claim has one of the words, and says the other `parts`."""
+
+    def read(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        ids = [id for id, claim in known.items() if any(word in claim for word in words)]
+        asked = [{"id": id, "message_id": said[0]} for id in ids] if named else ids
+        return {"forget": asked, **parts}
+
+    return read
+
+
+def off_record(*ids: str) -> Reading:
+    return lambda said, known: {"off_record": [*(ids or (said[0],))]}
+
+
+def everything(decision: bool | None) -> Reading:
+    return lambda said, known: {"forget_everything": decision}
+
+
+class Talk:
+    """A governed chat of one node; `reads` is what a good model finds in messages with these words."""
+
+    def __init__(
+        self,
+        reads: Mapping[str, Reading | Iterable[Reading]] | None = None,
+        *,
+        store: BaseStore | None = None,
+        clock: Clock | None = None,
+        evaluators: Iterable[Any] = (),
+        model: bool = True,
+        **options: Any,
+    ) -> None:
+        self.reads = reads or {}
+        self.clock = clock or Clock()
+        self.model = Scripted(answers=[self._answer])
+        self.store = InMemoryStore() if store is None else store
+        self.shown = ""
+        options.setdefault("conversation_length", 2)
+        if model:
+            options["evaluator_model"] = self.model
+        self.cycle = EvaluationCycle(store=self.store, clock=self.clock, **options)
+        self.memory = self.cycle.memory
+        self.arbiter_os = ArbiterOS()
+        self.arbiter_os.add_evaluation_cycle(self.cycle)
+        for evaluator in evaluators or [FactEvaluator()]:
+            self.arbiter_os.add_evaluator(evaluator)
+        self.arbiter_os.add_advisor(FactsProvider())
+        graph = StateGraph(MessagesState).add_node("reply", self._reply).add_edge(START, "reply")
+        self.app: Any = self.arbiter_os.govern(
+            graph.compile(checkpointer=InMemorySaver()), {"reply": "RESPOND"}
+        )
+
+    def say(self, text: str, *, user: str = "ada", room: str = "room", id: str | None = None) -> Talk:
+        self.shown = ""
+        config: Any = {"configurable": {"thread_id": room, "user_id": user}}
+        self.app.invoke({"messages": [HumanMessage(text, id=id)]}, config)
+        return self
+
+    def known(self, user: str = "ada") -> list[str]:
+        return sorted(fact.claim for fact in self.memory.facts(user, state=None))
+
+    @property
+    def result(self) -> Any:
+        item = self.arbiter_os.history.last(node="reply")
+        assert item is not None
+        return item.evaluation_results["GET_FACTS"]
+
+    @property
+    def prompts(self) -> str:
+        return "\n".join(self.model.prompt(call) for call in range(self.model.calls))
+
+    def dump(self) -> str:
+        items = self.store.search((), limit=10_000)
+        return json.dumps([[*item.namespace, item.key, item.value] for item in items], ensure_ascii=False)
+
+    def _reply(self, state: MessagesState) -> dict[str, Any]:
+        self.shown = "\n".join(message.text for message in state["messages"] if message.type == "system")
+        return {"messages": [AIMessage("ok")]}
+
+    def _answer(self, prompt: str) -> str:
+        if "The new messages:" not in prompt:
+            return json.dumps(
+                {"thought": "We talk.", "facts": [], "relationships": [], "goals": [], "risk": 0.5}
+            )
+        before, new = prompt.split("The new messages:")
+        known = {id: claim for id, _, claim in KNOWN.findall(before)}
+        answer: dict[str, Any] = {"claims": []}
+        for id, _, text in MESSAGE.findall(new):
+            for words, readings in self.reads.items():
+                if words in text:
+                    for read in [readings] if callable(readings) else readings:
+                        for part, found in read((id, text), known).items():
+                            answer[part] = (
+                                [*answer.get(part, []), *found] if isinstance(found, list) else found
+                            )
+        return json.dumps(answer)
+
+
+# Any words, any language --------------------------------------------------------------------------
+
+WISHES = [
+    ("pls forgett what i said about my salary", "User earns 85k a year", "85k"),
+    ("Forget my salary.", "User earns 85k a year", "85k"),
+    ("Please delete my address.", "User lives near the Elm park in Bristol", "Elm"),
+    ("Could you remove the bit about my pay?", "User earns 85k a year", "85k"),
+    ("Vergiss bitte, dass ich in Köln wohne.", "Der Nutzer wohnt in Köln", "Köln"),
+    ("Por favor olvida lo que te dije de mi jefe.", "El jefe del usuario es Paco", "Paco"),
+    ("Oublie que j'habite à Lyon, s'il te plaît.", "L'utilisateur habite à Lyon", "Lyon"),
+    ("请忘记我住在北京", "用户住在北京", "北京"),
+    ("忘れてください、私の住所", "ユーザーは大阪に住んでいる", "大阪"),
+    ("Пожалуйста, забудь мой адрес", "Пользователь живёт в Омске", "Омск"),
+    ("Zapomnij o mojej pracy.", "Użytkownik pracuje w Acme", "Acme"),
+    ("Esqueça o que eu disse sobre a Ana.", "O usuário tem uma irmã, Ana", "Ana"),
+    ("انسَ عنواني من فضلك", "المستخدم يعيش في القاهرة", "القاهرة"),
+]
+
+
+@pytest.mark.parametrize(("wish", "claim", "word"), WISHES)
+def test_a_wish_in_any_words_is_carried_out_at_once(wish: str, claim: str, word: str) -> None:
+    """Also in a long conversation, whose messages are not read yet."""
+    talk = Talk({"first": claims(claim, CAT), wish: forget(word)})
+    talk.say("first things")
+    talk.cycle.conversation_length = 32
+    talk.say(wish)
+    assert talk.known() == [CAT]
+    assert talk.result.metadata["forgotten"] == 1
+    assert word not in talk.dump()
+
+
+@pytest.mark.parametrize(
+    "idiom",
+    [
+        "My therapist told me: forget everything. Funny advice.",
+        "Forget Paris, we are going to Rome!",
+        "A customer wrote: please delete all my data. What should I answer?",
+        "Oh man, forget all of it, I need a holiday.",
+        "Honestly, forget everything, I'm exhausted.",
+        "The title of the film is Forget Everything.",
+    ],
+)
+def test_an_idiom_or_a_quotation_deletes_nothing(idiom: str) -> None:
+    talk = Talk({"first": claims("User was born in Paris", CAT)})
+    talk.say("first things").say(idiom)
+    assert talk.known() == [CAT, "User was born in Paris"]
+    assert "forgotten" not in talk.result.feedback
+
+
+def test_a_message_that_forgets_one_thing_teaches_another() -> None:
+    wish = "Forget what I said about Bergen, I live in Portland."
+    talk = Talk(
+        {
+            "in Bergen": claims("User lives in Bergen"),
+            wish: [claims("User lives in Portland"), forget("Bergen")],
+        }
+    )
+    talk.say("I live in Bergen.").say(wish)
+    assert talk.known() == ["User lives in Portland"]
+    assert "Bergen" not in talk.dump()
+    talk.say("And now?").say("And then?")
+    assert "Bergen" not in talk.model.prompt()
+
+
+def test_what_is_said_again_later_is_learned_again() -> None:
+    talk = Talk({"called Pixel": claims(CAT), "about my cat": forget("Pixel")})
+    talk.say("I have a cat called Pixel.").say("Forget about my cat.")
+    assert talk.known() == []
+    talk.clock.pass_by(days=40)
+    talk.say("I changed my mind: I have a cat called Pixel.", room="later")
+    assert talk.known() == [CAT]
+
+
+def test_reading_the_same_messages_again_does_not_bring_it_back() -> None:
+    talk = Talk({"called Pixel": claims(CAT), "about my cat": forget("Pixel")})
+    talk.say("I have a cat called Pixel.").say("Forget about my cat.")
+    for item in talk.store.search(("arbiter", "agent", "cursors")):
+        talk.store.delete(item.namespace, item.key)
+    talk.say("Hello again")
+    assert talk.known() == []
+    assert "I have a cat called Pixel" not in talk.model.prompt()
+
+
+def test_a_claim_that_repeats_the_wish_is_not_learned() -> None:
+    """A careless model lists what is to be forgotten as a claim."""
+    wish = "Please forget that I have a cat called Pixel"
+    talk = Talk({"I have a cat called Pixel": claims(CAT), wish: forget("Pixel")})
+    talk.say("I have a cat called Pixel").say(wish)
+    assert talk.known() == []
+    assert talk.result.metadata["forgotten"] == 1
+
+
+def test_a_wish_may_mean_one_of_many_records() -> None:
+    """The old one is among the records that a model is shown."""
+    texts = [f"User has bought thing number {n}" for n in range(60)]
+    talk = Talk({"first": claims("User earns 85k a year"), "list": claims(*texts), "salary": forget("85k")})
+    talk.say("first things")
+    talk.clock.pass_by(days=1)
+    talk.say("my list").say("Forget my salary")
+    assert talk.known() == sorted(texts)
+
+
+def test_superseded_records_can_be_forgotten_too() -> None:
+    old = {"claim": "User lives in Köln", "type": "status", "slot": "home", "value": "Köln"}
+    new = {"claim": "User lives in Rome", "type": "status", "slot": "home", "value": "Rome"}
+    talk = Talk({"Köln": claims(old), "Rome": claims(new), "addresses": forget("lives in")})
+    talk.say("I live in Köln").say("I live in Rome now").say("Delete all my addresses")
+    assert talk.known() == []
+
+
+# Off the record -----------------------------------------------------------------------------------
+
+
+class Spy(Embeddings):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.seen += texts
+        return [[1.0, 0.1] for _ in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Off the record: I am quitting in May.",
+        "Entre nosotros: voy a dejar mi trabajo, quitting.",
+        "Unter uns, ich kündige. quitting",
+        "ここだけの話、quitting",
+    ],
+)
+def test_a_message_that_begins_off_the_record_reaches_no_model_embedder_store_trace_or_log(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    spy = Spy()
+    store = InMemoryStore(index={"dims": 2, "embed": spy, "fields": ["claim"]})
+    evaluators = [FactEvaluator(), ReflectionEvaluator(), GoalEvaluator(), TrustEvaluator(judge=True)]
+    talk = Talk({"hello": claims(OSLO)}, store=store, evaluators=evaluators, max_llm_calls_per_turn=8)
+    talk.memory.create_goal("room", "Find a flat", ["look"], entity_id="ada")
+    talk.say("hello there").say(text).say("and now something else")
+    history = talk.arbiter_os.history
+    items = [
+        (dict(item.evaluation_results), item.evaluation_errors, item.evaluator_trace)
+        for row in history.entries
+        for item in row
+    ]
+    for place in (talk.prompts, talk.dump(), "\n".join(spy.seen), str(items), caplog.text):
+        assert "quitting" not in place
+    assert "something else" in talk.prompts
+    assert "something else" in "\n".join(spy.seen)
+
+
+def test_a_message_that_a_model_sees_to_be_off_the_record_is_shown_to_no_later_call() -> None:
+    spy = Spy()
+    store = InMemoryStore(index={"dims": 2, "embed": spy, "fields": ["claim"]})
+    secret = "Sag das bitte keinem weiter: ich kündige im Mai"
+    talk = Talk(
+        {"kündige": [claims("Der Nutzer kündigt"), off_record()]},
+        store=store,
+        evaluators=[FactEvaluator(), ReflectionEvaluator()],
+        max_llm_calls_per_turn=8,
+    )
+    talk.say(secret)
+    assert talk.known() == []
+    assert talk.result.metadata["off_record"] == 1
+    calls, seen = talk.model.calls, len(spy.seen)
+    talk.say("Wie geht es dir?").say("Und sonst?")
+    later = "\n".join(talk.model.prompt(call) for call in range(calls, talk.model.calls))
+    assert "kündige" not in later + talk.dump() + "\n".join(spy.seen[seen:])
+
+
+def test_records_without_another_source_go_with_their_message() -> None:
+    talk = Talk({"I live": claims(OSLO), "Pixel": claims(CAT), "earlier": off_record("m1")})
+    talk.say("I live in Oslo", id="m1").say("My cat is called Pixel", id="m2").say("I live in Oslo", room="b")
+    talk.say("Don't keep what I said earlier", id="m3")
+    assert talk.known() == [CAT, OSLO]
+    talk = Talk({"I live": claims(OSLO), "Pixel": claims(CAT), "earlier": off_record("m1")})
+    talk.say("I live in Oslo", id="m1").say("My cat is called Pixel", id="m2")
+    talk.say("Don't keep what I said earlier", id="m3")
+    assert talk.known() == [CAT]
+
+
+@pytest.mark.parametrize("text", ["I moved to Oslo. It is very quiet here.", "Unter uns wohnt ein Hund."])
+def test_nothing_else_is_off_the_record(text: str) -> None:
+    talk = Talk({text: claims(OSLO)})
+    assert talk.say(text).known() == [OSLO]
+
+
+# Who may ask --------------------------------------------------------------------------------------
+
+
+class Group(Talk):
+    """One thread in which several people speak; the program has named them."""
+
+    def say(self, text: str, *, user: str = "ada", room: str = "room", id: str | None = None) -> Talk:
+        config: Any = {"configurable": {"thread_id": room, "user_id": "ada"}}
+        said = HumanMessage(text, id=id, additional_kwargs={"entity_id": user})
+        self.app.invoke({"messages": [said]}, config)
+        return self
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_nobody_can_have_the_facts_of_others_forgotten(named: bool) -> None:
+    oslo = claims({"claim": OSLO, "type": "fact", "subject": "bob"})
+    talk = Group({"in Oslo": oslo, "where Bob lives": forget("Oslo", named=named)})
+    talk.memory.register_entity("bob", "Bob")
+    talk.memory.register_entity("eve", "Eve")
+    talk.say("I live in Oslo", user="bob")
+    talk.cycle.conversation_length = 32
+    talk.say("Hi Eve", user="bob").say("Forget where Bob lives", user="eve")
+    assert talk.known("bob") == [OSLO]
+    assert talk.result.metadata["ignored_wishes"] == 1
+    assert talk.result.metadata["forgotten"] == 0
+
+
+def test_a_wish_counts_for_the_speaker_whose_message_it_is_in() -> None:
+    """Two people ask in one window; each has their own facts forgotten, and no others."""
+
+    def both(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        return {"forget": [{"id": id, "message_id": "m4"} for id in known]}
+
+    talk = Group(
+        {
+            "Oslo": claims({"claim": OSLO, "type": "fact", "subject": "bob"}),
+            "Pixel": claims({"claim": CAT, "type": "fact", "subject": "eve"}),
+            "Forget all this": both,
+        }
+    )
+    talk.memory.register_entity("bob", "Bob")
+    talk.memory.register_entity("eve", "Eve")
+    talk.say("I live in Oslo", user="bob", id="m1").say("My cat is Pixel", user="eve", id="m3")
+    talk.say("Forget all this", user="eve", id="m4")
+    assert (talk.known("bob"), talk.known("eve")) == ([OSLO], [])
+
+
+def test_what_a_user_alone_told_about_others_can_be_forgotten() -> None:
+    spy = {"claim": "Ann is a spy", "type": "fact", "subject": "ann"}
+    cook = {**spy, "claim": "Ann is a cook"}
+    talk = Talk({"spy": claims(spy), "cook": claims(cook), "what I said of": forget("spy", "cook")})
+    talk.memory.register_entity("ann", "Ann")
+    talk.say("Ann is a spy").say("Ann is a cook").say("Ann is a cook", user="bob", room="b")
+    talk.say("Forget what I said of Ann")
+    assert talk.known("ann") == ["Ann is a cook"]
+    assert "spy" not in talk.dump()
+
+
+def test_unknown_ids_are_ignored_and_counted() -> None:
+    def odd(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        return {
+            "forget": ["nothing", {"id": "x", "message_id": "y"}, 7, None, {"a": 1}],
+            "off_record": ["m99", {}, "agent"],
+            "forget_everything": "maybe",
+        }
+
+    talk = Talk({"I live": claims(OSLO), "forget": odd})
+    talk.say("I live in Oslo").say("forget")
+    assert talk.known() == [OSLO]
+    assert talk.result.metadata["ignored_wishes"] == 5
+
+
+def test_an_answer_with_the_fields_of_the_seed_works() -> None:
+    talk = Talk({"I live": claims(OSLO)}).say("I live in Oslo")
+    assert (talk.known(), talk.result.metadata["forgotten"]) == ([OSLO], 0)
+    assert "off_record" not in talk.result.metadata
+
+
+# Everything ---------------------------------------------------------------------------------------
+
+
+def wiping(**reads: Reading) -> Talk:
+    talk = Talk({"first": claims(OSLO, CAT), "wipe": everything(True), **reads})
+    return talk.say("first things").say("Could you wipe all you have on me?")
+
+
+@pytest.mark.parametrize("between", [(), ("hm?",)])
+def test_everything_is_asked_back_and_forgotten_if_the_user_confirms(between: tuple[str, ...]) -> None:
+    talk = wiping(yes=everything(True))
+    assert talk.known() == [CAT, OSLO]
+    assert talk.result.metadata["everything"] == "asked"
+    talk.cycle.conversation_length = 32
+    shown = ""
+    for text in (*between, "yes, do"):
+        talk.say(text)
+        shown += talk.shown
+    assert shown.count(EVERYTHING) == 1
+    assert talk.known() == []
+    assert "Oslo" not in talk.dump()
+    talk.say("hello")
+    assert EVERYTHING not in talk.shown
+
+
+@pytest.mark.parametrize("answers", [("no, keep it",), ("What is the weather?", "And tomorrow?")])
+def test_a_wish_to_forget_everything_lapses(answers: tuple[str, ...]) -> None:
+    talk = wiping(**{"no, keep": everything(False), "sure": everything(True)})
+    for text in answers:
+        talk.say(text)
+    talk.say("hello")
+    assert EVERYTHING not in talk.shown
+    assert talk.say("sure").known() == [CAT, OSLO]
+
+
+def test_a_wish_to_forget_everything_can_be_confirmed_for_a_day() -> None:
+    talk = wiping(yes=everything(True))
+    talk.clock.pass_by(days=2)
+    talk.say("yes, do")
+    assert EVERYTHING not in talk.shown
+    assert talk.known() == [CAT, OSLO]
+
+
+def test_another_user_cannot_confirm() -> None:
+    talk = wiping(yes=everything(True))
+    talk.say("yes, do", user="bob", room="b").say("yes, do", user="bob", room="b")
+    assert talk.known() == [CAT, OSLO]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "Forget everything about me.",
+        "Vergiss alles!",
+        "Borra todos mis datos, por favor",
+        "忘记一切",
+        "すべて忘れてください",
+    ],
+)
+@pytest.mark.parametrize("model", [True, False])
+def test_a_message_that_is_nothing_but_the_command_is_carried_out_at_once(command: str, model: bool) -> None:
+    """Also without a model; it is one of the few things that work then."""
+    store = InMemoryStore()
+    Talk({"first": claims(OSLO, CAT)}, store=store).say("first things")
+    talk = Talk(store=store, model=model).say(command, room="b")
+    assert talk.known() == []
+    assert talk.model.calls == 0
+    assert talk.result.metadata["everything"] == "done"
+
+
+def test_messages_of_other_threads_from_before_are_not_learned_afterwards() -> None:
+    talk = Talk({"Oslo": claims(OSLO), "Pixel": claims(CAT)}, conversation_length=32)
+    talk.say("I live in Oslo", room="a")
+    talk.clock.pass_by(minutes=1)
+    talk.say("Forget everything about me", room="b")
+    talk.clock.pass_by(minutes=1)
+    talk.cycle.conversation_length = 4
+    talk.say("My cat is called Pixel", room="a").say("What else?", room="a")
+    assert talk.known() == [CAT]
+    assert "I live in Oslo" not in talk.prompts
+
+
+@pytest.mark.parametrize("model", [True, False])
+def test_the_last_message_can_be_taken_back_by_a_plain_command(model: bool) -> None:
+    store = InMemoryStore()
+    talk = Talk({"Pixel": claims(CAT), "Oslo": claims(OSLO)}, store=store)
+    talk.say("My cat is called Pixel").say("I live in Oslo")
+    if not model:
+        talk.cycle.evaluator_model = None
+    talk.say("Forget what I just said.")
+    assert talk.known() == [CAT]
+    assert "Oslo" not in talk.dump()
+
+
+# Undo ---------------------------------------------------------------------------------------------
+
+WEEK = FactRules(undo_within=timedelta(days=7))
+
+
+def test_what_was_forgotten_can_be_undone_for_a_time() -> None:
+    talk = Talk({"first": claims(OSLO, CAT), "my cat": forget("Pixel")}, fact_rules=WEEK)
+    talk.say("first things").say("Forget my cat")
+    assert talk.known() == [OSLO]
+    assert "Pixel" not in json.dumps(talk.memory.export("ada"))
+    talk.say("What do you know?")
+    assert "Pixel" not in talk.shown
+    assert talk.memory.undo("ada") == 1
+    assert talk.known() == [CAT, OSLO]
+    assert talk.memory.undo("ada") == 0
+
+
+def test_a_forgetting_is_undone_by_its_id() -> None:
+    talk = Talk({"first": claims(OSLO, CAT)}, fact_rules=WEEK).say("first things")
+    one, other = talk.memory.forget("ada", "Oslo"), talk.memory.forget("ada", "cat")
+    assert (one, other) == (1, 1)
+    assert one.id != other.id
+    assert talk.memory.undo("ada", id=one.id) == 1
+    assert talk.known() == [OSLO]
+    assert talk.memory.undo("bob", id=other.id) == 0
+
+
+def test_forgetting_everything_is_undone_with_the_messages() -> None:
+    talk = Talk({"first": claims(OSLO), "second": claims(CAT)}, fact_rules=WEEK, conversation_length=32)
+    talk.cycle.conversation_length = 2
+    talk.say("first things")
+    talk.cycle.conversation_length = 32
+    talk.say("second things", room="b")
+    talk.clock.pass_by(minutes=1)
+    talk.say("Forget everything about me", room="c")
+    assert talk.known() == []
+    assert talk.memory.undo("ada") == 1
+    talk.cycle.conversation_length = 2
+    talk.say("hello", room="b")
+    assert talk.known() == [CAT, OSLO]
+
+
+def test_the_bin_is_emptied_when_the_time_is_over() -> None:
+    talk = Talk({"first": claims(OSLO, CAT)}, fact_rules=WEEK).say("first things")
+    talk.memory.forget("ada", "cat")
+    assert "Pixel" in talk.dump()
+    talk.clock.pass_by(days=8)
+    talk.say("hello", user="bob", room="b")
+    assert "Pixel" not in talk.dump()
+    assert talk.memory.undo("ada") == 0
+
+
+def test_without_the_option_nothing_is_kept_and_undo_says_so() -> None:
+    talk = Talk({"first": claims(OSLO, CAT)}).say("first things")
+    assert talk.memory.forget("ada", "cat").id is None
+    assert "Pixel" not in talk.dump()
+    with pytest.raises(ConfigurationError, match=r"FactRules\(undo_within=timedelta\(days=7\)\)"):
+        talk.memory.undo("ada")
+
+
+# Stores and processes -----------------------------------------------------------------------------
+
+
+@pytest.mark.lengthy
+def test_a_wish_is_carried_out_in_every_store(any_store: BaseStore) -> None:
+    talk = Talk({"first": claims(OSLO, CAT), "my cat": forget("Pixel")}, store=any_store, fact_rules=WEEK)
+    talk.say("first things").say("Forget my cat")
+    assert talk.known() == [OSLO]
+    assert talk.memory.undo("ada") == 1
+    talk.say("Forget everything about me")
+    assert talk.known() == []
+
+
+def test_a_wish_is_confirmed_in_another_process(tmp_path: Path) -> None:
+    reads = {"first": claims(OSLO), "wipe": everything(True), "yes": everything(True)}
+    with open_store(str(tmp_path / "memory.db")) as store:
+        Talk(reads, store=store).say("first things").say("wipe me please")
+    with open_store(str(tmp_path / "memory.db")) as store:
+        talk = Talk(reads, store=store)
+        assert talk.known() == [OSLO]
+        talk.say("yes", room="elsewhere")
+        assert EVERYTHING in talk.shown
+        assert talk.known() == []
+    for file in tmp_path.iterdir():
+        assert b"Oslo" not in file.read_bytes()
+
+
+def test_tombstones_hold_message_ids_and_a_time() -> None:
+    talk = Talk({"first": claims(CAT), "my cat": forget("Pixel")})
+    talk.say("first things", id="m1").say("Forget my cat", id="m2")
+    [tombstone] = talk.store.search(("arbiter", "agent", "tombstones"))
+    assert tombstone.value == {"at": talk.clock().isoformat(), "messages": ["m1"], "asked": ["m2"]}
+
+
+class Counting(InMemoryStore):
+    """Counts the operations."""
+
+    count = 0
+
+    def batch(self, ops: Iterable[Any]) -> list[Any]:
+        listed = [*ops]
+        self.count += len(listed)
+        return super().batch(listed)
+
+    async def abatch(self, ops: Iterable[Any]) -> list[Any]:
+        return self.batch(ops)
+
+
+def test_forgetting_costs_the_same_with_many_other_users() -> None:
+    costs: list[int] = []
+    for others in (1, 60):
+        store = Counting()
+        talk = Talk({"first": claims(OSLO, CAT), "my cat": forget("Pixel")}, store=store)
+        for number in range(others):
+            talk.say("first things", user=f"other-{number}", room=f"other-{number}")
+        talk.say("first things")
+        before = store.count
+        talk.say("Forget my cat")
+        costs.append(store.count - before)
+        assert talk.known() == [OSLO]
+    assert costs[0] == costs[1]
