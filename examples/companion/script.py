@@ -63,6 +63,9 @@ HEARD: dict[str, tuple[dict[str, Any], ...]] = {
 }
 """The claims in Ada's words. The last one is never found, because its message is never shown to the listener."""
 
+FORGOTTEN = {"forget that I have a cat": "a cat"}
+"""What Ada asks to forget, and the words of the known facts that the listener takes her to mean."""
+
 COMPARED = {("Ada lives in Seattle", "Ada lives in Portland"): "supersedes"}
 THOUGHTS = ("Ada shares what is new in her life. I can ask how the move went.",)
 DONE = {"I found a flat": "find a flat"}
@@ -70,6 +73,7 @@ DONE = {"I found a flat": "find a flat"}
 _MESSAGE = re.compile(
     r"Message (\S+) of [^\n]*:\n\[quoted text begins\]\n> (.*?)\n\[quoted text ends\]", re.DOTALL
 )
+_KNOWN = re.compile(r"^> (\S+) \([^)]*\): (.*)$", re.MULTILINE)
 _PAIR = re.compile(r"Pair (\d+)\..*?\n> (.*?)\n\[quoted.*?\n> (.*?)\n\[quoted", re.DOTALL)
 _ANSWERS = (
     ("where do i live", re.compile(r"Ada lives in (\w+)"), "In {}.", "You have not told me."),
@@ -112,7 +116,8 @@ class Listener(_Player):
         if '"relations"' in prompt:
             return json.dumps({"relations": [*map(_compared, _PAIR.findall(prompt))]})
         if '"claims"' in prompt:
-            return json.dumps({"claims": _claims(prompt.partition("The new messages:")[2])})
+            known, _, new = prompt.partition("The new messages:")
+            return json.dumps({"claims": _claims(new), "forget": _forgotten(known, new)})
         if '"thought"' in prompt:
             return json.dumps(_reflected(prompt))
         return json.dumps({"goals": _moved(prompt)})
@@ -125,6 +130,17 @@ def _claims(prompt: str) -> list[dict[str, Any]]:
         for words, claims in HEARD.items()
         if words in text
         for claim in claims
+    ]
+
+
+def _forgotten(known: str, prompt: str) -> list[dict[str, str]]:
+    return [
+        {"id": id, "message_id": message}
+        for message, text in _MESSAGE.findall(prompt)
+        for words, meant in FORGOTTEN.items()
+        if words in text
+        for id, claim in _KNOWN.findall(known)
+        if meant in claim
     ]
 
 

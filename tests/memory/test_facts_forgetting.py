@@ -1,20 +1,18 @@
-"""Forgetting is for good: records, vectors, what was derived, thoughts; and it is not learned again."""
+"""Forgetting by a program: records, vectors, what was derived, thoughts; and what is kept for how long."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from langgraph.store.base import BaseStore
 
 from arbiter.errors import ParameterError
-from arbiter.memory._entities import Entity
 from arbiter.memory._records import Thought
-from arbiter.memory.facts import FactEvaluator, FactRules
-from tests.memory.facts_support import START, Room, answer, claim, indexed, relations, space
-from tests.scripted import Scripted
+from arbiter.memory._traces import Traces
+from arbiter.memory.facts import FactRules
+from tests.memory.facts_support import START, Room, claim, indexed, relations, space
 
 SEATTLE = "User lives in Seattle"
 CAT = "User has a cat"
@@ -87,15 +85,17 @@ async def test_an_empty_query_does_not_mean_everything(query: str) -> None:
     assert len(await room.facts()) == 1
 
 
-@pytest.mark.parametrize("again", [SEATTLE, f"{SEATTLE}.", "user lives in seattle"])
-async def test_forgotten_claims_are_not_learned_again(again: str, any_store: BaseStore) -> None:
+async def test_the_messages_of_a_forgotten_claim_teach_it_no_more_and_later_ones_do(
+    any_store: BaseStore,
+) -> None:
     room = Room(any_store)
-    await room.hears("...", claim(SEATTLE))
+    await room.hears("I live in Seattle", claim(SEATTLE), id="m1")
     await room.learned.forget("user-1", "Seattle")
-    found = await room.hears("I live in Seattle", claim(again), claim(CAT))
-    assert (found.inserted, found.dropped_private) == (1, 1)
-    assert [f.claim for f in await room.facts()] == [CAT]
+    found = await room.ingest(claim(SEATTLE, source_message_ids=("m1",)))
+    assert (found.inserted, found.dropped_private, await room.facts()) == (0, 1, [])
     assert "eattle" not in await room.dump()
+    found = await room.hears("I live in Seattle again", claim(SEATTLE), id="m2")
+    assert (found.inserted, (await room.fact(SEATTLE)).source_message_ids) == (1, ("m2",))
 
 
 async def test_forgetting_about_one_entity_keeps_facts_about_others() -> None:
@@ -125,160 +125,39 @@ async def test_inferred_facts_are_forgotten_with_their_premises() -> None:
     assert await room.learned.forget("user-1", "startup") == 3
 
 
-async def test_thoughts_that_mention_a_forgotten_fact_are_deleted() -> None:
+async def test_thoughts_that_rest_on_a_forgotten_fact_or_mention_it_are_deleted() -> None:
     room = Room()
     await room.hears("...", claim(SEATTLE, value="Seattle"), claim(CAT), id="m1")
-    await think(room, "query", "He told me about Seattle.")
+    await Traces(room.store, agent_id="sarah", entity_id=room.user).was_in("room-9")
+    await think(room, "words", "He told me about Seattle.")
     await think(room, "elsewhere", "Seattle again.", room_id="room-9")
-    await think(room, "claim", "Nice that John is living in Seattle!")
-    await think(room, "other", "We talked about music.", "m1")
+    await think(room, "message", "We talked about a city.", "m1")
+    await think(room, "other", "We talked about music.", "m2")
     assert await room.learned.forget("user-1", "seattle") == 1
     assert await thoughts(room) == ["other"]
-    await think(room, "cat", "The cat came up.", "m1")
-    await think(room, "dog", "The dog came up.", "m2")
-    await room.learned.forget("user-1", id=(await room.fact(CAT)).id)
-    assert await thoughts(room) == ["dog", "other"]
     await room.learned.forget("user-1")
     assert await thoughts(room) == []
 
 
-async def test_forgetting_while_others_write_leaves_nothing(any_store: BaseStore) -> None:
+async def test_forgetting_while_others_write_leaves_nothing_of_what_was_said_before(
+    any_store: BaseStore,
+) -> None:
     room = Room(any_store)
-    await room.hears("I live in Seattle", claim(SEATTLE))
+    await room.hears("I live in Seattle", claim(SEATTLE), id="old")
 
     async def mention(number: int) -> None:
         other = Room(any_store, room_id=f"room-{number}")
         for turn in range(3):
             await other.hears("I live in Seattle", claim(SEATTLE), id=f"x{number}-{turn}")
 
-    await asyncio.gather(*(mention(n) for n in range(5)), room.learned.forget("user-1", "Seattle"))
-    assert await room.facts() == []
-    assert "eattle" not in await room.dump()
+    async def again() -> None:
+        other = Room(any_store)
+        other.messages = [*room.messages]
+        for _ in range(3):
+            await other.ingest(claim(SEATTLE, source_message_ids=("old",)))
 
-
-# In a message -------------------------------------------------------------------------------------
-
-
-async def test_a_message_that_asks_to_forget_is_acted_on_at_once(any_store: BaseStore) -> None:
-    room = Room(any_store, answer(SEATTLE))
-    await room.hears("I live in Seattle", claim(SEATTLE), claim(CAT))
-    room.says("Please forget that I live in Seattle")
-    outcome = await room.evaluate()
-    assert (outcome.data["forgotten"], outcome.data["llm_calls"]) == (1, 0)
-    assert [f.claim for f in await room.facts()] == [CAT]
-    assert "Seattle" not in repr(outcome)
-
-
-async def test_a_forgotten_topic_is_not_learned_from_the_same_conversation() -> None:
-    room = Room(None, answer(SEATTLE, "User is a Seattle resident", CAT), length=10)
-    for text in ("Hi", "I live in Seattle", "I have a cat", "How are you?", "Forget that I live in Seattle"):
-        room.says(text)
-    room.replies("Seattle? Forgotten.")
-    outcome = await room.evaluate()
-    assert room.model is not None
-    assert "eattle" not in room.model.prompt().split("The new messages:")[1]
-    assert [f.claim for f in await room.facts()] == [CAT, "User is a Seattle resident"]
-    assert outcome.data["dropped_private"] == 1
-
-
-async def test_the_last_message_can_be_forgotten() -> None:
-    room = Room(None, answer())
-    await room.hears("I have a cat", claim(CAT), id="a")
-    await room.hears("I live in Seattle", claim(SEATTLE), id="b")
-    room.says("Forget what I just said.")
-    await room.evaluate()
-    assert [f.claim for f in await room.facts()] == [CAT]
-
-
-async def test_a_user_cannot_have_facts_about_another_user_forgotten() -> None:
-    room = Room(None, answer())
-    await room.hears("I live in Seattle", claim(SEATTLE))
-    room.says("Forget everything about me", user="user-2")
-    outcome = await room.evaluate()
-    assert outcome.data["forgotten"] == 0
-    assert len(await room.facts()) == 1
-
-
-async def test_a_name_is_enough_if_the_words_differ() -> None:
-    room = Room(None, answer())
-    await room.hears("...", claim("User visited Paris in May"), claim("User likes Rome"))
-    room.says("Forget that I travelled to Paris")
-    await room.evaluate()
-    assert [f.claim for f in await room.facts()] == ["User likes Rome"]
-
-
-async def test_it_can_be_told_again_in_other_words_after_forgetting_everything() -> None:
-    room = Room(None, answer(CAT), length=1)
-    room.says("Forget everything about me.")
-    await room.evaluate(FactEvaluator(model=Scripted(answers=[answer()])))
-    room.says("I have a cat")
-    await room.evaluate()
-    assert [f.claim for f in await room.facts()] == [CAT]
-
-
-@pytest.mark.parametrize("asked", ["Forget that I live in Seattle", "Forget everything about me"])
-async def test_earlier_messages_of_another_thread_are_not_learned_after_a_request_to_forget(
-    asked: str, any_store: BaseStore
-) -> None:
-    """Also if it was not read yet when the request came, in another thread."""
-    unread = Room(any_store, answer(SEATTLE), length=4, room_id="a")
-    unread.says("I live in Seattle", "a1")
-    assert await unread.evaluate() is None
-    other = Room(any_store, answer(), room_id="b")
-    other.passes(minutes=1)
-    other.says(asked, "b1")
-    await other.evaluate()
-    assert "eattle" not in await other.dump()
-    unread.passes(minutes=2)
-    unread.says("Hi", "a2")
-    outcome = await unread.evaluate()
-    assert (outcome.data["dropped_private"], await unread.facts()) == (1, [])
-    # Later messages are learned from, in any thread.
-    unread.passes(minutes=1)
-    unread.says("Back to Seattle!", "a3")
-    unread.says("So nice", "a4")
-    again = claim("User is back in Seattle", source_message_ids=("a3",))
-    await unread.ingest(again)
-    new = Room(any_store, room_id="c")
-    new.passes(minutes=5)
-    await new.hears("I love Seattle", claim("User loves Seattle"), id="c1")
-    assert {f.claim for f in await new.facts()} == {again.claim, "User loves Seattle"}
-
-
-@pytest.mark.parametrize("asked", ["Please forget that Ann is a spy", "Forget what I just said"])
-async def test_a_users_own_claims_about_others_can_be_forgotten(asked: str) -> None:
-    """Only claims that no other user has made are forgotten; others may still make them."""
-    people = (Entity(id="user-1"), Entity(id="ann", names=("Ann",)), Entity(id="bob", names=("Bob",)))
-    room = Room(None, answer(), entities=people)
-    spy, cook = claim("Ann is a spy", subject="Ann"), claim("Ann is a cook", subject="Ann")
-    await room.hears("Ann cooks", cook)
-    room.says("She does", user="bob", id="b1")
-    await room.ingest(replace(cook, source_message_ids=("b1",)))
-    await room.hears("Ann is a spy", spy)
-    room.says("Forget that Ann is a cook", user="bob")
-    room.says(asked)
-    outcome = await room.evaluate()
-    assert outcome.data["forgotten"] == 1
-    assert [f.claim for f in await room.facts("ann")] == ["Ann is a cook"]
-    await room.hears("Ann is a spy", spy)
-    assert [f.claim for f in await room.facts("ann")] == ["Ann is a cook"]
-    room.says("I am a spy", user="ann", id="a1")
-    await room.ingest(replace(spy, source_message_ids=("a1",)))
-    assert {f.claim for f in await room.facts("ann")} == {"Ann is a cook", "Ann is a spy"}
-
-
-async def test_a_request_is_acted_on_once(any_store: BaseStore) -> None:
-    """Later claims stay, although the request itself is not read for some turns."""
-    room = Room(any_store, answer())
-    await room.hears("I live in Seattle", claim(SEATTLE))
-    room.says("Forget everything about me")
-    assert (await room.evaluate()).data["forgotten"] == 1
-    await room.hears("I have a cat", claim(CAT))
-    room.says("And")
-    room.says("so on")
-    outcome = await room.evaluate()
-    assert (outcome.data["forgotten"], outcome.data["llm_calls"]) == (0, 1)
-    assert [f.claim for f in await room.facts()] == [CAT]
+    await asyncio.gather(again(), *(mention(n) for n in range(5)), room.learned.forget("user-1", "Seattle"))
+    assert all("old" not in fact.source_message_ids for fact in await room.facts())
 
 
 # Retention ----------------------------------------------------------------------------------------

@@ -129,16 +129,6 @@ def test_in_the_background_nothing_is_lost() -> None:
     assert fact.mention_count == 10
 
 
-def test_a_message_can_have_things_forgotten() -> None:
-    store = InMemoryStore()
-    _, app, _ = governed(store, answer("User lives in Seattle"), answer("User lives in Seattle"))
-    app.invoke(said("I live in Seattle"), config())
-    app.invoke(said("Forget that I live in Seattle"), config())
-    assert known(store) == []
-    app.invoke(said("What a nice place Seattle is to live in"), config())
-    assert known(store) == []
-
-
 def test_a_history_that_is_sent_again_is_heard_once() -> None:
     """Without a checkpointer a client sends the whole conversation in each turn, and LangGraph names it anew."""
 

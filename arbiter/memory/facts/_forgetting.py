@@ -113,7 +113,7 @@ class Forgetting:
     # Facts
 
     async def _found(self, wanted: Wanted) -> list[tuple[Namespace, Fact]]:
-        """The facts to delete, with those derived from them. Facts are told apart by their scope, too: two
+        """The facts to delete, with those derived from them. The scope belongs to the id of a fact: two
         users may have told the same about somebody."""
         told = await told_about_others(self.store, self.agent_id, self.entity_id) if wanted.told else []
         chosen = {(ns[-1], fact.id) for ns, fact in told if wanted.fact(fact)} | {*self.gone}
