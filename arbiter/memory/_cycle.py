@@ -241,14 +241,17 @@ class EvaluationCycle(EvaluatorCycle):
         )
 
     async def run(self, turn: Turn) -> TurnOutcome:
-        said = self._said(turn)
-        named = await self._named(turn, said.messages)
-        ctx = self._context(turn, said, named)
-        ctx.entities = self._participants(ctx, named)
-        lock = self._turns.get(ctx.room_id)
+        place = place_of(turn.config, turn.kept["runtime"])
+        room_id = place.thread_id or self._room_of_run(_run_of(turn.history))
+        lock = self._turns.get(room_id)
         if lock is None:
-            lock = self._turns[ctx.room_id] = asyncio.Lock()
+            lock = self._turns[room_id] = asyncio.Lock()
+        # Before the first wait: turns of a room keep the order in which they ended.
         async with lock:
+            said = self._said(turn)
+            named = await self._named(turn, said.messages)
+            ctx = self._context(turn, said, named)
+            ctx.entities = self._participants(ctx, named)
             with ambient(turn.config):
                 await self._empty_bins(ctx)
                 return await self._run(turn.evaluators, ctx)

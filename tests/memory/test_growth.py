@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,17 +20,21 @@ from arbiter.memory import (
     Entity,
     EvaluationCycle,
     FactEvaluator,
+    FactRules,
     FactsProvider,
     Memory,
     ReflectionEvaluator,
     ReflectionProvider,
     Relationship,
     RelationshipsProvider,
+    Thought,
     TrustEvaluator,
     TrustProvider,
 )
 from arbiter.memory._entities import Entities
+from arbiter.memory.reflection._thoughts import MOST, Thoughts
 from arbiter.memory.stores import MemoryStore, Value, namespace
+from tests.memory.facts_support import Room, claim, relations
 from tests.memory.memory_support import NOON
 from tests.scripted import Scripted
 
@@ -163,6 +168,100 @@ def test_a_turn_reads_no_more_with_more_people(any_store: BaseStore, made: Any) 
         counts.append((store.operations, store.records))
     assert counts[1] <= counts[0]
     assert counts[1][1] <= counts[0][1]
+
+
+def superseded(numbers: range) -> list[Change]:
+    """Old facts of the user."""
+    at = NOON.isoformat()
+    known = {"type": "fact", "subject": "ada", "agent_id": AGENT, "provenance": "self_reported"}
+    known |= {"speaker": "ada", "first_seen_at": at, "last_seen_at": at, "state": "superseded"}
+    return [
+        (
+            namespace(AGENT, "facts", "ada"),
+            f"f{n}",
+            {
+                **known,
+                "id": f"f{n}",
+                "claim": f"Ada has seen film {n}",
+                "confidence": 0.6,
+                "superseded_by": "x",
+            },
+        )
+        for n in numbers
+    ]
+
+
+def test_a_turn_does_not_read_all_superseded_records(any_store: BaseStore) -> None:
+    store = Counting(any_store)
+    app = App(store)
+    counts: list[int] = []
+    for numbers in (range(10), range(10, 2_000)):
+        put(any_store, superseded(numbers))
+        for _ in range(3):
+            app.turn()
+        store.records = 0
+        app.turn()
+        counts.append(store.records)
+    assert counts[1] <= counts[0] + 200  # that a search for a claim like the new one looks at
+
+
+def test_the_first_turn_drops_closed_records_above_the_bound(any_store: BaseStore) -> None:
+    put(any_store, superseded(range(2_000)))
+    app = App(any_store)
+    app.turn()
+    memory = app.cycle.memory
+    assert [fact.claim for fact in memory.facts("ada")] == ["Ada lives in Oslo"]
+    assert len(memory.facts("ada", "superseded")) == 500
+    assert memory.forget("ada", "film") == 500
+    assert len(memory.facts("ada", None)) == 1
+
+
+# Retention ----------------------------------------------------------------------------------------
+
+
+async def test_of_closed_records_the_latest_are_kept(any_store: BaseStore) -> None:
+    """As many as the rules say; all that is believed stays."""
+    room = Room(any_store, *[relations("supersedes")] * 9, rules=FactRules(max_closed_per_entity=3))
+    for number in range(8):
+        room.passes(days=1)
+        await room.hears("...", claim(f"Ada works for company {number}"))
+    facts = {fact.claim: fact.state for fact in await room.facts()}
+    assert facts["Ada works for company 7"] == "active"
+    assert [claim for claim, state in facts.items() if state == "superseded"] == [
+        f"Ada works for company {number}" for number in (4, 5, 6)
+    ]
+
+
+async def test_a_closed_claim_that_is_said_again_is_believed_again(any_store: BaseStore) -> None:
+    """A superseded claim begins a new record; one that was put away goes on with its mentions."""
+    room = Room(any_store, relations("supersedes"), relations("supersedes"), rules=FactRules())
+    await room.hears("...", claim("Ada lives in Oslo"))
+    await room.hears("...", claim("Ada lives in Rome"))
+    await room.hears("...", claim("Ada lives in Oslo"))
+    facts = await room.facts()
+    assert [(fact.claim, fact.state) for fact in facts if fact.state == "active"] == [
+        ("Ada lives in Oslo", "active")
+    ]
+    assert len(facts) == 3
+
+    small = Room(any_store, rules=FactRules(max_facts_per_entity=2), user="bob")
+    for text in ("One likes tea", "Two plays chess", "Three owns a boat"):
+        small.passes(days=1)
+        await small.hears("...", claim(text))
+    assert (await small.fact("One likes tea")).state == "expired"
+    await small.hears("...", claim("One likes tea"))
+    again = await small.fact("One likes tea")
+    assert (again.state, again.mention_count) == ("active", 2)
+
+
+async def test_of_the_thoughts_about_a_room_the_newest_are_kept(any_store: BaseStore) -> None:
+    thoughts = Thoughts(MemoryStore(any_store), agent_id=AGENT, room_id="r")
+    for number in range(MOST + 5):
+        at = NOON + timedelta(minutes=number)
+        await thoughts.add(Thought(id=f"t{number}", text="fine", room_id="r", at=at))
+    kept = [thought.id for thought in await thoughts.all()]
+    assert len(kept) == MOST
+    assert kept[:5] == [f"t{number}" for number in range(MOST + 4, MOST - 1, -1)]
 
 
 # An index of names --------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
-"""Keeps the number of facts about one entity within bounds."""
+"""Keeps the number of records about one entity within bounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from arbiter.memory._records import Fact
-from arbiter.memory.facts._changes import put_away, read
+from arbiter.memory.facts._changes import as_of_now, put_away, read
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
@@ -24,36 +23,45 @@ def weight(fact: Fact, now: datetime) -> float:
 async def keep_within(
     store: MemoryStore, rules: FactRules, *, agent_id: str, entity_id: str, now: datetime
 ) -> None:
-    """Expire the active facts of least weight above `max_facts_per_entity`, and delete facts superseded
-    more than `retention_days` ago."""
-    active: list[tuple[Namespace, Fact]] = []
-    for kind in ("facts", "status"):
-        ns = namespace(agent_id, kind, entity_id)
-        for entry in await store.alist(ns):
-            fact = read(entry.value)
-            if fact is not None and fact.state == "active":
-                active.append((ns, fact))
-            elif fact is not None and fact.state == "superseded" and _is_old(fact, rules, now):
-                await store.aupdate(ns, entry.key, lambda value: None)
-    surplus = len(active) - rules.max_facts_per_entity
-    if surplus > 0:
-        active.sort(key=lambda found: weight(found[1], now))
-        for ns, fact in active[:surplus]:
-            await store.aupdate(ns, fact.id, _changed(put_away))
+    """Put away expired statuses and the active facts of least weight above `max_facts_per_entity`, and delete the
+    oldest closed records above `max_closed_per_entity`, and those closed more than `retention_days` ago.
+
+    It reads the records only if there may be too many of them.
+    """
+    spaces = [namespace(agent_id, kind, entity_id) for kind in ("facts", "status")]
+    # The two kinds count together, so each may have half of the limit before the records are read.
+    if any([await store.abeyond(ns, rules.max_facts_per_entity // 2, is_open=True, most=1) for ns in spaces]):
+        await _put_away(store, rules, spaces, now)
+    for ns in (*spaces, namespace(agent_id, "opinions", entity_id)):
+        gone = await store.abeyond(ns, rules.max_closed_per_entity, is_open=False)
+        if rules.retention_days is not None:
+            gone += await _closed_before(store, ns, now - timedelta(days=rules.retention_days))
+        await store.aput_many((ns, key, None) for key in gone)
 
 
-def _is_old(fact: Fact, rules: FactRules, now: datetime) -> bool:
-    if rules.retention_days is None:
-        return False
-    return (fact.valid_to or fact.last_seen_at) < now - timedelta(days=rules.retention_days)
+async def _put_away(store: MemoryStore, rules: FactRules, spaces: list[Namespace], now: datetime) -> None:
+    active = [
+        (ns, fact) for ns in spaces for fact in await _read(store, ns, is_open=True) if fact.state == "active"
+    ]
+    gone = [(ns, fact) for ns, fact in active if fact.expired(now)]
+    kept = [(ns, fact) for ns, fact in active if not fact.expired(now)]
+    kept.sort(key=lambda found: weight(found[1], now))
+    for ns, fact in (*gone, *kept[: max(len(kept) - rules.max_facts_per_entity, 0)]):
+        await store.aupdate(ns, fact.id, lambda value: _closed(value, now))
 
 
-def _changed(change: Callable[[Fact], Fact]) -> Callable[[Value | None], Value | None]:
-    def apply(value: Value | None) -> Value | None:
-        fact = read(value)
-        if fact is None:
-            return value
-        after = change(fact)
-        return value if after is fact else after.to_value()
+async def _closed_before(store: MemoryStore, ns: Namespace, time: datetime) -> list[str]:
+    found = await _read(store, ns, is_open=False)
+    return [fact.id for fact in found if (fact.valid_to or fact.last_seen_at) < time]
 
-    return apply
+
+async def _read(store: MemoryStore, ns: Namespace, *, is_open: bool) -> list[Fact]:
+    values = await store.aget_many(ns, await store.abeyond(ns, 0, is_open=is_open))
+    return [fact for value in values.values() if (fact := read(value)) is not None]
+
+
+def _closed(value: Value | None, now: datetime) -> Value | None:
+    fact = read(value)
+    if fact is None or (after := put_away(as_of_now(fact, now))) is fact:
+        return value
+    return after.to_value()

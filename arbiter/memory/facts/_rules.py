@@ -30,9 +30,10 @@ class FactRules:
     Records with a similarity of at least `candidate_score` are compared with a new claim, at most
     `candidates` of them. Without embeddings, `lexical_score` is the limit for their words.
 
-    Above `max_facts_per_entity` the facts with the least confidence and the greatest age expire (state
-    "expired"). Superseded facts are deleted after `retention_days`; None keeps them. With `chaining`, a model
-    may infer facts from known facts.
+    Above `max_facts_per_entity` the facts with the least confidence and the greatest age are put away (state
+    "expired") until they are heard again. Of the records that were superseded, corrected, retracted or put away
+    the latest `max_closed_per_entity` of each kind (facts, statuses, opinions) are kept, none longer than
+    `retention_days`; None sets no limit of time. With `chaining`, a model may infer facts from known facts.
 
     What is forgotten is erased at once; with `undo_within` it is kept in a bin for that time, from which
     `Memory.undo` restores it.
@@ -46,6 +47,7 @@ class FactRules:
     lexical_score: float = 0.35
     candidates: int = 8
     max_facts_per_entity: int = 500
+    max_closed_per_entity: int = 500
     retention_days: float | None = None
     chaining: bool = False
     undo_within: timedelta | None = None
@@ -53,7 +55,7 @@ class FactRules:
     def __post_init__(self) -> None:
         for name in ("candidate_score", "lexical_score"):
             checked_number(_OWNER, name, getattr(self, name), low=0, high=1)
-        for name in ("candidates", "max_facts_per_entity"):
+        for name in ("candidates", "max_facts_per_entity", "max_closed_per_entity"):
             checked_number(_OWNER, name, getattr(self, name), low=1, whole=True)
         for name in ("store_opinions", "allow_sensitive", "chaining"):
             given: Any = getattr(self, name)

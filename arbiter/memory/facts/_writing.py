@@ -45,7 +45,7 @@ class Writer:
         self.fact_ids: list[str] = []
         self.events = Events(store, agent_id=ctx.agent_id, room_id=ctx.room_id)
         self.scopes: set[str] = set()
-        """The entities with new records."""
+        """The entities with new or changed records."""
 
     async def related(self, record: Fact, known: Known, relation: Relation, candidate: Candidate) -> Fact:
         """Change the known fact as the relation demands. Returns the new record with its links."""
@@ -178,6 +178,7 @@ class Writer:
         ns = self.knowledge.space(known.kind, candidate)
         after = read(await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl))
         self.fact_ids.append(known.fact.id)
+        self.scopes.add(candidate.scope)
         if event == "confirmed" and after is not None:
             await self._confirmed(before, after, candidate, counted=counted)
         if not counted:

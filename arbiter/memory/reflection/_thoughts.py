@@ -7,6 +7,9 @@ from hashlib import sha256
 from arbiter.memory._records import Thought
 from arbiter.memory.stores import MemoryStore, Namespace, namespace
 
+MOST = 200
+"""Thoughts kept for each room, the newest."""
+
 
 class Thoughts:
     """The thoughts of one agent about one room."""
@@ -17,8 +20,9 @@ class Thoughts:
         self.room_id = room_id
 
     async def add(self, thought: Thought) -> None:
-        """Store a thought; it replaces one with the same id."""
+        """Store a thought; it replaces one with the same id. The oldest above `MOST` are dropped."""
         await self.store.aput(self._namespace, thought.id, thought.to_value())
+        await self.store.aprune(self._namespace, keep=MOST, at=lambda value: str(value.get("at")))
 
     async def remove(self, id: str) -> None:
         await self.store.adelete(self._namespace, id)

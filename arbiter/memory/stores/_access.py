@@ -27,6 +27,7 @@ _PAGE = 100
 _FOREIGN_KEYS = "PRAGMA foreign_keys = ON"
 _RACES = 100
 _WHOLE = ("langgraph.store.memory", "langgraph.store.sqlite", "langgraph.store.postgres", "arbiter.memory")
+_SORTING = ("langgraph.store.sqlite", "langgraph.store.postgres")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -43,7 +44,8 @@ class Access:
         self._threaded = False
         self._in_memory = isinstance(store, InMemoryStore)
         self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
-        self._whole = any(base.__module__.startswith(_WHOLE) for base in type(store).__mro__)
+        self._whole = _is_of(store, _WHOLE)
+        self._sorts = _is_of(getattr(store, "inner", store), _SORTING)
         self.embedder = watched_embeddings(store)
         self.words = WordSearch(self._all, self._last)
         self.locks = Locks()
@@ -144,6 +146,14 @@ class Access:
         found.sort(key=_written, reverse=True)
         return found[:limit]
 
+    async def after(self, ns: Namespace, count: int, *, limit: int) -> list[SearchItem]:
+        """At most `limit` items of that namespace beyond the `count` written last; those are not read if the
+        store sorts them itself."""
+        if self._sorts:
+            found = await self._search(ns, limit=limit, offset=count)
+            return [item for item in found if tuple(item.namespace) == ns]
+        return (await self._all(ns))[count : count + limit]
+
     async def _all(self, ns: Namespace) -> list[SearchItem]:
         return await self.items(ns, lambda item: True, filter={}, limit=None)
 
@@ -189,7 +199,11 @@ class Access:
 
 
 def _is_sqlite(store: object) -> bool:
-    return any(base.__module__.startswith("langgraph.store.sqlite") for base in type(store).__mro__)
+    return _is_of(store, ("langgraph.store.sqlite",))
+
+
+def _is_of(store: object, modules: tuple[str, ...]) -> bool:
+    return any(base.__module__.startswith(modules) for base in type(store).__mro__)
 
 
 def _written(item: SearchItem) -> float:

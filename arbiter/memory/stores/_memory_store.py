@@ -39,6 +39,9 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 _TRIES = 3
 _PAGE = 1_000
 _BATCH = 500
+_PRUNED = 100
+_ALIKE = 16
+_MOST = 2**31 - 1
 _DEPTH = 40
 """Records of each order that are fused."""
 _DEEP = 200
@@ -120,6 +123,23 @@ class MemoryStore:
         ]
         for at in range(0, len(ops), _BATCH):
             await _uninterrupted(self._access.call("batch", ops[at : at + _BATCH]))
+
+    async def aprune(self, ns: Namespace, *, keep: int, at: Callable[[Value], str]) -> None:
+        """Delete records beyond the `keep` that were written last, at most 100 in one call.
+
+        `at` is the time of a value as a text. It decides between records that were written at nearly the same
+        time: some stores note whole seconds.
+        """
+        seen = min(keep, _ALIKE)
+        last = await self._access.after(ns, keep - seen, limit=seen + _PRUNED)
+        last.sort(key=lambda item: at(item.value), reverse=True)
+        await self.aput_many((ns, item.key, None) for item in last[seen:])
+
+    async def abeyond(self, ns: Namespace, count: int, *, is_open: bool, most: int = _MOST) -> list[str]:
+        """The keys of records with a claim beyond the `count` with the latest "last_seen_at", without reading
+        the records: of the open ones or of the closed ones; see `asearch`."""
+        hits = await self._access.words.newest(self.store, (ns, is_open), count, most)
+        return [hit.key for hit in hits]
 
     async def aonce(self, ns: Namespace, key: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` unless a record says that it was done in this store; then write that record.
