@@ -14,7 +14,11 @@ import selectors
 import signal
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import CompletedProcess
 
 PRELOADED = (
     "arbiter",
@@ -69,6 +73,22 @@ def python(*arguments: str) -> list[str]:
     if not _servers:
         _servers.append(Server())
     return [sys.executable, "-I", "-S", __file__, "run", _servers[0].address, *arguments]
+
+
+def run_example(name: str, folder: "Path", *arguments: str) -> "CompletedProcess[str]":
+    """A story of `examples/` as a reader runs it, from another folder, warnings as errors."""
+    import subprocess
+
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return subprocess.run(
+        python("-W", "error", os.path.join(root, "examples", name, "main.py"), *arguments),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": root, "COLUMNS": "110", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=90,
+    )
 
 
 # The client ---------------------------------------------------------------------------------------

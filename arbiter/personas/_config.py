@@ -20,23 +20,11 @@ _Threshold = Annotated[float, Param("the score that a draft needs", ge=0, le=HIG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateConfig:
-    """The corrections of one agent.
+    """The corrections of one agent; all are off until enabled.
 
-    `gate_*_enabled` and `gate_*_threshold` select the dimensions on which each draft is judged, and the score
-    from 0 to 9 that it needs. With `gate_similarity_enabled` a draft fails if it shares more than
-    `max_action_similarity` (Jaccard, 0.0 to 1.0) of its words with one of the agent's last five messages. A
-    failed draft is written again up to `max_correction_attempts` times; then the best draft is used, or with
-    `continue_on_failure=False` none. The gate starts after the agent's first
-    `minimum_required_qty_of_actions` actions.
-
-    `anti_convergence_*`, `variety_*` and `repetition_*` are the settings of `anti_convergence`, `variety` and
-    `RepetitionSuppressor`: the vocabulary that speakers share (0.0 to 1.0), the number of an agent's
-    messages, and the mean overlap of the 3-grams of its last five messages (0.0 to 1.0).
-
-    `judge_timeout` limits the judgement of one dimension, in seconds; the dimensions are judged at the same
-    time. With `enable_regeneration=False` the agent does not write drafts again. With
-    `enable_direct_correction` the gate's rewriter then rewrites the best draft, up to
-    `max_correction_attempts` times.
+    A draft that fails is written again; then the best draft is used, or none. `anti_convergence_*`,
+    `variety_*` and `repetition_*` are the settings of `anti_convergence`, `variety` and
+    `RepetitionSuppressor`.
     """
 
     gate_adherence_enabled: _Judged = False
@@ -47,30 +35,41 @@ class GateConfig:
     gate_consistency_threshold: _Threshold = 7.0
     gate_fluency_threshold: _Threshold = 7.0
     gate_suitability_threshold: _Threshold = 7.0
-    gate_similarity_enabled: Annotated[bool, Param("compare each draft with the agent's last messages")] = (
-        False
-    )
+    gate_similarity_enabled: Annotated[
+        bool, Param("compare each draft with the agent's last five messages")
+    ] = False
     max_action_similarity: Annotated[
-        float, Param("the most that a draft may share with one of these messages", ge=0, le=1)
+        float,
+        Param("the share of words (Jaccard) that a draft may have in common with one of them", ge=0, le=1),
     ] = 0.6
     max_correction_attempts: Annotated[int, Param("how often a failed draft is written again", ge=0)] = 2
-    continue_on_failure: Annotated[bool, Param("use the best draft if none passes")] = True
+    continue_on_failure: Annotated[bool, Param("use the best draft if none passes, instead of none")] = True
     minimum_required_qty_of_actions: Annotated[
         int, Param("the number of the agent's first actions that are not judged", ge=0)
     ] = 0
     anti_convergence_enabled: Annotated[bool, Param("nudge speakers that share too many words")] = False
     convergence_threshold: Annotated[
-        float, Param("the shared vocabulary at which that begins", ge=0, le=1)
+        float, Param("the share of vocabulary at which that begins", ge=0, le=1)
     ] = 0.6
     variety_intervention_enabled: Annotated[bool, Param("nudge an agent to vary what it says")] = False
     variety_message_threshold: Annotated[int, Param("the number of messages at which that begins", ge=0)] = 7
     repetition_suppression_enabled: Annotated[bool, Param("nudge an agent that repeats itself")] = False
-    repetition_threshold: Annotated[float, Param("the mean overlap at which that begins", ge=0, le=1)] = 0.3
+    repetition_threshold: Annotated[
+        float,
+        Param("the mean overlap of the 3-grams of its last five messages at which that begins", ge=0, le=1),
+    ] = 0.3
     judge_timeout: Annotated[
-        float, Param("the time for judging one dimension", gt=0, expected="seconds above 0")
+        float,
+        Param(
+            "the seconds for judging one dimension; all are judged at the same time",
+            gt=0,
+            expected="seconds above 0",
+        ),
     ] = 5.0
     enable_regeneration: Annotated[bool, Param("let the agent write failed drafts again")] = True
-    enable_direct_correction: Annotated[bool, Param("let the gate's rewriter rewrite the best draft")] = False
+    enable_direct_correction: Annotated[
+        bool, Param("then let the gate's rewriter rewrite the best draft, as often as the agent may")
+    ] = False
 
     def __post_init__(self) -> None:
         for name, hint in _hints().items():

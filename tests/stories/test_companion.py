@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from arbiter.memory import open_store
-from examples.companion import main as companion_main
 from examples.companion.main import Companion
-from tests.processes import python
+from tests.processes import run_example
 
 pytestmark = pytest.mark.lengthy
 
-ROOT = Path(companion_main.__file__).parent.parent.parent
-
 
 def test_the_story_is_told(tmp_path: Path) -> None:
-    """As a reader runs it, from another folder, warnings as errors."""
-    done = subprocess.run(
-        python("-W", "error", str(ROOT / "examples/companion/main.py")),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=90,
-    )
+    done = run_example("companion", tmp_path)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     before, _, after = done.stdout.partition("forget that I have a cat")
@@ -60,15 +46,7 @@ def test_a_file_remembers_from_one_run_to_the_next(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_none_is_one_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        python(str(ROOT / "examples/companion/main.py"), "--model", "nobody:nothing"),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    done = run_example("companion", tmp_path, "--model", "nobody:nothing")
     assert done.returncode == 2
     assert "the model 'nobody:nothing' could not be made" in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 from pathlib import Path
@@ -10,25 +9,13 @@ from typing import Any
 
 import pytest
 
-from examples.office import main as office_main
 from examples.office.main import Office
 from examples.office.script import LINES
-from tests.processes import python
-
-ROOT = Path(office_main.__file__).parent.parent.parent
+from tests.processes import run_example
 
 
 def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a reader runs it, from another folder, warnings as errors."""
-    return subprocess.run(
-        python("-W", "error", str(ROOT / "examples/office/main.py"), *arguments),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=90,
-    )
+    return run_example("office", folder, *arguments)
 
 
 @pytest.mark.lengthy
