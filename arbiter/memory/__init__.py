@@ -30,6 +30,7 @@ from arbiter.memory.goals import GoalEvaluator
 from arbiter.memory.providers import (
     FactsProvider,
     GoalsProvider,
+    ProfileProvider,
     Provider,
     ProviderContext,
     ProviderResult,
@@ -69,6 +70,7 @@ __all__ = [
     "MemoryStore",
     "NotAvailableError",
     "Objective",
+    "ProfileProvider",
     "Provider",
     "ProviderContext",
     "ProviderResult",

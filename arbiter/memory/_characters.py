@@ -25,7 +25,9 @@ TEMPLATES: Mapping[str, Placeholders] = {
     "evaluationTemplate": Placeholders(
         ("evaluators",), ("evaluatorNames", "evaluatorExamples", "recentMessages", *_COMMON)
     ),
-    "factsTemplate": Placeholders(("recentMessages",), ("knownFacts", "evaluationExamples", *_COMMON)),
+    "factsTemplate": Placeholders(
+        ("recentMessages",), ("knownFacts", "profiles", "evaluationExamples", *_COMMON)
+    ),
     "reflectionTemplate": Placeholders(
         ("recentMessages",), ("knownFacts", "entitiesInRoom", "existingRelationships", *_COMMON)
     ),

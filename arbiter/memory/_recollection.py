@@ -6,10 +6,11 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 from uuid import NAMESPACE_OID, uuid5
 
 from langgraph.store.base import BaseStore
+from pydantic import BaseModel
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +34,7 @@ from arbiter.memory._records import (
     utc_now,
 )
 from arbiter.memory.facts import FactStore, Forgotten
+from arbiter.memory.facts._profiles import Profiles, checked_schemas
 from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._relationships import Relationships
 from arbiter.memory.stores import MemoryStore, Value, namespace
@@ -43,7 +45,8 @@ from arbiter.memory.trust._evidence import TrustProfile
 from arbiter.models import ChatModel, visible
 
 T = TypeVar("T")
-_OF_ENTITY = ("facts", "status", "opinions", "own_names", "trust", "tombstones")
+P = TypeVar("P", bound=BaseModel)
+_OF_ENTITY = ("facts", "status", "opinions", "profiles", "own_names", "trust", "tombstones")
 
 
 class Memory:
@@ -126,6 +129,20 @@ class Memory:
         as_of: datetime | None = None,
     ) -> list[Fact]:
         return self.wait(self.asearch(query, entity_id, limit=limit, room_id=room_id, as_of=as_of))
+
+    async def aprofile(self, entity_id: str, schema: type[P]) -> P:
+        """The profile of an entity, as an object of that pydantic model; fields that are not known have their
+        defaults.
+
+        `FactEvaluator(schemas=[schema])` fills it.
+        """
+        [model] = checked_schemas("profile", [schema])
+        return await Profiles(self.store, agent_id=self.agent_id, entity_id=entity_id).read(
+            cast("type[P]", model)
+        )
+
+    def profile(self, entity_id: str, schema: type[P]) -> P:
+        return self.wait(self.aprofile(entity_id, schema))
 
     async def arelationships(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from and to an entity, or all of them, the most interactions first."""
@@ -301,9 +318,9 @@ class Memory:
     async def aexport(self, entity_id: str) -> dict[str, Any]:
         """All records about an entity as JSON.
 
-        These are its facts, statuses and opinions of every state, trust and tombstones, relationships in both
-        directions, its goals, the thoughts that name it or come from conversations that it took part in, and
-        its registration.
+        These are its facts, statuses and opinions of every state, its profiles, trust and tombstones,
+        relationships in both directions, its goals, the thoughts that name it or come from conversations that
+        it took part in, and its registration.
         """
         kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
         known = await Entities(self.store, agent_id=self.agent_id).get([entity_id])

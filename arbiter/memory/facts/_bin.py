@@ -90,6 +90,8 @@ class Bin:
         def change(value: Value | None) -> Value | None:
             nonlocal written
             written = value is None
+            if value is not None and "fields" in saved:  # a profile, of which only some fields were forgotten
+                return {**value, "fields": {**saved["fields"], **value["fields"]}}
             return saved if value is None else value
 
         related = Related(self.store, agent_id=self.agent_id)

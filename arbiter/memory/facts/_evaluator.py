@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any, Literal, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
+from pydantic import BaseModel
 
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.errors import ParameterError
@@ -16,6 +17,7 @@ from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext, UnusableAnswerError
 from arbiter.memory._conversation import speaker_of, text_of, window
 from arbiter.memory._cursors import Cursors
+from arbiter.memory._entities import resolve
 from arbiter.memory._evaluators import (
     CognitiveEvaluator,
     CognitiveOptions,
@@ -37,9 +39,20 @@ from arbiter.memory.facts._extraction import (
     rendered,
 )
 from arbiter.memory.facts._fact_store import facts_of
+from arbiter.memory.facts._intake import is_generic
 from arbiter.memory.facts._own_names import Introduction
+from arbiter.memory.facts._profiles import (
+    Profiles,
+    Told,
+    Update,
+    Updated,
+    checked_schemas,
+    lines_of,
+    updates_in,
+    with_profiles,
+)
 from arbiter.memory.facts._wishes import Carried, WishBook, command_of
-from arbiter.models import ChatModel
+from arbiter.models import ChatModel, visible
 
 Trigger = Literal["cursor", "modulo"]
 _LONGEST = 4_000
@@ -87,7 +100,8 @@ class FactEvaluator(CognitiveEvaluator):
     With `trigger="modulo"` it runs when the number of all messages is a multiple of that half, as in the
     original; a turn that jumps over the multiple is missed. Messages that may ask to forget something are read
     at once, in any language, and what the model reads in them is carried out.
-    `instructions` are added to the prompt: what to look for, and what to leave out.
+    `instructions` are added to the prompt: what to look for, and what to leave out. `schemas` are pydantic models
+    of profiles, which the same model call fills for the speakers; see `Memory.profile`.
     """
 
     needs_store = True
@@ -105,6 +119,7 @@ class FactEvaluator(CognitiveEvaluator):
         trigger: Trigger = "cursor",
         model: ChatModel | None = None,
         instructions: str | None = None,
+        schemas: Iterable[type[BaseModel]] = (),
         **options: Unpack[CognitiveOptions],
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, **options)
@@ -112,6 +127,7 @@ class FactEvaluator(CognitiveEvaluator):
             problem = f"expected 'cursor' or 'modulo', got {trigger!r:.80}."
             raise ParameterError(f"evaluator {name!r}", "trigger", problem)
         self.instructions = checked_instructions(name, instructions)
+        self.schemas = checked_schemas(f"evaluator {name!r}", schemas)
         self.trigger = trigger
         self.model = model
 
@@ -193,6 +209,7 @@ class FactEvaluator(CognitiveEvaluator):
                 model=self.model,
                 names=_introduced(outcome.value.names, fresh),
             )
+            filled = await self._fill(ctx, updates_in(outcome.value, self.schemas), fresh)
             if wishes.carried.asking:
                 # What such a message says anew is learned first; then no prompt repeats what it asks to forget.
                 await ctx.tombstones.bury((), at=ctx.clock(), asked=wishes.carried.asking)
@@ -202,9 +219,55 @@ class FactEvaluator(CognitiveEvaluator):
             await cursors.fail(read, raised=True)
             raise
         await cursors.advance(read)
-        ingested = replace(ingested, dropped_invalid=ingested.dropped_invalid + outcome.dropped_items)
+        ingested = replace(
+            ingested,
+            dropped_private=ingested.dropped_private + filled.private,
+            dropped_invalid=ingested.dropped_invalid + filled.invalid + outcome.dropped_items,
+        )
         calls = ctx.budget.used - used
-        return _outcome(ingested, wishes.carried, calls=calls, clean=outcome.status == "ok")
+        done = _outcome(ingested, wishes.carried, calls=calls, clean=outcome.status == "ok")
+        if self.schemas:
+            done.data["profile_fields"] = filled.changed
+        return done
+
+    async def _fill(
+        self, ctx: EvalContext, updates: Sequence[Update], fresh: Sequence[BaseMessage]
+    ) -> Updated:
+        """Fill the profiles of speakers with what they have said of themselves in these messages."""
+        rules = facts_of(ctx).rules
+        filled = Updated()
+        # The same answer may have said that a message is not to be remembered.
+        hidden = (await ctx.hidden(anew=True)).forgotten if updates else ()
+        told = [m for m in fresh if isinstance(m, HumanMessage) and m.id and m.id not in hidden]
+        for update in updates:
+            named = update.subject
+            user = named is None or is_generic(named)
+            entity = ctx.entity_id if user or named == ctx.entity_id else resolve(named or "", ctx.entities)
+            own = [m.id for m in told if m.id and _speaker(m, ctx)[0] == entity]
+            cited = {*map(label, update.source_message_ids)}
+            sources = tuple(id for id in own if label(id) in cited) if cited else tuple(own[-1:])
+            if entity is None or not sources:
+                filled = filled.plus(Updated(invalid=len(update.values)))
+                continue
+            statement = Told(
+                sources=sources,
+                room_id=ctx.room_id,
+                at=ctx.ended_at,
+                visibility="room" if ctx.is_private else rules.visibility,
+                allow_sensitive=rules.allow_sensitive,
+            )
+            profiles = Profiles(ctx.needed_store(), agent_id=ctx.agent_id, entity_id=entity)
+            filled = filled.plus(await profiles.update(update.schema, update.values, statement))
+        return filled
+
+    async def _profiles(self, ctx: EvalContext) -> list[str] | None:
+        """The lines of the user's profiles for the prompt; None if there are none to fill."""
+        profiles = Profiles(ctx.needed_store(), agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+        lines: list[str] = []
+        for schema in self.schemas:
+            profile = await profiles.read(schema, room_id=ctx.room_id)
+            lines += [f"{schema.__name__}.{name}: {visible(value)}" for name, value in lines_of(profile)]
+        return lines if self.schemas else None
 
     async def _window(
         self, ctx: EvalContext, unread: Sequence[BaseMessage], read: Sequence[BaseMessage]
@@ -258,10 +321,13 @@ class FactEvaluator(CognitiveEvaluator):
             examples=rendered(self.examples),
             chaining=rules.chaining,
             instructions=self.instructions,
+            profiles=await self._profiles(ctx),
         )
         if rules.chaining:
-            return await ctx.ask(InferredClaims, asked, model=self.model, item_field="claims")
-        return await ctx.ask(ExtractedClaims, asked, model=self.model, item_field="claims")
+            inferred = with_profiles(InferredClaims, self.schemas)
+            return await ctx.ask(inferred, asked, model=self.model, item_field="claims")
+        extracted = with_profiles(ExtractedClaims, self.schemas)
+        return await ctx.ask(extracted, asked, model=self.model, item_field="claims")
 
 
 def _speaker(message: BaseMessage, ctx: EvalContext) -> Speaker:

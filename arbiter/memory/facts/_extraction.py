@@ -255,6 +255,10 @@ _CHAINING = (
     "You may add what follows with certainty from two or more known facts: derived_from then has their ids, and "
     "source_message_ids is empty."
 )
+_PROFILES = (
+    "Also fill in the profiles of the new messages' speakers. Under profiles, each profile has the fields that the new "
+    "messages tell, and no others; a list is given whole, with its known members. Leave subject out for the user."
+)
 Speaker = tuple[str, str]
 """An id, and a name."""
 
@@ -272,12 +276,13 @@ def extraction(
     examples: str = "",
     chaining: bool = False,
     instructions: str = "",
+    profiles: Sequence[str] | None = None,
 ) -> list[BaseMessage]:
     """The question for the claims and wishes in `window`. Messages are triples of id, speaker and text, oldest
     first.
 
     `past` are facts that are no longer true; `pending` is the speaker who may have asked to have everything
-    forgotten.
+    forgotten. `profiles` are the lines of the user's profiles as they are; None if there are none to fill.
     """
     bio = "\n".join(character.bio)
     facts = [
@@ -288,6 +293,7 @@ def extraction(
     said = ["The new messages:", *(_said(*said) for said in window)]
     if context:
         said = ["Earlier messages, context only:", *(_said(*said) for said in context), *said]
+    more = [*([_CHAINING] if chaining else []), *([] if profiles is None else [_PROFILES])]
     return composed(
         character,
         "factsTemplate",
@@ -296,13 +302,14 @@ def extraction(
             "today": f"Today is {today.date().isoformat()}.",
             "bio": f"The description of the agent:\n{quote(bio)}" if bio else "The agent has no description.",
             "knownFacts": "\n\n".join(facts),
+            "profiles": f"The user's profiles so far:\n{quote(chr(10).join(profiles))}" if profiles else "",
             "pending": "" if pending is None else _PENDING.format(who=label(pending)),
             "recentMessages": "\n\n".join(said),
             "evaluationExamples": f"Examples:\n{quote(examples)}" if examples else "",
         },
         sender=sender,
         today=today,
-        notices=(_DATA, _RULES, _NAMES, _WANTED, *([_CHAINING] if chaining else [])),
+        notices=(_DATA, _RULES, _NAMES, _WANTED, *more),
         instructions=instructions,
         closing="List the claims that the new messages make, and what they ask you to forget.",
     )

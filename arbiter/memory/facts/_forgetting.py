@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from arbiter.memory._records import Fact, Relationship, Thought, readable
@@ -20,6 +21,7 @@ from arbiter.memory._traces import Traces
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import read, unlinked
 from arbiter.memory.facts._own_names import OwnNames
+from arbiter.memory.facts._profiles import Profiles, is_forgotten
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
@@ -94,6 +96,7 @@ class Forgetting:
         messages = {id for ids in rooms.values() for id in ids}
         names = OwnNames(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
         await names.forget(None if wanted.everything else messages)
+        await self._forget_profiles(wanted, messages)
         await self._forget_thoughts(wanted, rooms)
         await self._forget_relationships(wanted)
         forgotten = Forgotten(len(self.gone))
@@ -147,6 +150,21 @@ class Forgetting:
         return [(*ns[:-1], scope) for scope in scopes for ns in self._spaces]
 
     # What mentions them
+
+    async def _forget_profiles(self, wanted: Wanted, messages: Collection[str]) -> None:
+        own = self._spaces[0][-1]
+        gone = [fact for (scope, _), fact in self.gone.items() if scope == own]
+        kept = [fact for ns in self._spaces for fact in await self._facts(ns)]
+        profiles = Profiles(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+
+        def is_meant(name: str, field: Mapping[str, Any]) -> bool:
+            return wanted.everything is not None or is_forgotten(
+                name, field, gone=gone, kept=kept, messages=messages, unwanted=wanted.text
+            )
+
+        for key, value in await profiles.with_fields(is_meant):
+            await self._into_bin([(profiles.space, key, value)], {})
+            await profiles.drop(key, is_meant)
 
     async def _forget_thoughts(self, wanted: Wanted, rooms: Mapping[str, Collection[str]]) -> None:
         _, visited = await self._traces.read()

@@ -6,6 +6,7 @@ See docs/memory.md.
 from arbiter.memory.providers._composing import ComposedContext, ProviderResult, Section, compose_sections
 from arbiter.memory.providers._facts import FactsProvider
 from arbiter.memory.providers._goals import GoalsProvider
+from arbiter.memory.providers._profile import ProfileProvider
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProviderError, acompose_context
 from arbiter.memory.providers._relationships import RelationshipsProvider
 from arbiter.memory.providers._thoughts import ReflectionProvider
@@ -16,6 +17,7 @@ __all__ = [
     "ComposedContext",
     "FactsProvider",
     "GoalsProvider",
+    "ProfileProvider",
     "Provider",
     "ProviderContext",
     "ProviderError",

@@ -1,0 +1,391 @@
+"""Profiles: a program's own pydantic models, filled from conversations field by field, one record for each
+entity and model.
+
+A record is `{"schema", "entity_id", "fields"}`. Each field has its value, the time of the turn that told it, its
+messages and rooms, and its visibility; so it can be shown and forgotten by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
+
+from arbiter.errors import ParameterError
+from arbiter.memory._records import Fact, Visibility, time_of
+from arbiter.memory.answers import TOLERANT
+from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.facts._rules import VISIBILITIES
+from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores._words import words_of
+
+P = TypeVar("P", bound=BaseModel)
+Schema = type[BaseModel]
+KIND = "profiles"
+LONGEST = 2_000
+"""Longest value of a field, in characters of JSON."""
+_MOST_SOURCES = 100
+_PARTS = {"value", "at", "source_message_ids", "room_ids", "visibility"}
+_OWN = ("subject", "source_message_ids")
+"""Names in an answer that say whom the fields are about and which messages tell them."""
+
+
+# The schemas of a program -------------------------------------------------------------------------
+
+
+def checked_schemas(owner: str, given: Any) -> tuple[Schema, ...]:
+    """The models of profiles. Raises `ParameterError` with all mistakes in them."""
+    wanted: Any = given
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ParameterError(owner, "schemas", f"expected a list of pydantic models, got {given!r:.80}.")
+    found: list[Schema] = []
+    mistakes: list[str] = []
+    for schema in wanted:
+        if not isinstance(schema, type) or not issubclass(schema, BaseModel):
+            mistakes.append(f"expected a pydantic model, got {schema!r:.80}.")
+            continue
+        if schema.__name__ in (each.__name__ for each in found):
+            mistakes.append(f"two models are called {schema.__name__}. Give one another name.")
+        found.append(schema)
+        mistakes += _mistakes(schema)
+    if mistakes:
+        raise ParameterError(owner, "schemas", " ".join(mistakes))
+    return tuple(found)
+
+
+def _mistakes(schema: Schema) -> list[str]:
+    name = schema.__name__
+    mistakes = [] if schema.model_fields else [f"{name} has no fields."]
+    for field, declared in schema.model_fields.items():
+        if declared.is_required():
+            mistakes.append(
+                f"{name}.{field} has no default, but a profile begins empty. Give it one, such as None."
+            )
+        if field in _OWN or declared.alias is not None or declared.validation_alias is not None:
+            mistakes.append(
+                f"{name}.{field}: expected a name other than {' and '.join(_OWN)}, without an alias."
+            )
+    return mistakes
+
+
+# The answer of a model ----------------------------------------------------------------------------
+
+
+def _as_given(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """A wrong value costs its field, not the answer: it is left out when the profile is validated."""
+    try:
+        return validate(value)
+    except ValidationError:
+        return value
+
+
+def _listed(given: Any) -> list[Any]:
+    parts: Any = given
+    if isinstance(given, list):
+        return [*parts]
+    return [parts] if isinstance(given, Mapping) else []
+
+
+def _object(given: Any) -> dict[str, Any]:
+    parts: Any = given
+    return dict(parts) if isinstance(given, Mapping) else {}
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    items: list[Any] = [*given] if isinstance(given, list) else [given]
+    return tuple(str(item) for item in items if isinstance(item, str | int))
+
+
+def _without_claims(value: Any) -> Any:
+    """Accept an answer that has profiles only."""
+    given = value
+    if isinstance(value, Mapping) and "profiles" in given and "claims" not in given:
+        return {**given, "claims": []}
+    return given
+
+
+def with_profiles(answer: type[P], schemas: Sequence[Schema]) -> type[P]:
+    """The schema of an answer that also has `profiles`, by the names of the models."""
+    if not schemas:
+        return answer
+    parts: dict[str, Any] = {}
+    for schema in schemas:
+        fields: dict[str, Any] = {
+            name: (
+                Annotated[declared.annotation | None, WrapValidator(_as_given)],  # type: ignore[operator]
+                Field(None, description=declared.description),
+            )
+            for name, declared in schema.model_fields.items()
+        }
+        fields["subject"] = (
+            Annotated[str | None, WrapValidator(_as_given)],
+            Field(None, description="The id or name of the speaker, if it is not the user."),
+        )
+        fields["source_message_ids"] = (
+            Annotated[tuple[str, ...], BeforeValidator(_texts)],
+            Field((), description="The ids of the messages that say so."),
+        )
+        update: Any = create_model(schema.__name__, __doc__=schema.__doc__, **fields)
+        parts[schema.__name__] = (
+            Annotated[list[update], TOLERANT, BeforeValidator(_listed)],
+            Field(default_factory=list),
+        )
+    made: Any = create_model  # its hints know no fields that are made at run time
+    profiles: Any = made("Profiles", __doc__="Fields of profiles that the new messages tell.", **parts)
+    whole: type[P] = made(
+        answer.__name__,
+        __base__=answer,
+        __doc__=answer.__doc__,
+        __validators__={"without_claims": model_validator(mode="before")(_without_claims)},
+        profiles=(Annotated[profiles, BeforeValidator(_object)], Field(default_factory=profiles)),
+    )
+    return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Fields of a profile that an answer names. `subject` is a name or an id, None for the user."""
+
+    schema: Schema
+    values: Mapping[str, Any]
+    subject: str | None
+    source_message_ids: tuple[str, ...]
+
+
+def updates_in(answer: BaseModel, schemas: Sequence[Schema]) -> list[Update]:
+    """The updates in an answer, in its order. null is no update: models write it for what they do not know."""
+    found: list[Update] = []
+    profiles: Any = getattr(answer, "profiles", None)
+    for schema in schemas:
+        for part in getattr(profiles, schema.__name__, ()):
+            values = part.model_dump(mode="json", exclude_none=True, warnings=False)
+            subject = values.pop("subject", None)
+            sources = tuple(values.pop("source_message_ids", ()))
+            if values:
+                found.append(
+                    Update(
+                        schema=schema,
+                        values=values,
+                        subject=subject if isinstance(subject, str) else None,
+                        source_message_ids=sources,
+                    )
+                )
+    return found
+
+
+# The records --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The place and time of a statement, its messages, and the visibility of what it tells."""
+
+    sources: tuple[str, ...]
+    room_id: str
+    at: datetime
+    visibility: Visibility
+    allow_sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """Numbers of fields: changed, and left out as private or invalid."""
+
+    changed: int = 0
+    private: int = 0
+    invalid: int = 0
+
+    def plus(self, other: Updated) -> Updated:
+        return Updated(
+            changed=self.changed + other.changed,
+            private=self.private + other.private,
+            invalid=self.invalid + other.invalid,
+        )
+
+
+class Profiles:
+    """The profiles of one entity."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
+        self.store = store
+        self.entity_id = entity_id
+        self.space: Namespace = namespace(agent_id, KIND, entity_id)
+
+    async def read(self, schema: type[P], *, room_id: str | None = None) -> P:
+        """The profile; with `room_id` only the fields that this room may see.
+
+        Fields that no longer fit the model are left out.
+        """
+        fields = _fields(await self.store.aget(self.space, schema.__name__))
+        values = {
+            name: field["value"]
+            for name, field in fields.items()
+            if name in schema.model_fields and (room_id is None or _is_visible(field, room_id))
+        }
+        return _valid(schema, {}, values)[0]
+
+    async def update(self, schema: Schema, values: Mapping[str, Any], told: Told) -> Updated:
+        """Change fields of the profile. Doing it again changes nothing; a later turn's value stays."""
+        allowed = {name: part for name, part in values.items() if _may_be_kept(name, part, told)}
+        changed = invalid = 0
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal changed, invalid
+            before = _fields(value)
+            current = {name: field["value"] for name, field in before.items()}
+            profile, wrong = _valid(schema, current, allowed)
+            shown = profile.model_dump(mode="json", warnings=False)
+            after = dict(before)
+            for name in allowed.keys() - wrong:
+                after[name] = _told_again(
+                    before.get(name), shown[name], told, sensitive=_is_sensitive(name, shown[name])
+                )
+            changed = sum(after[name]["value"] != current.get(name) for name in after)
+            invalid = len(wrong)
+            if after == before:
+                return value
+            return {"schema": schema.__name__, "entity_id": self.entity_id, "fields": after}
+
+        if allowed:
+            await self.store.aupdate(self.space, schema.__name__, change)
+        return Updated(changed=changed, private=len(values) - len(allowed), invalid=invalid)
+
+    async def with_fields(self, which: Callable[[str, Mapping[str, Any]], bool]) -> list[tuple[str, Value]]:
+        """The key and value of each profile with such a field."""
+        return [
+            (entry.key, entry.value)
+            for entry in await self.store.alist(self.space)
+            if any(which(name, field) for name, field in _fields(entry.value).items())
+        ]
+
+    async def drop(self, key: str, which: Callable[[str, Mapping[str, Any]], bool]) -> None:
+        """Delete such fields of a profile, and the profile if none is left."""
+
+        def change(value: Value | None) -> Value | None:
+            left = {name: field for name, field in _fields(value).items() if not which(name, field)}
+            return None if value is None or not left else {**value, "fields": left}
+
+        await self.store.aupdate(self.space, key, change)
+
+
+def is_forgotten(
+    name: str,
+    field: Mapping[str, Any],
+    *,
+    gone: Iterable[Fact],
+    kept: Iterable[Fact],
+    messages: Collection[str],
+    unwanted: Callable[[str], bool],
+) -> bool:
+    """True if a field tells an unwanted text or one of the facts that are `gone`.
+
+    A field tells a fact if the fact's claim has the field's value. A field of a forgotten message is forgotten
+    too, unless one of the facts that are `kept` tells it.
+    """
+    if unwanted(f"{name}: {_text(field['value'])}") or any(_tells(field, fact) for fact in gone):
+        return True
+    told = not {*messages}.isdisjoint(field["source_message_ids"])
+    return told and not any(_tells(field, fact) for fact in kept)
+
+
+def lines_of(profile: BaseModel) -> list[tuple[str, str]]:
+    """The fields of a profile that have been told, with their values as text."""
+    values = profile.model_dump(mode="json", exclude_unset=True, exclude_none=True, warnings=False)
+    return [(name, _text(value)) for name, value in values.items()]
+
+
+def _fields(value: Value | None) -> dict[str, dict[str, Any]]:
+    """The readable fields of a stored profile."""
+    fields = _object((value or {}).get("fields"))
+    return {
+        name: field for name, field in fields.items() if isinstance(field, dict) and field.keys() >= _PARTS
+    }
+
+
+def _is_visible(field: Mapping[str, Any], room_id: str) -> bool:
+    return field["visibility"] != "room" or room_id in field["room_ids"]
+
+
+def _valid(schema: type[P], current: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[P, set[str]]:
+    """The profile with the new values, and the names of those that do not fit."""
+    good, wrong = dict(new), set[str]()
+    known = {name: value for name, value in current.items() if name in schema.model_fields}
+    while True:
+        try:
+            return schema.model_validate({**known, **good}), wrong
+        except ValidationError as error:
+            bad = {str(mistake["loc"][0]) for mistake in error.errors() if mistake["loc"]}
+            # A mistake of the whole model is blamed on the new values, and on the known ones if there are no new.
+            names = bad & {*good, *known} or {*good} or {*known}
+            wrong |= names & {*good}
+            known = {name: value for name, value in known.items() if name not in names - {*good}}
+            good = {name: value for name, value in good.items() if name not in names}
+
+
+def _told_again(
+    before: Mapping[str, Any] | None, value: Any, told: Told, *, sensitive: bool
+) -> dict[str, Any]:
+    """A field after a statement."""
+    visibility: Visibility = "room" if sensitive else told.visibility
+    if before is not None and time_of(before["at"]) > told.at:
+        return dict(before)
+    made: dict[str, Any] = {
+        "value": value,
+        "at": told.at.isoformat(),
+        "source_message_ids": [*told.sources],
+        "room_ids": [told.room_id],
+        "visibility": visibility,
+    }
+    if before is None or before["value"] != value:
+        return made
+    if {*told.sources} <= {*before["source_message_ids"]}:
+        return dict(before)
+    wider = max(visibility, before["visibility"], key=VISIBILITIES.index)
+    made["source_message_ids"] = [*dict.fromkeys([*before["source_message_ids"], *told.sources])][
+        -_MOST_SOURCES:
+    ]
+    made["room_ids"] = [*dict.fromkeys([*before["room_ids"], told.room_id])][-_MOST_SOURCES:]
+    made["visibility"] = before["visibility"] if sensitive else wider
+    return made
+
+
+def _may_be_kept(name: str, value: Any, told: Told) -> bool:
+    text = _text(value)
+    if len(text) > LONGEST or has_secret(f"{_phrase(name)}: {text}", slot=_phrase(name), value=text):
+        return False
+    return told.allow_sensitive or not _is_sensitive(name, value)
+
+
+def _is_sensitive(name: str, value: Any) -> bool:
+    return category(f"{_phrase(name)}: {_text(value)}", _phrase(name), _text(value)) is not None
+
+
+def _phrase(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _tells(field: Mapping[str, Any], fact: Fact) -> bool:
+    """True if a fact has the words of the field's value, or of a part of it."""
+    value: Any = field["value"]
+    parts: list[Any] = [value]
+    if isinstance(value, list | dict):
+        parts = [*(field["value"] if isinstance(value, list) else field["value"].values())]
+    said = words_of(f"{fact.claim} {fact.value or ''}")
+    found = [words_of(_text(part)) for part in parts if not isinstance(part, bool)]
+    return any(words and words <= said for words in found)

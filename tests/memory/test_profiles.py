@@ -1,0 +1,315 @@
+"""Profiles: a program's own pydantic models, filled from a conversation field by field."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel, Field, field_validator
+
+from arbiter import ArbiterOS
+from arbiter.errors import ParameterError
+from arbiter.memory import EvaluationCycle, FactEvaluator, FactRules, ProfileProvider
+from tests.scripted import Scripted, ScriptedTools
+from tests.support import MODES, run
+
+
+class Address(BaseModel):
+    city: str | None = None
+    street: str | None = None
+
+
+class UserProfile(BaseModel):
+    """The user as the shop knows them."""
+
+    name: str | None = None
+    city: str | None = Field(default=None, description="Where they live.")
+    age: int | None = Field(default=None, ge=0, le=130)
+    hobbies: list[str] = []
+    works_at: Address | None = None
+    has_children: bool | None = None
+
+    @field_validator("city")
+    @classmethod
+    def _is_a_name(cls, city: str | None) -> str | None:
+        if city is not None and city.isdigit():
+            raise ValueError("a city has a name")
+        return city
+
+
+class Diet(BaseModel):
+    vegetarian: bool | None = None
+
+
+def said(claims: Any = (), **profiles: Any) -> str:
+    """A model's answer with profiles."""
+    found = [{"claim": claim, "type": "fact", "source_message_ids": ["m1"]} for claim in claims]
+    return json.dumps({"claims": found, "profiles": profiles})
+
+
+class Shop:
+    """An agent that fills profiles, turn by turn."""
+
+    def __init__(
+        self, *answers: Any, store: BaseStore | None = None, mode: str = "invoke", **options: Any
+    ) -> None:
+        kind = options.pop("kind", Scripted)
+        schemas = options.pop("schemas", [UserProfile])
+        self.model = kind(answers=[*answers])
+        self.store = InMemoryStore() if store is None else store
+        self.cycle = EvaluationCycle(
+            store=self.store, evaluator_model=self.model, conversation_length=2, **options
+        )
+        self.arbiter_os = ArbiterOS()
+        self.arbiter_os.add_evaluation_cycle(self.cycle)
+        self.arbiter_os.add_evaluator(FactEvaluator(schemas=schemas))
+        self.arbiter_os.add_advisor(ProfileProvider(*schemas))
+        self.mode = mode
+        self.heard: list[str] = []
+
+        def reply(state: MessagesState) -> dict[str, Any]:
+            self.heard.append("\n".join(str(m.text) for m in state["messages"] if m.type == "system"))
+            return {"messages": [AIMessage("Noted.")]}
+
+        graph = StateGraph(MessagesState).add_node("reply", reply).add_edge(START, "reply")
+        self.app: Any = self.arbiter_os.govern(graph.compile(checkpointer=InMemorySaver()))
+
+    def hears(self, text: str, id: str = "m1", *, user: str = "ada", room: str = "room") -> Any:
+        config: RunnableConfig = {"configurable": {"thread_id": room, "user_id": user}}
+        run(self.app, {"messages": [HumanMessage(text, id=id)]}, config, mode=self.mode)
+        item = self.arbiter_os.history_of(thread_id=room).last()
+        assert item is not None
+        return item.evaluation_results["GET_FACTS"].metadata
+
+    def profile(self, user: str = "ada") -> UserProfile:
+        return self.cycle.memory.profile(user, UserProfile)
+
+
+# Filling ------------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("kind", [Scripted, ScriptedTools])
+def test_a_profile_is_filled_in_the_same_call_field_by_field(
+    any_store: BaseStore, mode: str, kind: Any
+) -> None:
+    """One record: each turn adds what it tells, and leaves the rest."""
+    shop = Shop(
+        said(["Ada lives in Oslo"], UserProfile={"name": "Ada", "city": "Oslo"}),
+        said(UserProfile={"city": "Rome", "hobbies": ["chess"], "works_at": {"city": "Milan"}}),
+        store=any_store,
+        mode=mode,
+        kind=kind,
+    )
+    assert shop.profile() == UserProfile()
+    found = shop.hears("I'm Ada from Oslo")
+    assert (found["profile_fields"], found["llm_calls"], found["inserted"]) == (2, 1, 1)
+    assert shop.profile() == UserProfile(name="Ada", city="Oslo")
+    shop.hears("I moved to Rome, I play chess, I work in Milan", "m2")
+    assert shop.model.calls == 2
+    wanted = UserProfile(name="Ada", city="Rome", hobbies=["chess"], works_at=Address(city="Milan"))
+    assert shop.profile() == wanted
+    assert asyncio.run(shop.cycle.memory.aprofile("ada", UserProfile)) == wanted
+    assert "UserProfile.city: Oslo" in shop.model.prompt(1)
+    [record] = shop.cycle.memory.export("ada")["profiles"]
+    assert record["schema"] == "UserProfile"
+    assert record["fields"]["name"]["source_message_ids"] == ["m1"]
+
+
+def test_the_model_sees_the_fields_and_what_they_mean() -> None:
+    shop = Shop(said(), schemas=[UserProfile, Diet])
+    shop.hears("Hello")
+    assert all(word in shop.model.prompt() for word in ("Where they live.", "vegetarian", "profiles"))
+
+
+def test_the_next_call_shows_the_profile() -> None:
+    shop = Shop(said(UserProfile={"city": "Oslo", "hobbies": ["chess", "go"]}))
+    shop.hears("I live in Oslo")
+    shop.hears("Hi again", room="another")
+    assert '## Profile of the user\ncity: Oslo\nhobbies: ["chess", "go"]' in shop.heard[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"age": "old", "city": "Oslo"}, {"city": "Oslo"}),
+        ({"age": 400, "city": "Oslo"}, {"city": "Oslo"}),
+        ({"city": "123", "name": "Ada"}, {"name": "Ada"}),
+        ({"city": ["Oslo"], "age": 34}, {"age": 34}),
+        ({"planet": "Mars", "city": "Oslo"}, {"city": "Oslo"}),
+        ({"city": None, "name": "Ada"}, {"name": "Ada"}),
+        ([{"city": "Oslo"}, {"name": "Ada"}], {"city": "Oslo", "name": "Ada"}),
+        ("Oslo", {}),
+        (None, {}),
+    ],
+)
+def test_a_field_that_does_not_fit_costs_itself_alone(given: Any, kept: dict[str, Any]) -> None:
+    shop = Shop(said(["Ada bakes"], UserProfile=given))
+    shop.hears("Hello")
+    assert shop.profile() == UserProfile(**kept)
+    assert [fact.claim for fact in shop.cycle.memory.facts("ada")] == ["Ada bakes"]
+
+
+def test_an_answer_with_profiles_alone_is_an_answer() -> None:
+    shop = Shop(json.dumps({"profiles": {"UserProfile": {"city": "Oslo"}}}))
+    assert shop.hears("I live in Oslo")["llm_calls"] == 1
+    assert shop.profile().city == "Oslo"
+
+
+def test_an_answer_without_profiles_changes_nothing() -> None:
+    shop = Shop(said(UserProfile={"city": "Oslo"}), json.dumps({"claims": []}))
+    shop.hears("I live in Oslo")
+    assert shop.hears("Hm", "m2")["profile_fields"] == 0
+    assert shop.profile().city == "Oslo"
+
+
+def test_nobody_fills_another_persons_profile() -> None:
+    shop = Shop(
+        said(UserProfile=[{"subject": "bob", "city": "Rome"}, {"city": "Oslo", "subject": "the user"}])
+    )
+    shop.cycle.memory.register_entity("bob", "Bob")
+    assert shop.hears("Bob lives in Rome, I live in Oslo")["dropped_invalid"] == 1
+    assert (shop.profile("bob"), shop.profile().city) == (UserProfile(), "Oslo")
+
+
+# Privacy ------------------------------------------------------------------------------------------
+
+
+def test_secrets_and_sensitive_values_are_not_kept() -> None:
+    shop = Shop(said(UserProfile={"name": "sk-live-4eC39HqLyjWDarjtT1zdp7dc", "hobbies": ["has diabetes"]}))
+    assert shop.hears("Hello")["dropped_private"] == 2
+    assert shop.profile() == UserProfile()
+    allowed = Shop(
+        said(UserProfile={"hobbies": ["has diabetes"]}), fact_rules=FactRules(allow_sensitive=True)
+    )
+    allowed.hears("Hello")
+    assert allowed.profile().hobbies == ["has diabetes"]
+    allowed.hears("Hi", "m2", room="another")
+    assert "diabetes" not in allowed.heard[-1]
+
+
+def test_what_is_told_in_a_private_room_is_shown_there_only() -> None:
+    def is_private(config: RunnableConfig) -> bool:
+        return config.get("configurable", {}).get("thread_id") == "private"
+
+    shop = Shop(said(UserProfile={"city": "Oslo"}), said(), is_private=is_private)
+    shop.hears("I live in Oslo", room="private")
+    shop.hears("Hi", "m2", room="open")
+    assert "Oslo" not in shop.heard[-1]
+    assert "UserProfile.city" not in shop.model.prompt()
+    shop.hears("Hi", "m3", room="private")
+    assert "city: Oslo" in shop.heard[-1]
+
+
+@pytest.mark.parametrize("how", ["id", "query", "all"])
+def test_a_forgotten_fact_takes_its_field_with_it_and_leaves_the_others(how: str) -> None:
+    shop = Shop(
+        said(
+            ["Ada lives in Oslo", "Ada is called Ada Lovelace", "Ada is 34 years old", "Ada has two kids"],
+            UserProfile={"name": "Ada Lovelace", "city": "Oslo", "age": 34, "has_children": True},
+        )
+    )
+    shop.hears("I'm Ada Lovelace, 34, from Oslo, with two kids")
+    memory = shop.cycle.memory
+    facts = {fact.claim: fact.id for fact in memory.facts("ada")}
+    if how == "all":
+        memory.forget("ada")
+        assert shop.profile() == UserProfile()
+        assert memory.export("ada")["profiles"] == []
+    elif how == "id":
+        memory.forget("ada", id=facts["Ada lives in Oslo"])
+        assert (shop.profile().name, shop.profile().age, shop.profile().city) == ("Ada Lovelace", 34, None)
+        # Which fact of the message tells this field cannot be known, so it goes with the first one.
+        assert shop.profile().has_children is None
+    else:
+        memory.forget("ada", "oslo")
+        assert (shop.profile().age, shop.profile().city) == (34, None)
+    assert "Oslo" not in json.dumps(memory.export("ada"))
+
+
+def test_a_message_that_is_not_to_be_remembered_fills_nothing() -> None:
+    answer = json.loads(said(UserProfile={"city": "Oslo"}))
+    shop = Shop(json.dumps({**answer, "off_record": [{"id": "m1"}]}))
+    shop.hears("Entre nous, I live in Oslo, tell nobody")
+    assert shop.profile() == UserProfile()
+    assert "Oslo" not in json.dumps(shop.cycle.memory.export("ada"))
+
+
+def test_undoing_a_forgetting_brings_its_fields_back() -> None:
+    rules = FactRules(undo_within=timedelta(days=1))
+    shop = Shop(said(["Ada lives in Oslo"], UserProfile={"city": "Oslo", "age": 34}), fact_rules=rules)
+    shop.hears("I live in Oslo, and I am 34")
+    memory = shop.cycle.memory
+    memory.forget("ada", "oslo")
+    assert shop.profile().city is None
+    memory.undo("ada")
+    assert shop.profile() == UserProfile(city="Oslo", age=34)
+
+
+# Mistakes -----------------------------------------------------------------------------------------
+
+
+class Required(BaseModel):
+    city: str
+
+
+class Aliased(BaseModel):
+    city: str | None = Field(default=None, alias="town")
+
+
+class Reserved(BaseModel):
+    subject: str | None = None
+
+
+class Empty(BaseModel):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("schemas", "told"),
+    [
+        ([Required], "Required.city has no default"),
+        ([Aliased], "Aliased.city: expected a name other than"),
+        ([Reserved], "Reserved.subject: expected a name other than"),
+        ([Empty], "Empty has no fields"),
+        ([UserProfile, UserProfile], "two models are called UserProfile"),
+        ([dict], "expected a pydantic model, got <class 'dict'>"),
+        ([UserProfile()], "expected a pydantic model"),
+        (UserProfile, "expected a list of pydantic models"),
+    ],
+)
+def test_a_schema_that_cannot_be_filled_is_an_error_at_construction(schemas: Any, told: str) -> None:
+    with pytest.raises(ParameterError, match=told):
+        FactEvaluator(schemas=schemas)
+
+
+def test_all_mistakes_of_all_schemas_are_told_at_once() -> None:
+    with pytest.raises(ParameterError) as caught:
+        FactEvaluator(schemas=[Required, Aliased])
+    assert "Required.city" in str(caught.value)
+    assert "Aliased.city" in str(caught.value)
+
+
+def test_a_stored_field_that_no_longer_fits_is_left_out() -> None:
+    """As after a change of the program: the rest is still read, and can be filled."""
+    shop = Shop(said(UserProfile={"city": "Oslo", "age": 34}))
+    shop.hears("Hello")
+
+    class NewProfile(BaseModel):
+        city: int | None = None
+        age: int | None = None
+
+    NewProfile.__name__ = "UserProfile"
+    assert shop.cycle.memory.profile("ada", NewProfile) == NewProfile(age=34)
+    other = Shop(said(UserProfile={"age": 35}), store=shop.store, schemas=[NewProfile])
+    other.hears("Hello", "m9", room="another")
+    assert other.cycle.memory.profile("ada", NewProfile) == NewProfile(age=35)
