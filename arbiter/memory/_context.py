@@ -118,6 +118,9 @@ class EvalContext:
     fact_rules: Any = None
     speakers: frozenset[str] | None = None
     """The speakers that a message may claim; None allows any. Other claims are removed from `messages` and `state`."""
+    strangers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names under which people without an id speak in this room, with their ids for this turn. What they say
+    is not learned."""
     prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
     events: list[FactEvent] = field(default_factory=list[FactEvent])
     open_facts: ClassVar[Callable[[EvalContext], Facts]]

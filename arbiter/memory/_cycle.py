@@ -38,6 +38,7 @@ from arbiter.memory._off_record import without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import gated, settled, unknown_names
 from arbiter.memory._records import utc_now
+from arbiter.memory._strangers import RoomNames, bare_name, marked, strangers_among
 from arbiter.memory._turns import (
     MessageIds,
     Place,
@@ -57,6 +58,7 @@ from arbiter.memory._turns import (
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._bin import empty_bins
+from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.providers._provider import ProviderContext, query_of
 from arbiter.memory.selection import Strategy, check_selectable, normal, select
 from arbiter.memory.stores import LockProvider, MemoryStore
@@ -179,6 +181,7 @@ class EvaluationCycle(EvaluatorCycle):
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
         self._bins_emptied_at: datetime | None = None
+        self._warned_of_strangers = False
         renew_in_child(self)
 
     @property
@@ -250,7 +253,7 @@ class EvaluationCycle(EvaluatorCycle):
         async with lock:
             said = self._said(turn)
             named = await self._named(turn, said.messages)
-            ctx = self._context(turn, said, named)
+            ctx = self._context(turn, said, named, await self._strangers(turn, said, named))
             ctx.entities = self._participants(ctx, named)
             with ambient(turn.config):
                 await self._empty_bins(ctx)
@@ -427,7 +430,9 @@ class EvaluationCycle(EvaluatorCycle):
         added = {part.id for part in new} - {part.id for part in before}
         return _Said(messages=merged(before, new), new=new, added=added)
 
-    def _context(self, turn: Turn, said: _Said, named: Sequence[Entity]) -> EvalContext:
+    def _context(
+        self, turn: Turn, said: _Said, named: Sequence[Entity], strangers: Mapping[str, str]
+    ) -> EvalContext:
         kept, config = turn.kept, turn.config
         runtime = kept["runtime"]
         item = turn.history.entries[-1][-1]
@@ -437,8 +442,9 @@ class EvaluationCycle(EvaluatorCycle):
         )
         speakers = self._speakers(place, named)
         messages = heard(said.messages, speakers)
+        room_id, entity_id = self._where(place, turn.history, newest_human(messages))
+        messages = marked(messages, strangers) if strangers else messages
         message = newest_human(messages)
-        room_id, entity_id = self._where(place, turn.history, message)
         return EvalContext(
             history=turn.history,
             item=item,
@@ -468,7 +474,40 @@ class EvaluationCycle(EvaluatorCycle):
             budget=self._budget(turn, message),
             fact_rules=self.fact_rules,
             speakers=speakers,
+            strangers=strangers,
         )
+
+    async def _strangers(self, turn: Turn, said: _Said, named: Sequence[Entity]) -> Mapping[str, str]:
+        """The names of people without an id in a turn's messages, with ids for this turn. Warns once."""
+        place, runtime = place_of(turn.config, turn.kept["runtime"]), turn.kept["runtime"]
+        messages = heard(said.messages, self._speakers(place, named))
+        if not any(map(bare_name, messages)):
+            return {}
+        room_id, entity_id = self._where(place, turn.history, newest_human(messages))
+        store = self.store or self._of_runtime(runtime)
+        entities = (*named, Entity(id=self.agent_id, names=(self.character.name,), is_agent=True))
+        try:
+            rooms = None if store is None else RoomNames(store, agent_id=self.agent_id, room_id=room_id)
+            own = (
+                []
+                if store is None
+                else await OwnNames(store, agent_id=self.agent_id, entity_id=entity_id).all()
+            )
+            given = [one.name for one in own]
+            found = await strangers_among(
+                messages, entity_id=entity_id, entities=entities, rooms=rooms, given=given
+            )
+        except Exception as exc:
+            _log.warning("names in this room could not be read: %s", type(exc).__name__)
+            found = await strangers_among(messages, entity_id=entity_id, entities=entities, rooms=None)
+        if found and not self._warned_of_strangers:
+            self._warned_of_strangers = True
+            _log.warning(
+                "a human message has a name that is not known as the user's, and no speaker's id: what that person "
+                "says is not learned. Give such messages additional_kwargs={'entity_id': ...} and register the "
+                "entity with memory.register_entity(id, name); if it is the user's own name, register it for the user."
+            )
+        return found
 
     def _speakers(self, place: Place, named: Sequence[Entity]) -> frozenset[str] | None:
         """The speakers that messages may claim: the user and the registered entities. None, for any, if
@@ -532,7 +571,8 @@ class EvaluationCycle(EvaluatorCycle):
             registered = Entities(store, agent_id=self.agent_id)
             found = await registered.get(sorted(ids))
             # The newest first: a very long conversation has more words than are looked up.
-            mentioned = await registered.named(text_of(message) for message in reversed(last))
+            texts = (part for message in reversed(last) for part in (message.name or "", text_of(message)))
+            mentioned = await registered.named(texts)
         except Exception as exc:
             _log.warning("registered entities could not be read: %s", type(exc).__name__)
             return self.entities

@@ -196,7 +196,8 @@ class FactEvaluator(CognitiveEvaluator):
             skipped = await cursors.fail(read, raised=outcome.raised)
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
         found = [
-            _sourced(claim.as_claim(ctx.clock().tzinfo), fresh, earlier) for claim in outcome.value.claims
+            _sourced(claim.as_claim(ctx.clock().tzinfo), fresh, earlier, guess=not ctx.strangers)
+            for claim in outcome.value.claims
         ]
         claims = [claim for claim in found if claim is not None]
         try:
@@ -339,10 +340,12 @@ def _said(message: BaseMessage, ctx: EvalContext) -> tuple[str, Speaker, str]:
     return message.id or "", _speaker(message, ctx), text_of(message)[:_LONGEST]
 
 
-def _sourced(claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseMessage]) -> Claim | None:
+def _sourced(
+    claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseMessage], *, guess: bool
+) -> Claim | None:
     """The claim with the ids of its source messages; None if it cites earlier context only.
 
-    A claim that cites no known message is attributed to the newest human message.
+    With `guess`, a claim that cites no known message is attributed to the newest human message.
     """
     if claim.derived_from:
         return claim
@@ -354,7 +357,8 @@ def _sourced(claim: Claim, fresh: Sequence[BaseMessage], earlier: Sequence[BaseM
     if not ids:
         if any(message.id and label(message.id) in cited for message in earlier):
             return None
-        ids = tuple(message.id for message in fresh if isinstance(message, HumanMessage) and message.id)[-1:]
+        humans = [message.id for message in fresh if isinstance(message, HumanMessage) and message.id]
+        ids = tuple(humans[-1:]) if guess else ()
     return replace(claim, source_message_ids=ids, corrects=wrong)
 
 

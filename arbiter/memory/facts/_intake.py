@@ -167,7 +167,7 @@ class Intake:
         if cited and not told:
             self.dropped_private += 1
             return None
-        if not told and self._newest is not None:
+        if not told and self._newest is not None and not self.ctx.strangers:
             told = [self._newest]
         speakers = [self._speaker(message) for message in told]
         scope, subject = self._subject(claim, speakers if cited else [])
@@ -175,7 +175,8 @@ class Intake:
         heard = [
             (str(message.id), speaker)
             for message, speaker in zip(told, speakers, strict=True)
-            if speaker != self.ctx.agent_id or scope == self.ctx.agent_id
+            if (speaker != self.ctx.agent_id or scope == self.ctx.agent_id)
+            and speaker not in self.ctx.strangers.values()
         ]
         if not heard:
             return None
@@ -238,6 +239,8 @@ class Intake:
             known = named
         if known is None and is_generic(named):
             known = author
+        if known in self.ctx.strangers.values():
+            return author, next(name for name, id in self.ctx.strangers.items() if id == known)
         return (known, known) if known is not None else (author, normal_form(named))
 
     def _introduces(self, author: str, name: str, message_ids: Collection[str]) -> bool:

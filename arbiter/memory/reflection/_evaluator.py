@@ -222,9 +222,10 @@ class ReflectionEvaluator(CognitiveEvaluator):
         """The relationships with both ends known, and the number of the others."""
         resolved: list[Sighting] = []
         aliases = self._aliases(entities)
+        unknown = {*ctx.strangers.values()}
         for one in found:
             source, target = (resolve(name, entities, aliases) for name in (one.source, one.target))
-            if source is None or target is None:
+            if source is None or target is None or not unknown.isdisjoint((source, target)):
                 continue
             metadata = {key: part for key, part in one.metadata.items() if _may_keep(f"{key}: {part}", ctx)}
             tags = tuple(tag for tag in one.tags if _may_keep(tag.replace("_", " "), ctx))

@@ -18,6 +18,7 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import counts, heard, speaker_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._events import Events, FactEvent
+from arbiter.memory._strangers import marked
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.trust._evidence import EVIDENCE, Evidence, TrustProfile, admit
 from arbiter.memory.trust._risks import RiskAnswer, asking_risk, of_risk
@@ -141,6 +142,7 @@ class TrustEvaluator(CognitiveEvaluator):
         for entity, pieces in (await self._of_denials(ctx)).items():
             found.setdefault(entity, []).extend(pieces)
         agents = {ctx.agent_id, *(entity.id for entity in ctx.entities if entity.is_agent)}
+        agents |= {*ctx.strangers.values()}  # nor people of whom only a name is known
         recorded = 0
         for entity, pieces in found.items():
             if entity not in agents and pieces:
@@ -263,7 +265,7 @@ def _cause(item: HistoryItem, ctx: EvalContext) -> str:
         messages: Any = part
         for message in reversed(messages) if isinstance(part, list | tuple) else ():
             if isinstance(message, HumanMessage):
-                [message] = heard([message], ctx.speakers)
+                [message] = marked(heard([message], ctx.speakers), ctx.strangers)
                 return speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
     return ctx.entity_id
 
