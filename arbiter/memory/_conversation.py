@@ -133,12 +133,11 @@ class ShownList(FrozenList):
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return ShownList(list.__getitem__(self, index))
-        return freeze(safe(list.__getitem__(self, index)))
+        found: Any = list[Any].__getitem__(self, index)
+        return ShownList(found) if isinstance(index, slice) else freeze(safe(found))
 
     def __iter__(self) -> Iterator[Any]:
-        return (freeze(safe(message)) for message in list.__iter__(self))
+        return (freeze(safe(message)) for message in list[Any].__iter__(self))
 
     def __reversed__(self) -> Iterator[Any]:
-        return (freeze(safe(message)) for message in list.__reversed__(self))
+        return (freeze(safe(message)) for message in list[Any].__reversed__(self))

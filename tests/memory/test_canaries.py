@@ -166,7 +166,7 @@ def test_a_secret_reaches_nothing_of_memory(
         "model": prompts,
         "embedder": embedder.given,
         "handlers and providers": seen,
-        "store": [repr(entry.dict()) for entry in store.search((), limit=10_000)],
+        "store": [repr((entry.key, entry.value)) for entry in store.search((), limit=10_000)],
         "logs": [caplog.text],
         "results": [repr([dict(item.evaluation_results), item.evaluation_errors]) for item in items],
         "traces": [repr(item.evaluator_trace) for item in items],
