@@ -1,0 +1,70 @@
+"""Work that waits for its time, and is done at the end of the process at the latest."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Protocol
+
+_log = logging.getLogger("arbiter")
+
+EXIT_SECONDS = 30.0
+"""The number of seconds for which the end of the process waits for all of it together."""
+
+
+class Waiting(Protocol):
+    """Work that waits. `pending` is the number of its pieces."""
+
+    @property
+    def pending(self) -> int: ...
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Do all of it now. Returns False if `timeout` seconds were too short."""
+        ...
+
+
+_held: list[Waiting] = []
+_registered: list[Callable[[], None]] = []
+_reported: list[Waiting] = []
+
+
+def hold(work: Waiting) -> None:
+    """Keep `work`, and do it when the process ends, unless `let_go` is called before."""
+    if not _registered:
+        _registered.append(drain_held)
+        # Before Python closes its thread pools, which call sync models, where that is possible.
+        at_exit: Any = getattr(threading, "_register_atexit", atexit.register)
+        with suppress(RuntimeError):  # the main thread has ended
+            at_exit(drain_held)
+    if all(work is not each for each in _held):
+        _held.append(work)
+
+
+def let_go(work: Waiting) -> None:
+    """Forget `work`: nothing of it waits."""
+    _held[:] = [each for each in _held if each is not work]
+
+
+def drain_held() -> None:
+    """Do all work that is held, and warn once about what cannot be done in time."""
+    end = monotonic() + EXIT_SECONDS
+    left = 0
+    for work in [each for each in _held if each not in _reported]:
+        try:
+            done = work.drain(max(end - monotonic(), 0))
+        except KeyboardInterrupt:
+            done = False
+        if not done:
+            left += work.pending
+            _reported.append(work)
+    if left:
+        _log.warning(
+            "%s not worked through when the process ended, and the end waits no longer than %g s; "
+            "call arbiter_os.drain() before it to wait for all of them",
+            "1 conversation was" if left == 1 else f"{left} conversations were",
+            EXIT_SECONDS,
+        )
