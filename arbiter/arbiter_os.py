@@ -722,8 +722,16 @@ class ArbiterOS:
         return history
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until no evaluation is pending. Returns False if `timeout` seconds were too short."""
-        return self._background.drain(timeout)
+        """Wait until no evaluation is pending, and work through the conversations that memory has not read yet.
+
+        Returns False if `timeout` seconds were too short.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        done = self._background.drain(timeout)
+        cycle = self.evaluation_cycle
+        return done and (
+            cycle is None or cycle.drain(None if end is None else max(end - time.monotonic(), 0))
+        )
 
     async def adrain(self, timeout: float | None = None) -> bool:
         """As `drain`, without blocking the event loop."""

@@ -169,3 +169,9 @@ class EvaluatorCycle:
         evaluators.
         """
         raise NotImplementedError
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Do now what the cycle would do later, after its turns. Returns False if `timeout` seconds were too
+        short.
+        """
+        return True

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from arbiter._lifecycle.evaluations import LOOK, Evaluations, EvaluatorQueue, log
+from arbiter._threads.exits import drain_held
 from arbiter._threads.forks import renew_in_child
 
 _LOOKS = 100
@@ -205,3 +206,5 @@ def _drain_all() -> None:
             are,
             _EXIT_SECONDS,
         )
+    # The turns that were waited for may have left something for later.
+    drain_held()

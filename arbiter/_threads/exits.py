@@ -22,6 +22,10 @@ class Waiting(Protocol):
     @property
     def pending(self) -> int: ...
 
+    def uses(self, thing: object) -> bool:
+        """True if the work needs `thing`, which is about to be closed."""
+        ...
+
     def drain(self, timeout: float | None = None) -> bool:
         """Do all of it now. Returns False if `timeout` seconds were too short."""
         ...
@@ -49,22 +53,36 @@ def let_go(work: Waiting) -> None:
     _held[:] = [each for each in _held if each is not work]
 
 
+def drain_users(thing: object) -> None:
+    """Do the held work that uses `thing`, before it is closed, and warn once about what cannot be done in time."""
+    _drain([work for work in _held if work.uses(thing)], "the store was closed")
+
+
 def drain_held() -> None:
     """Do all work that is held, and warn once about what cannot be done in time."""
+    waiting = [each for each in _held if all(each is not other for other in _reported)]
+    _reported.extend(_drain(waiting, "the process ended"))
+
+
+def _drain(waiting: list[Waiting], when: str) -> list[Waiting]:
+    """The work that could not be done."""
     end = monotonic() + EXIT_SECONDS
-    left = 0
-    for work in [each for each in _held if each not in _reported]:
+    pending = 0
+    left: list[Waiting] = []
+    for work in waiting:
         try:
             done = work.drain(max(end - monotonic(), 0))
         except KeyboardInterrupt:
             done = False
         if not done:
-            left += work.pending
-            _reported.append(work)
-    if left:
+            pending += work.pending
+            left.append(work)
+    if pending:
         _log.warning(
-            "%s not worked through when the process ended, and the end waits no longer than %g s; "
+            "%s not worked through when %s, which waits no longer than %g s; "
             "call arbiter_os.drain() before it to wait for all of them",
-            "1 conversation was" if left == 1 else f"{left} conversations were",
+            "1 conversation was" if pending == 1 else f"{pending} conversations were",
+            when,
             EXIT_SECONDS,
         )
+    return left

@@ -21,6 +21,7 @@ from arbiter.memory._evaluators import (
     HandlerOutcome,
     evaluator,
 )
+from arbiter.memory._quiet import Processed
 from arbiter.memory._recollection import Memory
 from arbiter.memory._records import Fact, Goal, Objective, Relationship, Thought
 from arbiter.memory._tools import memory_tools
@@ -70,6 +71,7 @@ __all__ = [
     "MemoryStore",
     "NotAvailableError",
     "Objective",
+    "Processed",
     "ProfileProvider",
     "Provider",
     "ProviderContext",

@@ -121,6 +121,8 @@ class EvalContext:
     strangers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names under which people without an id speak in this room, with their ids for this turn. What they say
     is not learned."""
+    quiet: bool = False
+    """True if the thread has been quiet for a while: what is unread is worked through, whatever its number."""
     prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
     events: list[FactEvent] = field(default_factory=list[FactEvent])
     open_facts: ClassVar[Callable[[EvalContext], Facts]]

@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter._values.states import FrozenList, freeze
 from arbiter.memory._secrets import redacted
+from arbiter.redaction._texts import MOST_CHARACTERS
 
 SPEAKER = "entity_id"
 """The key of `additional_kwargs` under which a message may name the entity that said it."""
@@ -117,6 +118,11 @@ class Shown(Sequence[BaseMessage]):
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    def last(self, most: int) -> list[BaseMessage]:
+        """The last messages, to be kept for later: copied only where their texts are too long."""
+        kept = self._messages[-most:]
+        return [safe(message) if len(text_of(message)) > MOST_CHARACTERS else message for message in kept]
 
     def the(self, message: BaseMessage) -> BaseMessage:
         """The copy of that message, matched by identity; a copy of its own if it is not in the list."""

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -27,7 +27,7 @@ from arbiter._values.states import as_state, freeze
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history._causal import CausalHistory
-from arbiter.history._items import History
+from arbiter.history._items import History, RunHistory
 from arbiter.memory._calling import Called, call
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext
@@ -37,6 +37,7 @@ from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._off_record import without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import gated, settled, unknown_names
+from arbiter.memory._quiet import Held, Processed, Quiet, stub
 from arbiter.memory._records import utc_now
 from arbiter.memory._strangers import RoomNames, bare_name, marked, strangers_among
 from arbiter.memory._turns import (
@@ -96,6 +97,9 @@ class EvaluationCycle(EvaluatorCycle):
     each thread, and `drain` waits for them. One user message leads to at most `max_llm_calls_per_turn` model
     calls. `conversation_length` is the number of messages that make a conversation (see the evaluators'
     triggers). `validate_timeout_s` and `handler_timeout_s` are limits in seconds; None means no limit.
+    When a thread has been quiet for `after_idle_s`, what was said in it is worked through even if it is too
+    little for the evaluators' triggers; `drain` and the end of the process do so at once. None leaves it to
+    `cycle.memory.process`.
 
     `agent_id` names the owner of the memory, `character` describes the agent, `entities` are participants
     known beforehand. `is_private` marks private threads: True, or a function of the node's config; facts
@@ -115,6 +119,7 @@ class EvaluationCycle(EvaluatorCycle):
         max_llm_calls_per_turn: int = 4,
         validate_timeout_s: float | None = 2.0,
         handler_timeout_s: float | None = 30.0,
+        after_idle_s: float | None = 60.0,
         agent_id: str = "agent",
         character: Character | None = None,
         entities: Iterable[Entity] = (),
@@ -135,6 +140,7 @@ class EvaluationCycle(EvaluatorCycle):
         whole("max_context_chars", max_context_chars, 1)
         seconds("validate_timeout_s", validate_timeout_s)
         seconds("handler_timeout_s", handler_timeout_s)
+        seconds("after_idle_s", after_idle_s)
         if not callable(clock):
             raise wrong("clock", f"expected a function that returns an aware time, got {clock!r:.80}.")
         if not isinstance(is_private, bool) and not callable(is_private):
@@ -158,6 +164,7 @@ class EvaluationCycle(EvaluatorCycle):
         self.max_llm_calls_per_turn = max_llm_calls_per_turn
         self.validate_timeout_s = validate_timeout_s
         self.handler_timeout_s = handler_timeout_s
+        self.after_idle_s = after_idle_s
         self.agent_id = agent_id
         self.character = Character(agent_id) if character is None else character
         self.entities = known
@@ -182,6 +189,8 @@ class EvaluationCycle(EvaluatorCycle):
         self._warned = False
         self._bins_emptied_at: datetime | None = None
         self._warned_of_strangers = False
+        self._members: tuple[NodeEvaluator, ...] = ()
+        self._quiet = Quiet(after_idle_s, self._work_through, messages_key=messages_key)
         renew_in_child(self)
 
     @property
@@ -205,6 +214,7 @@ class EvaluationCycle(EvaluatorCycle):
             character=self.character,
             entities=self.entities,
             model=self.evaluator_model,
+            cycle=self,
         )
 
     # Called by the core
@@ -226,6 +236,7 @@ class EvaluationCycle(EvaluatorCycle):
                     )
         if self.selector == "llm":
             check_selectable([e for e in evaluators if isinstance(e, CognitiveEvaluator)])
+        self._members = tuple(evaluators)
 
     def begin(self, turn: Turn) -> None:
         new_messages = written(turn.returned, self.messages_key)
@@ -245,19 +256,24 @@ class EvaluationCycle(EvaluatorCycle):
 
     async def run(self, turn: Turn) -> TurnOutcome:
         place = place_of(turn.config, turn.kept["runtime"])
-        room_id = place.thread_id or self._room_of_run(_run_of(turn.history))
-        lock = self._turns.get(room_id)
-        if lock is None:
-            lock = self._turns[room_id] = asyncio.Lock()
         # Before the first wait: turns of a room keep the order in which they ended.
-        async with lock:
-            said = self._said(turn)
-            named = await self._named(turn, said.messages)
-            ctx = self._context(turn, said, named, await self._strangers(turn, said, named))
-            ctx.entities = self._participants(ctx, named)
+        async with self._turn_of(place.thread_id or self._room_of_run(_run_of(turn.history))):
+            ctx = await self._context_of(turn)
             with ambient(turn.config):
                 await self._empty_bins(ctx)
-                return await self._run(turn.evaluators, ctx)
+                outcome = await self._run(turn.evaluators, ctx)
+            self._quiet.heard(ctx, self._left(turn.evaluators, ctx, outcome))
+            return outcome
+
+    async def _context_of(self, turn: Turn) -> EvalContext:
+        said = self._said(turn)
+        named = await self._named(turn, said.messages)
+        ctx = self._context(turn, said, named, await self._strangers(turn, said, named))
+        ctx.entities = self._participants(ctx, named)
+        return ctx
+
+    def drain(self, timeout: float | None = None) -> bool:
+        return self._quiet.drain(timeout)
 
     async def _empty_bins(self, ctx: EvalContext) -> None:
         """Delete what can no longer be undone: in the first turn of the process, then once an hour if there
@@ -340,6 +356,87 @@ class EvaluationCycle(EvaluatorCycle):
             is_private=self._private(config),
             fact_rules=self.fact_rules,
         )
+
+    # Quiet threads
+
+    async def process(
+        self, thread_id: str, *, user_id: str | None = None, messages: Sequence[Any] | None = None
+    ) -> Processed:
+        """Work through what is unread of a thread: what this process holds of it, or these messages.
+
+        Called on Arbiter's own event loop. Raises `ConfigurationError` if there is nothing of that thread.
+        """
+        held = self._quiet.take(thread_id)
+        if messages is not None:
+            held = await self._told(thread_id, user_id, messages)
+        if held is None and not self._quiet.knows(thread_id):
+            raise ConfigurationError(
+                f"this process holds nothing of the thread {thread_id!r:.80}. Give its messages= and user_id=, "
+                "or the graph= that has them."
+            )
+        if held is None:
+            async with self._turn_of(thread_id):
+                return Processed(thread_id=thread_id)
+        return await self._work_through(held)
+
+    async def _told(self, thread_id: str, user_id: str | None, messages: Sequence[Any]) -> Held:
+        """A thread as another process knows it."""
+        configurable = {"thread_id": thread_id, **({} if user_id is None else {"user_id": user_id})}
+        now = self.clock()
+        turn = Turn(
+            evaluators=(),
+            history=RunHistory([stub("process", "process", now.timestamp())], {}),
+            input={self.messages_key: [*messages]},
+            returned=None,
+            config={"configurable": configurable},
+        )
+        turn.saved = thread_id not in self._unsaved
+        turn.kept.update(ended_at=now, runtime=None, input=turn.input, messages=[*messages], new_messages=[])
+        ctx = await self._context_of(turn)
+        ctx.did_respond = ctx.quiet = True
+        # The same messages are the same turn, whichever process counts them.
+        ctx.run_key = f"{thread_id}:process:{ctx.messages[-1].id if ctx.messages else ''}"
+        return Held(ctx=ctx, evaluators=[e for e in self._members if _when_quiet(e)])
+
+    async def _work_through(self, held: Held) -> Processed:
+        ctx = held.ctx
+        results: dict[str, EvaluationResult] = {}
+        errors: dict[str, str] = {}
+        async with self._turn_of(ctx.room_id):
+            with ambient(ctx.config):
+                for evaluator in held.evaluators:
+                    ctx.prior = dict(results)
+                    if (refusal := self._refusal(evaluator, ctx)) is not None:
+                        errors[evaluator.name] = refusal[2]
+                        continue
+                    status, detail = gated(await self._validate(evaluator, ctx))
+                    if status is None:
+                        done = await call(evaluator.handle, ctx, timeout=self.handler_timeout_s)
+                        settled(evaluator, done, results, errors)
+                    elif status != "validate_false":
+                        errors[evaluator.name] = detail or status
+        for name, problem in errors.items():
+            _log.warning("evaluator %r failed about a quiet thread: %s", name, problem)
+        return Processed(thread_id=ctx.room_id, results=results, errors=errors)
+
+    def _left(
+        self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, outcome: TurnOutcome
+    ) -> list[CognitiveEvaluator]:
+        """The evaluators that have left something unread in this turn, as far as its results show."""
+        skipped = {part.name for part in outcome.trace if part.status == "not_selected"} | {*outcome.results}
+        return [
+            evaluator
+            for evaluator in evaluators
+            if _when_quiet(evaluator)
+            and evaluator.name not in skipped
+            and self._refusal(evaluator, ctx) is None
+        ]
+
+    def _turn_of(self, room_id: str) -> asyncio.Lock:
+        lock = self._turns.get(room_id)
+        if lock is None:
+            lock = self._turns[room_id] = asyncio.Lock()
+        return lock
 
     # The stages
 
@@ -613,6 +710,10 @@ def _scope(place: Place) -> str:
 
 def _run_of(history: History) -> str:
     return history.run_id if isinstance(history, CausalHistory) else ""
+
+
+def _when_quiet(evaluator: NodeEvaluator) -> TypeGuard[CognitiveEvaluator]:
+    return isinstance(evaluator, CognitiveEvaluator) and evaluator.when_quiet
 
 
 def _config_here() -> RunnableConfig | None:

@@ -89,6 +89,9 @@ class CognitiveEvaluator(NodeEvaluator):
     selectable: bool = True
     skip_selection: bool = False
     always_run: bool = False
+    when_quiet: bool = False
+    """True if it also looks at a thread that has been quiet for the cycle's `after_idle_s`, with `ctx.quiet`."""
+
     needs_messages: bool = True
     needs_store: bool = False
     needs_model: bool = False

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
+from langchain_core.messages import BaseMessage
+
 from arbiter._threads.deadlines import LOOP, within
 from arbiter._threads.exits import hold, let_go
 from arbiter._threads.forks import renew_in_child
+from arbiter._values.states import freeze
 from arbiter.history._items import HistoryItem, RunHistory
 from arbiter.history._record import Record
 from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import Shown, ShownList
 from arbiter.memory._evaluators import CognitiveEvaluator
+from arbiter.memory.answers import CallBudget
 from arbiter.verdicts import EvaluationResult
 
 _log = logging.getLogger(__name__)
@@ -63,10 +69,11 @@ Work = Callable[[Held], Awaitable[Processed]]
 
 
 class Quiet:
-    """The waiting threads of a cycle. `after_s` None: none waits."""
+    """The threads of a cycle that are quiet. With `after_s` None they are kept until somebody asks for them."""
 
-    def __init__(self, after_s: float | None, work: Work) -> None:
+    def __init__(self, after_s: float | None, work: Work, *, messages_key: str) -> None:
         self.after_s = after_s
+        self.messages_key = messages_key
         self._work = work
         self.renew()
         renew_in_child(self)
@@ -74,6 +81,7 @@ class Quiet:
     def renew(self) -> None:
         """After a fork nothing waits here: the parent process has the threads, and the timer."""
         self._rooms: OrderedDict[str, Held] = OrderedDict()
+        self._of_user: dict[str, dict[str, None]] = {}
         self._known: OrderedDict[str, None] = OrderedDict()
         self._running: dict[asyncio.Task[Processed], str] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -82,7 +90,7 @@ class Quiet:
     @property
     def pending(self) -> int:
         """The number of threads that wait or are worked on."""
-        return len(self._rooms) + len(self._running)
+        return len(self._running) + (0 if self.after_s is None else len(self._rooms))
 
     def knows(self, room_id: str) -> bool:
         """True if a turn of that thread has ended in this process, and was not too long ago."""
@@ -91,26 +99,38 @@ class Quiet:
     def heard(self, ctx: EvalContext, evaluators: Sequence[CognitiveEvaluator]) -> None:
         """Note that a turn has ended. The thread waits for `evaluators`, if there are any."""
         room_id = ctx.room_id
-        is_new = self._rooms.pop(room_id, None) is None
+        before = self._without(room_id)
+        is_new = before is None
         self._known[room_id] = None
         self._known.move_to_end(room_id)
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
-        if self.after_s is None:
-            return
         now = asyncio.get_running_loop().time()
-        if is_new:
-            self._hasten(ctx, now)
         if evaluators:
-            held = Held(ctx=_kept(ctx), evaluators=evaluators, since=now, due=now + self.after_s)
-            self._rooms[room_id] = held
-            hold(self)
+            due = now + (math.inf if self.after_s is None else self.after_s)
+            # Turns in the background may end in another order.
+            late = before is not None and _is_earlier(ctx, before.ctx)
+            kept = before.ctx if before is not None and late else _kept(ctx, self.messages_key)
+            self._rooms[room_id] = Held(ctx=kept, evaluators=evaluators, since=now, due=due)
+            self._of_user.setdefault(ctx.entity_id, {})[room_id] = None
             self._give_up()
-        self._set_timer()
+        if self.after_s is not None:
+            if is_new:
+                self._hasten(ctx, now, self.after_s / _SOONER)
+            if self._rooms:
+                hold(self)
+            self._set_timer()
 
     def take(self, room_id: str) -> Held | None:
         """The waiting thread, which then waits no longer."""
-        return self._rooms.pop(room_id, None)
+        held = self._without(room_id)
+        self._set_timer()
+        return held
+
+    def uses(self, thing: object) -> bool:
+        """True if a thread waits for a store that is `thing`."""
+        stores = (held.ctx.store for held in list(self._rooms.values()))
+        return bool(self._running) or any(store is not None and store.store is thing for store in stores)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Work through all threads that wait. Returns False if `timeout` seconds were too short."""
@@ -135,20 +155,29 @@ class Quiet:
             await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         return True
 
-    def _hasten(self, ctx: EvalContext, now: float) -> None:
+    def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""
-        assert self.after_s is not None
-        for room_id, held in reversed(list(self._rooms.items())):
-            if held.ctx.entity_id == ctx.entity_id and now - held.since >= self.after_s / _SOONER:
+        for room_id in self._of_user.get(ctx.entity_id, ()):
+            held = self._rooms[room_id]
+            if now - held.since >= quiet_s:
                 held.due = now
                 self._rooms.move_to_end(room_id, last=False)
+
+    def _without(self, room_id: str) -> Held | None:
+        held = self._rooms.pop(room_id, None)
+        if held is not None:
+            theirs = self._of_user[held.ctx.entity_id]
+            theirs.pop(room_id, None)
+            if not theirs:
+                del self._of_user[held.ctx.entity_id]
+        return held
 
     def _give_up(self) -> None:
         if len(self._rooms) <= MOST_WAITING:
             return
-        self._rooms.popitem(last=False)
+        self._without(next(iter(self._rooms)))
         self._given_up += 1
-        if self._given_up == 1:
+        if self._given_up == 1 and self.after_s is not None:
             _log.warning(
                 "more than %d quiet threads wait to be learned from; the oldest are read at their next turn. "
                 "A faster evaluator_model or a shorter after_idle_s helps.",
@@ -161,7 +190,7 @@ class Quiet:
             self._timer = None
         if not self.pending:
             let_go(self)
-        if self._rooms and len(self._running) < AT_ONCE:
+        if self.pending and self._rooms and len(self._running) < AT_ONCE and self.after_s is not None:
             due = next(iter(self._rooms.values())).due
             self._timer = asyncio.get_running_loop().call_at(due, self._begin)
 
@@ -172,7 +201,7 @@ class Quiet:
             room_id, held = next(iter(self._rooms.items()))
             if held.due > loop.time():
                 break
-            del self._rooms[room_id]
+            self._without(room_id)
             task = loop.create_task(self._worked(held))
             self._running[task] = room_id
             task.add_done_callback(self._ended)
@@ -188,23 +217,36 @@ class Quiet:
         self._set_timer()
 
 
-def _kept(ctx: EvalContext) -> EvalContext:
+def _is_earlier(one: EvalContext, other: EvalContext) -> bool:
+    """True if the other turn has the newest message of this one, and newer ones."""
+    last = next((message.id for message in _last(one, 1)), None)
+    return any(message.id == last for message in _last(other, len(other.messages))[:-1])
+
+
+def _last(ctx: EvalContext, most: int) -> list[BaseMessage]:
+    return ctx.messages.last(most) if isinstance(ctx.messages, Shown) else [*ctx.messages[-most:]]
+
+
+def _kept(ctx: EvalContext, messages_key: str) -> EvalContext:
     """The context without what a waiting thread need not keep: earlier messages, the history, the run."""
     most = max(_MESSAGES, 2 * ctx.conversation_length) + 8
-    messages = list(ctx.messages[-most:])
+    messages = _last(ctx, most)
+    new = {message.id for message in ctx.new_messages}
     record = stub(ctx.item.id, ctx.node, ctx.ended_at.timestamp())
     config = ctx.config.get("configurable") or {}
     return replace(
         ctx,
         history=RunHistory([record], {}),
         item=HistoryItem(record),
-        state={},
+        state=freeze({messages_key: ShownList(messages)}),
         messages=messages,
-        new_messages=[message for message in ctx.new_messages if message in messages],
+        new_messages=[message for message in messages if message.id in new],
         config={"configurable": {key: value for key, value in config.items() if not key.startswith("__")}},
         emit=_silent,
         prior={},
         events=[],
+        budget=CallBudget(ctx.budget.limit),
+        quiet=True,
     )
 
 

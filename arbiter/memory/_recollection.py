@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Protocol, TypeVar, Unpack, cast
 from uuid import NAMESPACE_OID, uuid5
 
 from langgraph.store.base import BaseStore
@@ -15,11 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._threads.deadlines import LOOP
+from arbiter.errors import ConfigurationError
 from arbiter.evaluators._outputs import checked_number
 from arbiter.memory._characters import Character
 from arbiter.memory._claims import Claim
 from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
+from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
     ClaimType,
     Fact,
@@ -49,6 +51,16 @@ P = TypeVar("P", bound=BaseModel)
 _OF_ENTITY = ("facts", "status", "opinions", "profiles", "own_names", "trust", "tombstones")
 
 
+class ProcessingCycle(Protocol):
+    """The part of an `EvaluationCycle` that works through threads."""
+
+    messages_key: str
+
+    async def process(
+        self, thread_id: str, *, user_id: str | None = None, messages: Sequence[Any] | None = None
+    ) -> Processed: ...
+
+
 class Memory:
     """Everything that one agent remembers.
 
@@ -67,11 +79,13 @@ class Memory:
         character: Character | None = None,
         entities: Sequence[Entity] = (),
         model: ChatModel | None = None,
+        cycle: ProcessingCycle | None = None,
     ) -> None:
         self.store = store if isinstance(store, MemoryStore) else MemoryStore(store)
         self.agent_id = agent_id
         self.clock = clock
         self.rules = rules
+        self.cycle = cycle
         self.editing = Editing(
             self.store,
             agent_id=agent_id,
@@ -81,6 +95,57 @@ class Memory:
             entities=entities,
             model=model,
         )
+
+    # Working through a thread
+
+    async def aprocess(
+        self,
+        thread_id: str,
+        *,
+        user_id: str | None = None,
+        messages: Sequence[Any] | None = None,
+        graph: Any = None,
+    ) -> Processed:
+        """Work through what is unread of a thread now: what this process holds of it, or these `messages`, or
+        those of the thread in the checkpointer of a compiled `graph`.
+
+        A scheduler calls it for threads of other processes. Doing it again changes nothing. Raises
+        `ConfigurationError` if there is nothing of that thread, or without an `EvaluationCycle`.
+        """
+        if graph is not None and messages is None:
+            state = await graph.aget_state({"configurable": {"thread_id": thread_id}})
+            messages = self._messages_of(thread_id, state)
+        processing = self._processing.process(thread_id, user_id=user_id, messages=messages)
+        return await (processing if LOOP.is_here else asyncio.wrap_future(LOOP.submit(processing)))
+
+    def process(
+        self,
+        thread_id: str,
+        *,
+        user_id: str | None = None,
+        messages: Sequence[Any] | None = None,
+        graph: Any = None,
+    ) -> Processed:
+        if graph is not None and messages is None:
+            state = graph.get_state({"configurable": {"thread_id": thread_id}})
+            messages = self._messages_of(thread_id, state)
+        return self.wait(self._processing.process(thread_id, user_id=user_id, messages=messages))
+
+    @property
+    def _processing(self) -> ProcessingCycle:
+        if self.cycle is None:
+            raise ConfigurationError(
+                "this Memory has no evaluators that could read a thread. Use the one of an EvaluationCycle: "
+                "cycle.memory.process(...)."
+            )
+        return self.cycle
+
+    def _messages_of(self, thread_id: str, state: Any) -> Sequence[Any]:
+        key = self._processing.messages_key
+        found: Any = state.values.get(key) if isinstance(state.values, Mapping) else None
+        if not found:
+            raise ConfigurationError(f"the graph has no {key!r} in the thread {thread_id!r:.80}.")
+        return [*found]
 
     # Queries
 

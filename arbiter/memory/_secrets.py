@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import blake2b
-from threading import Lock
 
+from arbiter._threads.forks import new_lock
 from arbiter.redaction import SecretRedactor
 
 REMOVED = "[removed]"
@@ -26,7 +26,7 @@ class _Kept:
     not kept."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = new_lock()
         self._texts: OrderedDict[bytes, str] = OrderedDict()
 
     def redacted(self, text: str) -> str:

@@ -95,7 +95,8 @@ EXAMPLES = (
 
 
 class FactEvaluator(CognitiveEvaluator):
-    """Learns facts about the participants of a conversation, once half a conversation's length is unread.
+    """Learns facts about the participants of a conversation, once half a conversation's length is unread, or
+    the thread has been quiet for a while.
 
     With `trigger="modulo"` it runs when the number of all messages is a multiple of that half, as in the
     original; a turn that jumps over the multiple is missed. Messages that may ask to forget something are read
@@ -104,6 +105,7 @@ class FactEvaluator(CognitiveEvaluator):
     of profiles, which the same model call fills for the speakers; see `Memory.profile`.
     """
 
+    when_quiet = True
     needs_store = True
     needs_model = True
     description = "Extracts facts, statuses and opinions about people and their world from the conversation."
@@ -163,7 +165,7 @@ class FactEvaluator(CognitiveEvaluator):
             return True
         enough = ceil(ctx.conversation_length / 2)
         if self.trigger == "cursor":
-            return len(unread) >= enough
+            return ctx.quiet or len(unread) >= enough
         return ((await cursors.read()).processed_total + len(unread)) % enough == 0
 
     async def _hasty(self, ctx: EvalContext, unread: Sequence[BaseMessage]) -> list[str]:

@@ -67,6 +67,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
     description = "Reflects on the conversation: how it goes, facts in it, and who has to do with whom."
     similes = ("REFLECT", "SELF_REFLECT", "EVALUATE_INTERACTION", "ASSESS_SITUATION")
     examples = EXAMPLES
+    when_quiet = True
     needs_store = True
     needs_model = True
 
@@ -91,9 +92,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
         self.model = model
 
     async def validate(self, ctx: EvalContext) -> bool:
-        """True if more than a quarter of `conversation_length`, rounded up, is new, and no failure delays
-        the next attempt."""
-        interval = ceil(ctx.conversation_length / 4)
+        """True if more than a quarter of `conversation_length`, rounded up, is new, or anything is and the
+        thread has been quiet, and no failure delays the next attempt."""
+        interval = 0 if ctx.quiet else ceil(ctx.conversation_length / 4)
         cursors = ctx.cursors(self.name)
         if await cursors.waits():
             return False

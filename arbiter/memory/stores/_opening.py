@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 
+from arbiter._threads.exits import drain_users
 from arbiter.errors import ConfigurationError
 from arbiter.memory.stores._advisory import postgres_locks
 from arbiter.memory.stores._files import file_locks
@@ -51,7 +52,8 @@ def open_store(
     """A store in the SQLite file `where` (":memory:" for none), or in the PostgreSQL database of a
     "postgresql://" URL.
 
-    The store is set up, usable from any thread, and closed at the end of the `with` block. With `embeddings`
+    The store is set up, usable from any thread, and closed at the end of the `with` block, after the quiet
+    conversations that wait for it have been worked through. With `embeddings`
     it can be searched by meaning; `dims` is the length of their vectors, determined by one call if not given.
     If the store's own index is not available (a Python that cannot load extensions into SQLite, a PostgreSQL
     without pgvector), `LocalIndex` compares vectors, with a warning. Raises `ConfigurationError` if a package
@@ -69,6 +71,8 @@ def open_store(
     name = fspath(where)
     with _postgres(name, index) if name.startswith(_POSTGRES) else _sqlite(name, index) as store:
         yield store
+        # Conversations that have not been read yet need the store.
+        drain_users(store)
 
 
 def _index(embeddings: Embeddings, dims: int) -> dict[str, Any]:

@@ -1,0 +1,369 @@
+"""What is said in a short conversation is learned once the thread is quiet, once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from arbiter import ArbiterOS
+from arbiter.errors import ConfigurationError, ParameterError
+from arbiter.memory import EvaluationCycle, FactEvaluator, Memory, Processed, ReflectionEvaluator, open_store
+from arbiter.memory import _quiet as quiet
+from arbiter.memory._conversation import Shown
+from tests.processes import python
+from tests.scripted import Scripted
+
+SAID = ("I live in Oslo", "I have a cat called Pixel", "I work at Acme")
+
+
+def answer(prompt: str) -> str:
+    """Each new message of the user as a claim."""
+    if "thought" in prompt and "claims" not in prompt:
+        return json.dumps({"thought": "They talk", "facts": [], "relationships": []})
+    new = prompt.rpartition("The new messages:")[2]
+    claims = [
+        {"claim": f"User: {text}", "type": "fact", "in_bio": False, "already_known": False}
+        for text in SAID
+        if text in new
+    ]
+    return json.dumps({"claims": claims})
+
+
+class Chat:
+    """A governed chat with memory. Options as `EvaluationCycle` has them."""
+
+    def __init__(
+        self, store: BaseStore | None = None, *, reflects: bool = False, saver: Any = None, **options: Any
+    ) -> None:
+        self.model = Scripted(answers=[options.pop("answers", answer)], pause=options.pop("pause", 0))
+        self.store = InMemoryStore() if store is None else store
+        self.cycle = EvaluationCycle(store=self.store, evaluator_model=self.model, **options)
+        self.os = ArbiterOS()
+        self.os.add_evaluation_cycle(self.cycle)
+        self.os.add_evaluator(FactEvaluator())
+        if reflects:
+            self.os.add_evaluator(ReflectionEvaluator())
+        graph = StateGraph(MessagesState)
+        graph.add_node("reply", lambda state: {"messages": [AIMessage("ok")]})
+        graph.add_edge(START, "reply")
+        self.app = self.os.govern(graph.compile(checkpointer=saver or InMemorySaver()), {"reply": "RESPOND"})
+
+    def says(self, *texts: str, thread: str = "room", user: str = "ada", mode: str = "sync") -> None:
+        config: Any = {"configurable": {"thread_id": thread, "user_id": user}}
+        for text in texts:
+            turn: Any = {"messages": [HumanMessage(text)]}
+            if mode == "sync":
+                self.app.invoke(turn, config)
+            else:
+                asyncio.run(self.app.ainvoke(turn, config))
+
+    @property
+    def extractions(self) -> int:
+        return sum("The new messages:" in self.model.prompt(call) for call in range(self.model.calls))
+
+    def knows(self, user: str = "ada") -> set[str]:
+        return known(self.cycle.memory, user)
+
+
+def known(memory: Memory, user: str = "ada") -> set[str]:
+    return {fact.claim.removeprefix("User: ") for fact in memory.facts(user)}
+
+
+def soon(true: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("when", ["inline", "background"])
+def test_a_chat_of_three_turns_is_learned_from(mode: str, when: Any) -> None:
+    """With default options; `drain` does not wait for the thread to be quiet."""
+    chat = Chat(mode=when)
+    chat.says(*SAID, mode=mode)
+    assert chat.os.drain(20) if mode == "sync" else asyncio.run(chat.os.adrain(20))
+    assert chat.knows() == {*SAID}
+    assert chat.model.calls == 1
+    assert chat.os.drain(20)
+    assert chat.model.calls == 1
+
+
+@pytest.mark.parametrize("when", ["inline", "background"])
+def test_a_quiet_thread_is_learned_from_by_itself(when: Any) -> None:
+    chat = Chat(after_idle_s=0.2, mode=when)
+    chat.says(*SAID)
+    assert soon(lambda: chat.knows() == {*SAID})
+    assert chat.model.calls == 1
+
+
+def test_a_turn_begins_the_wait_anew() -> None:
+    chat = Chat(after_idle_s=1.5)
+    for text in SAID:
+        chat.says(text)
+        time.sleep(0.7)
+        assert chat.model.calls == 0
+    assert soon(lambda: chat.knows() == {*SAID})
+    assert chat.model.calls == 1
+
+
+def test_a_later_turn_is_learned_in_its_turn_and_nothing_twice() -> None:
+    chat = Chat()
+    chat.says(SAID[0])
+    chat.os.drain(20)
+    chat.says(SAID[1])
+    chat.os.drain(20)
+    assert chat.knows() == {*SAID[:2]}
+    assert chat.extractions == 2
+    assert {fact.mention_count for fact in chat.cycle.memory.facts("ada")} == {1}
+
+
+def test_a_conversation_that_was_read_in_its_turns_does_not_wait() -> None:
+    chat = Chat(conversation_length=2)
+    chat.says(*SAID)
+    assert chat.extractions == 3
+    assert quiet_of(chat).pending == 0
+    chat.os.drain(20)
+    assert chat.extractions == 3
+
+
+def test_reflection_reads_a_quiet_thread_too() -> None:
+    chat = Chat(reflects=True)
+    chat.says(*SAID)
+    chat.os.drain(20)
+    [thought] = chat.cycle.memory.export("ada")["thoughts"]
+    assert thought["text"] == "They talk"
+
+
+def test_without_a_time_a_thread_waits_until_it_is_asked_for() -> None:
+    chat = Chat(after_idle_s=None)
+    chat.says(*SAID)
+    assert chat.os.drain(20)
+    assert chat.model.calls == 0
+    done = chat.cycle.memory.process("room")
+    assert done.evaluators == ("GET_FACTS",)
+    assert chat.knows() == {*SAID}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "60", True])
+def test_a_time_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises((ParameterError, ConfigurationError), match="after_idle_s"):
+        EvaluationCycle(after_idle_s=wrong)
+
+
+def test_a_new_thread_of_the_same_user_hastens_the_old_one() -> None:
+    chat = Chat(after_idle_s=40)
+    chat.says(SAID[0], thread="old")
+    chat.says(SAID[1], thread="theirs", user="bob")
+    for held in quiet_of(chat)._rooms.values():  # pyright: ignore[reportPrivateUsage]
+        held.since -= 11
+    chat.says(SAID[2], thread="new")
+    assert soon(lambda: chat.knows() == {SAID[0]})
+    assert chat.model.calls == 1
+
+
+def test_what_waits_is_done_although_nobody_refers_to_it() -> None:
+    store = InMemoryStore()
+
+    def short() -> None:
+        Chat(store, after_idle_s=0.3).says(*SAID)
+
+    short()
+    gc.collect()
+    assert soon(lambda: known(Memory(store)) == {*SAID})
+
+
+def test_waiting_threads_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(quiet, "MOST_WAITING", 3)
+    chat = Chat()
+    for number in range(6):
+        chat.says(SAID[0], thread=f"room-{number}", user=f"user-{number}")
+    assert quiet_of(chat).pending == 3
+    assert len([record for record in caplog.records if "quiet threads wait" in record.message]) == 1
+    chat.os.drain(20)
+    assert [bool(chat.knows(f"user-{number}")) for number in range(6)] == [False] * 3 + [True] * 3
+    chat.says("hello again", thread="room-0", user="user-0")
+    chat.os.drain(20)
+    assert chat.knows("user-0") == {SAID[0]}, "its messages are still unread"
+
+
+def test_a_waiting_thread_keeps_neither_long_texts_nor_the_history() -> None:
+    chat = Chat()
+    chat.says("hello " * 20_000, "hi")
+    [held] = quiet_of(chat)._rooms.values()  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(held.ctx.messages, Shown)
+    kept = held.ctx.messages._messages  # pyright: ignore[reportPrivateUsage]
+    assert all(len(message.text) < 9_000 for message in kept)
+    assert not held.ctx.item.input_state
+
+
+def test_time_that_is_too_short_is_told() -> None:
+    chat = Chat(pause=1.0)
+    chat.says(*SAID)
+    assert not chat.os.drain(0.1)
+    assert chat.os.drain(20)
+    assert chat.knows() == {*SAID}
+
+
+def test_a_failing_model_is_told_and_the_messages_stay_unread(caplog: pytest.LogCaptureFixture) -> None:
+    chat = Chat(answers=RuntimeError("down"))
+    chat.says(*SAID)
+    done = chat.cycle.memory.process("room")
+    assert done.results == {}
+    assert list(done.errors) == ["GET_FACTS"]
+    assert "failed about a quiet thread" in caplog.text
+
+
+# The end of the process ---------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import arbiter._threads.exits
+from arbiter.memory import open_store
+from tests.memory.test_quiet import SAID, Chat
+
+arbiter._threads.exits.EXIT_SECONDS = float(sys.argv[2])
+opened = open_store(sys.argv[1])
+store = opened.__enter__()
+chat = Chat(store, pause=float(sys.argv[3]), mode=sys.argv[4])
+chat.says(*SAID)
+chat.says("hi", thread="other", user="bob")
+"""
+
+
+def ended(path: Path, *, patience: float, pause: float, mode: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        python("-c", SCRIPT, str(path), str(patience), str(pause), mode),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("mode", ["inline", "background"])
+def test_the_end_of_a_script_learns_from_its_conversations(tmp_path: Path, mode: str) -> None:
+    done = ended(tmp_path / "memory.db", patience=30, pause=0.2, mode=mode)
+    assert (done.returncode, done.stderr) == (0, "")
+    with open_store(str(tmp_path / "memory.db")) as store:
+        assert known(Memory(store)) == {*SAID}
+
+
+def test_the_end_of_a_script_waits_no_longer_than_it_must_and_tells_the_number(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = ended(tmp_path / "memory.db", patience=0.5, pause=20, mode="inline")
+    assert time.monotonic() - begun < 15
+    assert done.returncode == 0
+    [line] = [line for line in done.stderr.splitlines() if "process ended" in line]
+    assert "2 conversations were not worked through" in line
+    assert "call arbiter_os.drain()" in line
+
+
+def test_closing_a_store_learns_from_the_conversations_that_need_it(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "memory.db")) as store:
+        Chat(store).says(*SAID)
+    with open_store(str(tmp_path / "memory.db")) as store:
+        assert known(Memory(store)) == {*SAID}
+
+
+FORK = """
+import os
+from tests.memory.test_quiet import SAID, Chat
+
+chat = Chat()
+chat.says(*SAID)
+pid = os.fork()
+if pid == 0:
+    print("child", chat.os.drain(5), chat.model.calls, flush=True)
+    chat.says("hello", thread="mine", user="bob")
+    print("child", chat.os.drain(20), chat.extractions, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent", chat.os.drain(20), chat.knows() == {*SAID}, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_after_a_fork_the_parent_alone_works_through_its_conversations() -> None:
+    done = subprocess.run(python("-c", FORK), capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["child True 0", "child True 1", "parent True True"], done.stderr[
+        -2000:
+    ]
+
+
+# For a scheduler ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_thread_is_worked_through_on_request(mode: str) -> None:
+    chat = Chat()
+    chat.says(*SAID)
+    done = processed(chat, mode, "room")
+    assert done.thread_id == "room"
+    assert done.evaluators == ("GET_FACTS",)
+    assert done.results["GET_FACTS"].metadata["inserted"] == 3
+    assert done.errors == {}
+    assert processed(chat, mode, "room").evaluators == ()
+    assert chat.model.calls == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_unknown_thread_is_an_error(mode: str) -> None:
+    chat = Chat()
+    with pytest.raises(ConfigurationError, match=r"holds nothing of the thread 'nowhere'.*messages="):
+        processed(chat, mode, "nowhere")
+    with pytest.raises(ConfigurationError, match="has no evaluators"):
+        Memory(chat.store).process("room")
+    with pytest.raises(ConfigurationError, match="the graph has no 'messages' in the thread 'nowhere'"):
+        processed(chat, mode, "nowhere", graph=chat.app)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("by", ["messages", "graph"])
+def test_another_process_works_through_a_thread_of_its_own(any_store: BaseStore, mode: str, by: str) -> None:
+    """A second cycle on the same store reads what the first one has not, and counts nothing twice."""
+    saver = InMemorySaver()
+    first = Chat(any_store, saver=saver, after_idle_s=None)
+    first.says(*SAID)
+    second = Chat(any_store, saver=saver, after_idle_s=None)
+    config: Any = {"configurable": {"thread_id": "room"}}
+    given: dict[str, Any] = (
+        {"messages": first.app.get_state(config).values["messages"]}
+        if by == "messages"
+        else {"graph": second.app}
+    )
+    done = processed(second, mode, "room", user_id="ada", **given)
+    assert done.results["GET_FACTS"].metadata["inserted"] == 3
+    assert processed(second, mode, "room", user_id="ada", **given).evaluators == ()
+    assert processed(first, mode, "room").evaluators == ()
+    assert second.model.calls == 1
+    assert first.model.calls == 0
+    assert {fact.mention_count for fact in second.cycle.memory.facts("ada")} == {1}
+    first.says("hello again")
+    assert first.os.drain(20)
+    assert first.model.calls == 0
+
+
+def processed(chat: Chat, mode: str, thread: str, **given: Any) -> Processed:
+    if mode == "sync":
+        return chat.cycle.memory.process(thread, **given)
+    return asyncio.run(chat.cycle.memory.aprocess(thread, **given))
+
+
+def quiet_of(chat: Chat) -> quiet.Quiet:
+    return chat.cycle._quiet  # pyright: ignore[reportPrivateUsage]
