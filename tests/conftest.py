@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from langgraph.store.base import BaseStore
 
+from arbiter._threads.exits import forget_held
 from tests.memory.memory_stores import (
     KINDS,
     NO_SERVER,
@@ -32,6 +33,13 @@ STRESS = os.environ.get("ARBITER_STRESS")
 settings.load_profile(f"stress-{STRESS}" if STRESS else "test")
 
 Found = tuple[str | None, str]
+
+
+@pytest.fixture(autouse=True)
+def _no_conversation_waits() -> Generator[None]:
+    """Conversations that a test leaves waiting are not read during later ones."""
+    yield
+    forget_held()
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,10 @@ class Waiting(Protocol):
         """True if the work needs `thing`, which is about to be closed."""
         ...
 
+    def renew(self) -> None:
+        """Forget all of it."""
+        ...
+
     def drain(self, timeout: float | None = None) -> bool:
         """Do all of it now. Returns False if `timeout` seconds were too short."""
         ...
@@ -51,6 +55,13 @@ def hold(work: Waiting) -> None:
 def let_go(work: Waiting) -> None:
     """Forget `work`: nothing of it waits."""
     _held[:] = [each for each in _held if each is not work]
+
+
+def forget_held() -> None:
+    """Do nothing of what waits, as after a fork: the parent process does it."""
+    for work in _held:
+        work.renew()
+    _held.clear()
 
 
 def drain_users(thing: object) -> None:

@@ -423,7 +423,8 @@ class EvaluationCycle(EvaluatorCycle):
         self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, outcome: TurnOutcome
     ) -> list[CognitiveEvaluator]:
         """The evaluators that have left something unread in this turn, as far as its results show."""
-        skipped = {part.name for part in outcome.trace if part.status == "not_selected"} | {*outcome.results}
+        skipped = {part.name for part in outcome.trace if part.status == "not_selected"}
+        skipped |= {name for name, result in outcome.results.items() if result.metadata.get("llm_calls")}
         return [
             evaluator
             for evaluator in evaluators

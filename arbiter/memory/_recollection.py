@@ -142,7 +142,8 @@ class Memory:
 
     def _messages_of(self, thread_id: str, state: Any) -> Sequence[Any]:
         key = self._processing.messages_key
-        found: Any = state.values.get(key) if isinstance(state.values, Mapping) else None
+        values: Any = state.values
+        found: Any = values.get(key) if isinstance(values, Mapping) else None
         if not found:
             raise ConfigurationError(f"the graph has no {key!r} in the thread {thread_id!r:.80}.")
         return [*found]
