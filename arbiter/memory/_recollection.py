@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, Unpack, cast
 from uuid import NAMESPACE_OID, uuid5
@@ -143,7 +143,7 @@ class Memory:
     def _messages_of(self, thread_id: str, state: Any) -> Sequence[Any]:
         key = self._processing.messages_key
         values: Any = state.values
-        found: Any = values.get(key) if isinstance(values, Mapping) else None
+        found: Any = values.get(key) if hasattr(values, "get") else None
         if not found:
             raise ConfigurationError(f"the graph has no {key!r} in the thread {thread_id!r:.80}.")
         return [*found]
