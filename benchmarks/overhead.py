@@ -369,6 +369,8 @@ QUICK = Effort(seconds=0.8, steps=500, loops=2, kept=900, long_run=3_000, tight=
 class _Alone(NodeRun):
     """A node run without LangGraph."""
 
+    is_shared = False
+
     def body(self, held: bool) -> Any:
         return _closure(self.input)
 
@@ -445,7 +447,7 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
 
         def work() -> None:
             for _ in range(n):
-                record = begin(thread, run, str(next(_ids)), "step", GENERATE, 1, "", settings.clock(), ())
+                record = begin(run, str(next(_ids)), "step", GENERATE, 1, "", settings.clock(), ())
                 record.input = snapshot(state, "shallow")
                 node_run = _Alone(record, plan, state, settings, run, NO_PAST, None, None, targets, None)
                 drive(node_run)

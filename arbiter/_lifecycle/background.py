@@ -41,7 +41,7 @@ class Background:
         self._lock = threading.Lock()
         self._none_open = threading.Condition(self._lock)
         self._open = 0
-        """The number of evaluations that have left the queue and are not done."""
+        """The number of evaluations that other threads than the worker run."""
         self._wake = threading.Event()
         self._worker: threading.Thread | None = None
 
@@ -82,41 +82,36 @@ class Background:
             self._wake.wait(LOOK)  # not time.sleep, which users' tests replace
             self._wake.clear()
             idle += 1
-            while (evaluations := self._next()) is not None:
+            while self._queue:
                 idle = 0
                 try:
-                    self._process(evaluations)
+                    self._process(self._queue[0])
                 except Exception:  # for example, no thread could be started; a reader of a result runs it
                     log.exception("evaluations could not be begun in the background")
+                finally:
+                    self._queue.popleft()
+            if idle == 0:
+                with self._none_open:
+                    self._none_open.notify_all()
             if idle == _LOOKS:
                 with self._lock:
                     self._worker = None
                     if self._queue:
                         idle, self._worker = 0, threading.current_thread()
 
-    def _next(self) -> Evaluations | None:
-        with self._lock:
-            if not self._queue:
-                return None
-            self._open += 1
-            return self._queue.popleft()
-
     def _process(self, evaluations: Evaluations) -> None:
         together = evaluations.together
-        try:
-            if together is not None and not evaluations.done(together.queues[0]):
-                with self._lock:
-                    self._open += 1
-                evaluations.start_together().add_done_callback(lambda _: self._closed())
-            for queue in evaluations.queues:
-                if evaluations.done(queue) or evaluations.in_cycle(queue):
-                    continue
-                if queue.timing.inline:
-                    evaluations.resolve(queue)
-                else:
-                    self._hand_over(queue, evaluations)
-        finally:
-            self._closed()
+        if together is not None and not evaluations.done(together.queues[0]):
+            with self._lock:
+                self._open += 1
+            evaluations.start_together().add_done_callback(lambda _: self._closed())
+        for at, queue in enumerate(evaluations.queues):
+            if evaluations.found[at] is not None or evaluations.in_cycle(queue):
+                continue
+            if queue.timing.inline:
+                queue.run(evaluations, at)
+            else:
+                self._hand_over(queue, evaluations)
 
     def _hand_over(self, queue: EvaluatorQueue, evaluations: Evaluations) -> None:
         with self._lock:

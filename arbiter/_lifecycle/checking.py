@@ -19,7 +19,7 @@ from arbiter._values.states import as_state, digest, freeze
 from arbiter.errors import SyncDriverError, describe
 from arbiter.history._facts import RunFact
 from arbiter.policy import PolicyChecker
-from arbiter.verdicts import ALLOW, FAILED, Verdict, as_verdict
+from arbiter.verdicts import ALLOW, FAILED, Verdict
 
 _log = logging.getLogger("arbiter")
 
@@ -84,19 +84,19 @@ def check(run: NodeRun) -> Steps:
 
 
 def _read_verdicts(
-    run: NodeRun, answers: Unusual | Raised, verdicts: dict[str, Verdict], causes: dict[str, BaseException]
+    run: NodeRun, unusual: Unusual | Raised, verdicts: dict[str, Verdict], causes: dict[str, BaseException]
 ) -> Raised | None:
     """Record the verdicts that do not allow, and the exceptions of failed checkers. Returns `Raised` to stop
     the node.
     """
     record = run.record
-    if isinstance(answers, Raised):  # not the error of a checker: the run was cancelled
-        record.status, record.error = "cancelled", describe(answers.error)
-        return answers
-    found = answers.copy()
-    answers.clear()  # the traceback of an error among them refers to this list
+    if isinstance(unusual, Raised):  # not the error of a checker: the run was cancelled
+        record.status, record.error = "cancelled", describe(unusual.error)
+        return unusual
+    found = unusual.copy()
+    unusual.clear()  # the traceback of an error among them refers to this list
     for registration, answer in found:
-        if type(answer) is Raised:
+        if isinstance(answer, Raised):
             error = answer.error
             if not isinstance(error, GraphBubbleUp):
                 _log.warning(
@@ -112,8 +112,8 @@ def _read_verdicts(
                 return answer
             causes[registration.name] = error
             verdicts[registration.name] = Verdict.deny(f"{FAILED}{describe(error)}")
-        elif (verdict := as_verdict(answer)).kind != "allow":
-            verdicts[registration.name] = verdict
+        elif answer.kind != "allow":
+            verdicts[registration.name] = answer
     return None
 
 

@@ -31,7 +31,7 @@ from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import Unusual
 from arbiter._threads.deadlines import as_failure, awaited, is_from_outside, start, within
 from arbiter.errors import SyncDriverError, describe
-from arbiter.verdicts import ALLOW, Correction, Verdict
+from arbiter.verdicts import ALLOW, Correction, Verdict, as_verdict
 
 _set_ambient, _reset_ambient = var_child_runnable_config.set, var_child_runnable_config.reset
 
@@ -182,27 +182,29 @@ def _no_coroutine(answer: Any, registration: Registration[Any], run: NodeRun) ->
 
 
 def _call_all(op: CallAll, run: NodeRun) -> Unusual:
-    answers: Unusual = []
+    unusual: Unusual = []
     args = op.args
     token = _set_ambient(run.contract_config)
     try:
         for registration in op.registrations:
             try:
-                answer = (
-                    registration.method(*args) if registration.in_place else _call(registration, args, run)
-                )
-                if answer is True or answer is ALLOW:
-                    continue
-                if type(answer) not in _ANSWERS:
-                    answer = _no_coroutine(answer, registration, run)
-                answers.append((registration, answer))
+                if registration.in_place:
+                    answer = registration.method(*args)
+                    if answer is True or answer is ALLOW:
+                        continue
+                    if type(answer) not in _ANSWERS:
+                        answer = _no_coroutine(answer, registration, run)
+                else:
+                    answer = _call(registration, args, run)
+                if (verdict := as_verdict(answer)) is not ALLOW:
+                    unusual.append((registration, verdict))
             except Exception as exc:
-                answers.append((registration, Raised(exc)))
+                unusual.append((registration, Raised(exc)))
                 if _pauses(exc, registration):
                     break
     finally:
         _reset_ambient(token)
-    return answers
+    return unusual
 
 
 def _pauses(error: Exception, registration: Registration[Any]) -> bool:
@@ -246,7 +248,7 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
 
 
 async def _acall_all(op: CallAll, run: NodeRun) -> Unusual:
-    answers: Unusual = []
+    unusual: Unusual = []
     args = op.args
     token = _set_ambient(run.contract_config)
     try:
@@ -254,19 +256,21 @@ async def _acall_all(op: CallAll, run: NodeRun) -> Unusual:
             try:
                 if registration.in_place and registration.timing.inline:
                     answer = registration.timing.timed(registration.method, *args)
+                    if answer is True or answer is ALLOW:
+                        continue
                     if type(answer) not in _ANSWERS and isawaitable(answer):
                         answer = await _waited(registration, answer)
                 else:
                     answer = await _acall(registration, args, run)
-                if answer is not True and answer is not ALLOW:
-                    answers.append((registration, answer))
+                if (verdict := as_verdict(answer)) is not ALLOW:
+                    unusual.append((registration, verdict))
             except Exception as exc:
-                answers.append((registration, Raised(exc)))
+                unusual.append((registration, Raised(exc)))
                 if _pauses(exc, registration):
                     break
     finally:
         _reset_ambient(token)
-    return answers
+    return unusual
 
 
 async def _acall(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:

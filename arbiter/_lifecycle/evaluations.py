@@ -43,6 +43,7 @@ from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Several, as_evalu
 LOOK = 0.05
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger("arbiter")
+_set_ambient = var_child_runnable_config.set
 Stack = tuple[tuple["EvaluatorQueue", int], ...]
 running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
 """The evaluations in whose `evaluate` the caller runs: each with the evaluator's queue and the id of its
@@ -151,7 +152,7 @@ class EvaluatorQueue:
         view: Any = evaluations.view
         running.set(stack)
         # An evaluator never gets the graph's callbacks and streams, whichever code reads its result.
-        var_child_runnable_config.set(None)
+        _set_ambient(None)
         try:
             if self.timing.inline:
                 answer: Any = self.timing.timed(self.evaluator.evaluate, view)

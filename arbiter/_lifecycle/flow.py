@@ -39,8 +39,8 @@ from arbiter.verdicts import EvaluationResult
 
 def lifecycle(run: NodeRun) -> Steps:
     """All stages of one node run. Returns the body's output, or `Raised`."""
-    run.begun = run.settings.timer()
-    plan = run.plan
+    timer, plan = run.settings.timer, run.plan
+    run.begun = timer()
     return _govern(run) if plan.shadow is None and not plan.observers else _observed(run)
 
 
@@ -103,6 +103,7 @@ def _govern(run: NodeRun) -> Steps:
             return stopped
     if plan.keeps_output:
         run.record.raw = output
+    reads = None
     if plan.queues:
         reads = run.reads = _begin_evaluations(run, output)
         for queue in plan.awaited:
@@ -113,11 +114,11 @@ def _govern(run: NodeRun) -> Steps:
         # and what they read of one another decides nothing.
         yield from route(run, output, plan.routers)
         run.item.give_results(None)
-    if run.reads is not None:
-        run.settings.background.enqueue(run.reads.evaluations)
-    if (run.capped is None and run.escalation is None) or run.redirect is not None:
-        return answer
-    return (yield from _replaced(run, output, answer))
+    if reads is not None:
+        run.settings.background.enqueue(reads.evaluations)
+    if run.redirect is None and (run.capped is not None or run.escalation is not None):
+        return (yield from _replaced(run, output, answer))
+    return answer
 
 
 def _held_output(run: NodeRun) -> Any:

@@ -24,9 +24,9 @@ def end(run: NodeRun, output: Any) -> Any:
 
 
 def note_output(run: NodeRun, output: Any) -> None:
-    record = run.record
-    settings = run.settings
-    record.duration = settings.timer() - run.begun
+    record, settings = run.record, run.settings
+    timer = settings.timer
+    record.duration = timer() - run.begun
     record.output = snapshot(run.written(output), settings.snapshot)
     record.status = "completed"
     if record.drafts:

@@ -11,6 +11,7 @@ from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.saving import Access
 from arbiter.history._facts import RunFact
 from arbiter.policy import PolicyChecker
+from arbiter.verdicts import Verdict
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class Call:
 class CallAll:
     """Call one method of several checkers, one after another, with the same arguments.
 
-    Sends their answers except True and `ALLOW`, each with its registration, up to one that pauses the run.
+    Sends the verdicts that do not simply allow, each with its registration, up to one that pauses the run.
     """
 
     registrations: Sequence[Registration[Any]]
@@ -223,8 +224,6 @@ class Ended:
 
 BODY = Body()
 DRAFT = Body(held=True)
-Unusual = list[tuple[Registration[PolicyChecker], Any]]
-"""The answers of checkers that do more than allow, or `Raised`."""
 
 
 class NoAnswer:
@@ -235,6 +234,8 @@ NO_ANSWER = NoAnswer()
 """The answer belongs to a question about another input."""
 TAKEN = NoAnswer()
 """Another execution of the graph uses the answer."""
+Unusual = list[tuple[Registration[PolicyChecker], Verdict | Raised]]
+"""The verdicts that do not simply allow, and the exceptions of checkers."""
 Saving = Ask | Begin | Stopped | Spend | ReadCheckpoint | OutputOf | SaveNote
 """Requests that need the checkpointer."""
 Op = Call | CallAll | Body | Resolve | Saving

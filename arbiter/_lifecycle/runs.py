@@ -124,6 +124,10 @@ class NodeRun:
 
     redirect: str | None
     """The node, or END, to which the run goes instead of along the edges."""
+    begun: float
+    """The time of the settings' timer when the lifecycle began."""
+    is_shared: bool
+    """True if other code has the input too, and may change its fields."""
     item: HistoryItem
     """The item of this node run in the history that policies see."""
     view: CausalHistory
@@ -195,7 +199,6 @@ class NodeRun:
         self.config = config
         self.targets = targets
         self.schemas = schemas
-        self.begun = 0.0
         self.reads: ReadEvaluations | None = None
         self._contract_config: RunnableConfig | None = None
         # Set here and not as defaults of the class, from which Python reads more slowly.
@@ -251,12 +254,6 @@ class NodeRun:
             return Raised(exc)
         return None
 
-    @property
-    def is_shared(self) -> bool:
-        """True if other code has the input too, and may change its fields."""
-        path = self.record.path
-        return bool(path) and path[0] == "__pregel_push"
-
     def input_with(self, seen: SeenDict) -> Any:
         """The input with the values that the checkers have seen."""
         return with_seen(self.input, seen, is_shared=self.is_shared)
@@ -299,19 +296,19 @@ class NodeRun:
 
     def fact(self) -> RunFact:
         """The fact to commit together with the node's own writes."""
-        plan, record = self.plan, self.record
+        plan, record, reads = self.plan, self.record, self.reads
         fact = fact_from(record, plan.kinds if record.checks is plan.all_allowed else None)
-        if self.reads is not None and self.reads.read:
-            fact["evals"] = facts_of(self.reads.read)
-        if self.plan.keeps_output:
+        if reads is not None and reads.read:
+            fact["evals"] = facts_of(reads.read)
+        if plan.keeps_output:
             if self.redirect is not None:
-                fact["task"] = self.record.id
+                fact["task"] = record.id
             if (sent := self.sent) is not None:
                 fact["sent"] = sent
-        if self.record.spent:
-            fact["tallies"] = with_spent(fact.get("tallies", NOTHING), self.record.spent)
+        if record.spent:
+            fact["tallies"] = with_spent(fact.get("tallies", NOTHING), record.spent)
         if self._inner and (inner := self.inner()) is not None:
-            if self.record.status == "completed":
+            if record.status == "completed":
                 fact["inner"] = inner
             elif used := self._used_up(inner):
                 fact["inner"] = used

@@ -16,7 +16,7 @@ from arbiter._lifecycle.shadow import ShadowDecision, ShadowDifference
 from arbiter._values.states import freeze
 from arbiter.errors import describe
 from arbiter.policy import PolicyChecker
-from arbiter.verdicts import FAILED, Verdict, as_verdict
+from arbiter.verdicts import FAILED, Verdict
 
 
 def shadow_check(run: NodeRun, shadow: Plan) -> Steps:
@@ -36,15 +36,15 @@ def _decide(
     run: NodeRun, registrations: Sequence[Registration[PolicyChecker]], args: tuple[Any, ...]
 ) -> Steps:
     """Ask these checkers; the strongest verdict so far is the decision."""
-    answers: Any = yield CallAll(registrations, args)
-    if type(answers) is Raised or run.shadow is None:
+    unusual: Any = yield CallAll(registrations, args)
+    if type(unusual) is Raised or run.shadow is None:
         return
-    for registration, answer in answers:
+    for registration, answer in unusual:
         if type(answer) is Raised:
             kind = "ask" if isinstance(answer.error, GraphBubbleUp) else "deny"
             verdict = Verdict(cast(Any, kind), f"{FAILED}{describe(answer.error)}")
         else:
-            verdict = as_verdict(answer)
+            verdict = answer
         if _STRENGTH[verdict.kind] > _STRENGTH[run.shadow.kind]:
             run.shadow = _decision(verdict, registration.contract)
 

@@ -34,7 +34,7 @@ from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.drivers import adrive, drive
 from arbiter._lifecycle.registry import Plan
 from arbiter._threads.forks import new_lock
-from arbiter._values.states import SeenDict, has_parts_of, snapshot, with_seen
+from arbiter._values.states import SeenDict, has_parts_of, snapshot
 from arbiter._weaving import (
     HeldTools,
     ask_human,
@@ -81,7 +81,6 @@ class FunctionCall(NodeRun):
             run = _run_of(core, config)
             past = Past(run.called)
         record = begin(
-            run.log,
             run,
             str(uuid.uuid4()),
             name,
@@ -93,6 +92,7 @@ class FunctionCall(NodeRun):
         )
         record.input = snapshot(input, settings.snapshot)
         self._tools = tools
+        self.is_shared = True
         super().__init__(
             record=record,
             plan=core.registry.plan(name, instruction, _NO_GRAPH),
@@ -135,15 +135,11 @@ class FunctionCall(NodeRun):
 
     # The driver asks
 
-    @property
-    def is_shared(self) -> bool:
-        return True
-
     def input_with(self, seen: SeenDict) -> Any:
         """As for a node. Returns the caller's own object if its fields are still the checked ones, since a
         function may change its argument on purpose.
         """
-        checked = with_seen(self.input, seen, is_shared=True)
+        checked = super().input_with(seen)
         return self.input if has_parts_of(checked, self.input) else checked
 
     @property

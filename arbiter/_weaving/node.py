@@ -92,7 +92,7 @@ from arbiter.errors import EvaluationError, SyncDriverError
 from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf, task_order
 from arbiter.history._past import Past
-from arbiter.history._recorder import Execution, Recovered, Run, begin
+from arbiter.history._recorder import FirstTask, Recovered, begin
 from arbiter.instructions import Instruction
 
 Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
@@ -102,6 +102,9 @@ _CALLABLE: Any = RunnableCallable
 _DICT: Any = dict
 _BUILT_IN: Any = BuiltinMethodType
 """LangGraph's own `send` is the `extend` of a task's writes."""
+# Bound once, since a method of an imported object is slow to look up.
+_running = running.get
+_get_current, _set_current, _reset_current = current_run.get, current_run.set, current_run.reset
 
 
 class GovernedNode(Runnable[Any, Any]):
@@ -218,46 +221,39 @@ class NodeAttempt(NodeRun):
     ) -> None:
         core = node.core
         plan = node.plan(config)
-        if stack := running.get():
+        if stack := _running():
             _refuse_evaluator(stack, node)
         conf = conf_of(config)
         metadata: Mapping[str, Any] = config.get("metadata") or {}
-        channel = facts_channel_in(conf)
+        self.channel = channel = facts_channel_in(conf)
         execution: Any = channel.execution
         task: str = conf[CONFIG_KEY_TASK_ID]
         step: int = metadata["langgraph_step"]
         path = metadata.get("langgraph_path", ())
         if path == node.path:
             path = node.path  # one object shared by all its runs
+        self.is_shared = path is not node.path
         self.node = node
         self._conf = conf
         self._kwargs = kwargs
         settings = core.settings
-        parent = current_run.get()
+        clock = settings.clock
+        parent = _get_current()
         if parent is not None and parent.settings is settings:
             past = channel.past.inside(parent.past)
-            run = execution.run or execution.join(parent.run, past)
+            run = execution.run or execution.join(parent.run, past, step)
         else:
             parent = None
             past = channel.past
-            run = execution.run or _bound(execution, conf, past, step, task, path)
+            run = execution.run or execution.bind(past, _first_task(conf, step, task, path))
             if core.recorder.latest is not run:
                 core.recorder.goes_on(run)
-        namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS]
-        if NS_SEP in namespace:
-            namespace = namespace.rpartition(NS_SEP)[0]
-        else:
-            namespace = ""
-        record = begin(
-            run.log, run, task, node.node, node.instruction, step, namespace, settings.clock(), path
-        )
+        namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS].rpartition(NS_SEP)[0]
+        record = begin(run, task, node.node, node.instruction, step, namespace, clock(), path)
         record.input = snapshot(input, settings.snapshot)
         NodeRun.__init__(
             self, record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
         )
-        self.channel = channel
-        if execution.first is None:
-            execution.first = step
         if channel.done:
             channel.done.pop(task, None)  # left by an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):
@@ -392,19 +388,19 @@ class NodeAttempt(NodeRun):
     def body(self, held: bool) -> Any:
         node, input, config = self.node, self.input, self.config
         output: Any
-        token = current_run.set(self)
+        token = _set_current(self)
         try:
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
-            elif node.is_function and node.body.func is not None and not self._kwargs:
-                output = node.body.func(input)
+            elif node.is_function and (func := node.body.func) is not None and not self._kwargs:
+                output = func(input)
                 if type(output) is not _DICT and _is_runnable(output):
                     output = output.invoke(input, config)
             else:
                 output = node.body.invoke(input, config, **self._kwargs)
         finally:
-            current_run.reset(token)
+            _reset_current(token)
         if node.is_subgraph and (saver := self._continued()) is not None:
             self._adopt(saver.get_tuple(self._own_config()))
         return output
@@ -412,34 +408,34 @@ class NodeAttempt(NodeRun):
     async def abody(self, held: bool) -> Any:
         node, input, config = self.node, self.input, self.config
         output: Any
-        token = current_run.set(self)
+        token = _set_current(self)
         try:
             if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
                 with self._ambient(held) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
-            elif node.is_function and node.body.afunc is not None and not self._kwargs:
-                output = await node.body.afunc(input)
+            elif node.is_function and (afunc := node.body.afunc) is not None and not self._kwargs:
+                output = await afunc(input)
                 if type(output) is not _DICT and _is_runnable(output):
                     output = await output.ainvoke(input, config)
             else:
                 output = await node.body.ainvoke(input, config, **self._kwargs)
         finally:
-            current_run.reset(token)
+            _reset_current(token)
         if node.is_subgraph and (saver := self._continued()) is not None:
             self._adopt(await saver.aget_tuple(self._own_config()))
         return output
 
     async def astream_body(self, held: bool) -> AsyncIterator[Any]:
-        token = current_run.set(self)
+        token = _set_current(self)
         try:
             with self._ambient(held) as config:
                 async for chunk in self.node.body.astream(self.input, config, **self._kwargs):
                     yield chunk
         finally:
             try:
-                current_run.reset(token)
+                _reset_current(token)
             except ValueError:  # an async generator may be closed in another context
-                current_run.set(None)
+                _set_current(None)
 
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         return without_effects(config)
@@ -666,15 +662,14 @@ def _unheard(chunk: Any) -> None:
     pass
 
 
-def _bound(execution: Execution, conf: Mapping[str, Any], past: Past, step: int, task: str, path: Any) -> Run:
+def _first_task(conf: Mapping[str, Any], step: int, task: str, path: Any) -> FirstTask:
     thread_id = conf.get(CONFIG_KEY_THREAD_ID)
-    return execution.bind(
-        None if thread_id is None else str(thread_id),
-        past,
+    return FirstTask(
+        thread_id=None if thread_id is None else str(thread_id),
         saved=bool(conf.get(CONFIG_KEY_CHECKPOINTER)),
         resumed=bool(conf.get(CONFIG_KEY_RESUMING)),
         step=step,
-        task=task,
+        id=task,
         path=path,
     )
 

@@ -20,6 +20,8 @@ from arbiter._threads.forks import new_rlock
 from arbiter._weaving.node import GovernedNode
 from arbiter._weaving.writers import GatedWrite
 
+_set_ambient = var_child_runnable_config.set
+
 
 class GovernedSequence(RunnableSeq):
     """The wrapper of a node and its writers, one after another, as LangGraph runs them.
@@ -51,7 +53,7 @@ class GovernedSequence(RunnableSeq):
             return super().invoke(input, config, **kwargs)
         manager = own["callbacks"]
         context = copy_context()
-        context.run(var_child_runnable_config.set, own)
+        context.run(_set_ambient, own)
         output = context.run(self.node.invoke, input, own, **kwargs)
         for number, step in self.rest:
             if type(step) is GatedWrite:
@@ -65,7 +67,7 @@ class GovernedSequence(RunnableSeq):
             return await super().ainvoke(input, config, **kwargs)
         manager = own["callbacks"]
         context = copy_context()
-        context.run(var_child_runnable_config.set, own)
+        context.run(_set_ambient, own)
         output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
         for number, step in self.rest:
             if type(step) is GatedWrite:

@@ -14,6 +14,7 @@ import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import count, islice
 from math import inf
 from types import MappingProxyType
@@ -178,6 +179,20 @@ unfinished tasks have used up, by task.
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTask:
+    """The task with which an execution of a graph begins."""
+
+    thread_id: str | None
+    saved: bool
+    """True if a checkpointer keeps the thread."""
+    resumed: bool
+    """True if LangGraph reports a resume."""
+    step: int
+    id: str
+    path: Any
+
+
 class Execution:
     """One execution of a graph by LangGraph, from `invoke` to its return. Its run is known from the first
     node on.
@@ -220,29 +235,14 @@ class Execution:
         # Entries whose ArbiterOS is gone are dropped, since no code can ask for them any more.
         _current.set({**{uid: loop for uid, loop in known.items() if uid in _alive}, recorder.uid: self})
 
-    def bind(
-        self,
-        thread_id: str | None,
-        past: Past,
-        *,
-        saved: bool,
-        resumed: bool,
-        step: int,
-        task: str,
-        path: Any,
-    ) -> Run:
-        """The run of this execution. `saved`: a checkpointer keeps the thread; `resumed`: LangGraph reports a
-        resume.
-        """
-        if self.run is not None:
-            return self.run
+    def bind(self, past: Past, first: FirstTask) -> Run:
+        """Find the run of this execution, whose first task is `first`."""
         with self._lock:
             if self.run is None:
                 recorder = self._recorder()
                 assert recorder is not None  # the running graph holds its recorder
-                run = recorder.run_for(
-                    thread_id, past, saved=saved, resumed=resumed, step=step, task=task, path=path
-                )
+                self.first = first.step
+                run = recorder.run_for(past, first)
                 self.begins(run)
                 return run
         return self.run
@@ -266,13 +266,14 @@ class Execution:
         """True if the execution began in the current task or thread."""
         return self._place() is _place()
 
-    def join(self, run: Run, past: Past | None = None) -> Run:
-        """Make this execution part of `run`, as a subgraph of one of its nodes.
+    def join(self, run: Run, past: Past, step: int) -> Run:
+        """Make this execution part of `run`, as a subgraph of one of its nodes. It begins in superstep `step`.
 
         If another process began the execution, `past` has the facts that it committed there.
         """
         with self._lock:
-            if self.run is None and past is not None:
+            if self.run is None:
+                self.first = step
                 run.log.identify(past)
                 run.log.restore(run, past.value.get("facts", ()))
             self.run, self.newest, self._before = run, run, None
@@ -330,26 +331,16 @@ class Recorder:
                 self._threads.move_to_end(thread_id)
             return log
 
-    def run_for(
-        self,
-        thread_id: str | None,
-        past: Past,
-        *,
-        saved: bool,
-        resumed: bool,
-        step: int,
-        task: str,
-        path: Any,
-    ) -> Run:
-        log = self.log_of(thread_id)
+    def run_for(self, past: Past, first: FirstTask) -> Run:
+        log = self.log_of(first.thread_id)
         log.identify(past)
         run = log.runs[-1] if log.runs else None
         epoch: int = past.value.get("run", 0)
         continues = (
             run is not None
-            and saved
-            and (run.epoch == epoch if epoch else resumed)
-            and not _diverged(run.records, past.value, step, task, path)
+            and first.saved
+            and (run.epoch == epoch if epoch else first.resumed)
+            and not _diverged(run.records, past.value, first)
         )
         if run is None or not continues:
             run = log.new_run(epoch, past)
@@ -449,7 +440,7 @@ PLAIN = -1
 _LOOK_BACK = 200
 
 
-def _diverged(records: Iterable[Record], value: Value, step: int, task: str, path: Any) -> bool:
+def _diverged(records: Iterable[Record], value: Value, first: FirstTask) -> bool:
     """True if this execution continues from an earlier point than the one that the run reached: a fork."""
     tracked = bool(value)
     committed = {fact["id"] for fact in value.get("facts", ())}
@@ -458,18 +449,17 @@ def _diverged(records: Iterable[Record], value: Value, step: int, task: str, pat
         and not record.namespace
         and record.id not in committed
         and (
-            record.id == task
-            or record.step > step
-            or (record.step < step and tracked)
+            record.id == first.id
+            or record.step > first.step
+            or (record.step < first.step and tracked)
             # Within one superstep paths are unique; a finished sibling has another path.
-            or (record.step == step and record.path == path)
+            or (record.step == first.step and record.path == first.path)
         )
         for record in list(records)[-_LOOK_BACK:]
     )
 
 
 def begin(
-    log: ThreadLog,
     run: Run,
     id: str,
     node: str,
@@ -480,6 +470,7 @@ def begin(
     path: Any,
 ) -> Record:
     """The record of a node run that starts now: a new one, or the next attempt of the same task."""
+    log = run.log
     known = log.by_id.get(id)
     if known is not None and known.status != "completed":
         known.begin_again(started)

@@ -749,7 +749,7 @@ def test_records_pushed_out_by_siblings_leave_the_index() -> None:
             return found
 
     def start(name: str) -> Record:
-        return begin(log, run_, name, "node", None, 1, "", 0.0, ())
+        return begin(run_, name, "node", None, 1, "", 0.0, ())
 
     log = ThreadLog("t", 1)
     run_ = log.new_run(1, NO_PAST)
