@@ -190,7 +190,7 @@ class EvaluatorQueue:
 
     def _failed(self, problem: str, view: History | None) -> _Failure:
         if view is not None and log.isEnabledFor(logging.WARNING):
-            node = view.entries[-1][-1].node
+            node = view.item.node
             log.warning("evaluator %s failed on node %r: %s", self.name, node, problem)
         return _Failure(problem)
 

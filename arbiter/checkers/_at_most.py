@@ -41,7 +41,7 @@ class AtMost(TemporalRule):
         return Verdict.deny(f"ran {how_often(int(ran))}{self.span}; at most {self.times} allowed")
 
     def observe(self, history: History) -> Mapping[str, float] | None:
-        return _RAN if history.entries[-1][-1].status in ("completed", "failed") else None
+        return _RAN if history.item.status in ("completed", "failed") else None
 
 
 _RAN: Mapping[str, float] = {"runs": 1}

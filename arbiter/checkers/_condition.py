@@ -64,7 +64,7 @@ class ConditionChecker(PolicyChecker):
             self.reads_history = True
 
     def check_before(self, history: History) -> Verdict:
-        own = history.entries[-1][-1]
+        own = history.item
         state = own.input_state
         config = var_child_runnable_config.get() or {}
         values: dict[str, Any] = {

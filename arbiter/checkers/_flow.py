@@ -126,7 +126,7 @@ class FlowChecker(PolicyChecker):
         return True  # every node is followed; `check_before` applies the targets
 
     def check_before(self, history: History) -> Verdict:
-        own = history.entries[-1][-1]
+        own = history.item
         labels = () if own.instruction is None else self._forbidden.get(own.instruction, ())
         if not labels or not super().applies_to(own.node, own.instruction):
             return ALLOW
@@ -146,7 +146,7 @@ class FlowChecker(PolicyChecker):
         )
 
     def observe(self, history: History) -> Mapping[str, float] | None:
-        own = history.entries[-1][-1]
+        own = history.item
         if own.status != "completed":
             return None  # none of its writes is committed
         new: dict[str, float] = {}

@@ -48,7 +48,7 @@ class HistoryPolicyChecker(PolicyChecker):
 
     def check_before(self, history: History) -> Verdict:
         *before, last = self.bad_sequence
-        own = history.entries[-1][-1]
+        own = history.item
         if own.instruction != last or (before and not self._happened(history, before)):
             return ALLOW
         steps = " → ".join(map(str, self.bad_sequence))

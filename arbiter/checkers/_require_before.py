@@ -98,7 +98,7 @@ class RequireBefore(AfterStep):
             return self._check_since(causal(history))
         key = _PASSED
         if self.bound_to:
-            state = history.entries[-1][-1].input_state
+            state = history.item.input_state
             if missing := ", ".join(field for field in self.bound_to if field not in state):
                 return Verdict.deny(f"the input lacks {missing}, to which a pass of {self.required} is bound")
             key = _key([state[field] for field in self.bound_to])

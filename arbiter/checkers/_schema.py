@@ -51,7 +51,7 @@ class SchemaChecker(PolicyChecker):
         self._output = None if output is None else shape_of(output, owner, "output")
 
     def check_before(self, history: History) -> Verdict:
-        return _verdict(self._input, history.entries[-1][-1].input_state, "input")
+        return _verdict(self._input, history.item.input_state, "input")
 
     def check_after(self, output: Mapping[str, Any], history: History) -> Verdict:
         return _verdict(self._output, output, "output")

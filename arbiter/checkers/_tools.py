@@ -131,7 +131,7 @@ class ToolsChecker(PolicyChecker):
         self.blocking = None if looks_at_files else False
 
     def check_before(self, history: History) -> Verdict:
-        own = history.entries[-1][-1]
+        own = history.item
         tools = _tools_of(history)
         for call in calls_to_make(own.input_state, runs_messages=own.instruction is TOOL_CALL):
             if (reason := self.denial(*call, tools=tools)) is not None:
@@ -149,7 +149,7 @@ class ToolsChecker(PolicyChecker):
             gate = self._gates.pop(history, None)
             if gate is None or not gate.stopped:
                 return None
-            own = history.entries[-1][-1]
+            own = history.item
             if own.status == "completed" or own.redirected_to is not None:
                 # The nodes around this one saw the same calls, which are counted once, here.
                 for around in self._gates.values():
@@ -196,7 +196,7 @@ class _Gate(BaseCallbackHandler):
 
     def __init__(self, checker: ToolsChecker, history: History) -> None:
         self.checker = checker
-        self.item = history.entries[-1][-1]
+        self.item = history.item
         self.tools = _tools_of(history)
         self.stopped: dict[UUID, str] = {}
 

@@ -35,7 +35,7 @@ class ConditionEvaluator(NodeEvaluator):
         self._instructions = instructions_in([self._condition])
 
     def evaluate(self, history: History) -> EvaluationResult:
-        own = history.entries[-1][-1]
+        own = history.item
         values: dict[str, Any] = {
             "output": own.output_state,
             "input": own.input_state,

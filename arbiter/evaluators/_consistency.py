@@ -12,7 +12,7 @@ from typing import Annotated, Unpack
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import own_item, text_at, text_in
+from arbiter.evaluators._outputs import text_at, text_in
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -70,7 +70,7 @@ class TextSimilarityEvaluator(NodeEvaluator):
         text = text_at(history, self.key, self.name)
         earlier = list(islice(self._earlier(history), self.compare))
         if not earlier:
-            own = own_item(history)
+            own = history.item
             of = f"of {own.instruction}" if own.instruction else f"of node {own.node!r}"
             raise EvaluationError(
                 f"nothing to compare with: no earlier output {of} with a text at {self.key!r} is available",
@@ -89,7 +89,7 @@ class TextSimilarityEvaluator(NodeEvaluator):
 
     def _earlier(self, history: History) -> Iterator[str]:
         """The texts of earlier outputs, newest first."""
-        own = own_item(history)
+        own = history.item
         for superstep in reversed(history.entries[:-1]):
             for item in reversed(superstep):
                 same = (

@@ -11,7 +11,7 @@ from langchain_core.messages.ai import UsageMetadata
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import EvaluationError, ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import messages_in, own_item
+from arbiter.evaluators._outputs import messages_in
 from arbiter.history._items import History, HistoryItem
 from arbiter.models import Prices, dollars, need_price_list, prices_of
 from arbiter.verdicts import EvaluationResult
@@ -50,7 +50,7 @@ class CostEvaluator(NodeEvaluator):
             need_price_list(owner, "unit")
 
     def evaluate(self, history: History) -> EvaluationResult:
-        item = own_item(history)
+        item = history.item
         answers = _new_answers(item)
         usages = [self._usage(answer, item) for answer in answers]
         if not usages:

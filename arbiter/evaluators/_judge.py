@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import ConfigurationError, EvaluationError, ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import output_at, own_item
+from arbiter.evaluators._outputs import output_at
 from arbiter.history._items import History
 from arbiter.models import WHOLE, ChatModel, as_text, ask, model_of, quote, visible
 from arbiter.verdicts import EvaluationResult
@@ -96,7 +96,7 @@ class JudgeEvaluator(NodeEvaluator):
                 f"abstained: of {answer.attempts} answers of {answer.model} none has a valid grade; "
                 f"about the last one: {answer.problem}",
                 evaluator=self.name,
-                node=own_item(history).node,
+                node=history.item.node,
             )
         grade = answer.value
         score = grade.score / HIGHEST
@@ -114,7 +114,7 @@ class JudgeEvaluator(NodeEvaluator):
         )
 
     def _prompt(self, history: History) -> list[BaseMessage]:
-        item = own_item(history)
+        item = history.item
         output: Any = item.output_state
         if self.key is not None:
             output = output_at(history, self.key, self.name)

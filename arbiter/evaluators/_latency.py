@@ -7,7 +7,6 @@ from typing import Annotated, Unpack
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import own_item
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -33,7 +32,7 @@ class LatencyEvaluator(NodeEvaluator):
         self.at_most = at_most
 
     def evaluate(self, history: History) -> EvaluationResult:
-        item = own_item(history)
+        item = history.item
         if item.status == "running":
             raise EvaluationError(
                 f"node {item.node!r} is not done yet, so it has no duration",

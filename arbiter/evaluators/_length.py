@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Unpack
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import EvaluationError, ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import output_at, own_item, text_at
+from arbiter.evaluators._outputs import output_at, text_at
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -75,7 +75,7 @@ class LengthEvaluator(NodeEvaluator):
             return len(text) if self.unit == "characters" else len(text.split())
         value = parts = output_at(history, self.key, self.name)
         if isinstance(value, str | bytes) or not isinstance(value, Sequence | Set | Mapping):
-            item = own_item(history)
+            item = history.item
             raise EvaluationError(
                 f"{self.key!r} in the output of node {item.node!r} is of type {type(value).__name__}; "
                 "expected a list, set or mapping",

@@ -9,17 +9,12 @@ from langchain_core.messages import BaseMessage
 
 from arbiter._values.states import is_number, thaw
 from arbiter.errors import EvaluationError, ParameterError
-from arbiter.history._items import History, HistoryItem
-
-
-def own_item(history: History) -> HistoryItem:
-    """The node run to judge."""
-    return history.entries[-1][-1]
+from arbiter.history._items import History
 
 
 def output_at(history: History, key: str, evaluator: str) -> Any:
     """The output of the node at `key`. Raises `EvaluationError` if it is missing or None."""
-    item = own_item(history)
+    item = history.item
     output = item.output_state
     if key not in output or output[key] is None:
         found = "is None" if key in output else "is missing"
@@ -37,7 +32,7 @@ def text_at(history: History, key: str, evaluator: str) -> str:
     value = output_at(history, key, evaluator)
     text = text_in(value)
     if text is None:
-        item = own_item(history)
+        item = history.item
         raise EvaluationError(
             f"{key!r} in the output of node {item.node!r} is of type {type(thaw(value)).__name__}; "
             "expected a text or messages",

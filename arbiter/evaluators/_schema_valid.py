@@ -46,7 +46,7 @@ class SchemaEvaluator(NodeEvaluator):
         self._shape = shape_of(schema, f"evaluator {name!r}", "schema")
 
     def evaluate(self, history: History) -> EvaluationResult:
-        output = history.entries[-1][-1].output_state
+        output = history.item.output_state
         if self.key is None:
             return _result(self._shape.mistakes(whole(output), "output"))
         if self.key not in output:

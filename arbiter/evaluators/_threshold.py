@@ -37,7 +37,7 @@ class ThresholdEvaluator(NodeEvaluator):
         self.threshold = threshold
 
     def evaluate(self, history: History) -> EvaluationResult:
-        output = history.entries[-1][-1].output_state
+        output = history.item.output_state
         value = number_at(output, self.key)
         if value is None:
             found = f"holds {type(output[self.key]).__name__}" if self.key in output else "is missing"

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Unpack
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import EvaluationError, ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
-from arbiter.evaluators._outputs import checked_number, own_item
+from arbiter.evaluators._outputs import checked_number
 from arbiter.history._items import History
 from arbiter.verdicts import EvaluationResult
 
@@ -74,7 +74,7 @@ class WeightedEvaluator(NodeEvaluator):
         )
 
     def _scores(self, history: History) -> dict[str, float]:
-        item = own_item(history)
+        item = history.item
         scores: dict[str, float] = {}
         for part in self.weights:
             result = item.evaluation_results.get(part)

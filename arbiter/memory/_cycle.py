@@ -533,7 +533,7 @@ class EvaluationCycle(EvaluatorCycle):
     ) -> EvalContext:
         kept, config = turn.kept, turn.config
         runtime = kept["runtime"]
-        item = turn.history.entries[-1][-1]
+        item = turn.history.item
         place = place_of(config, runtime)
         run_key = ":".join(
             (place.thread_id or "", place.checkpoint_id or secrets.token_hex(16), item.node, item.id)

@@ -150,7 +150,7 @@ class CognitiveEvaluator(NodeEvaluator):
         It uses the cycle of the `ArbiterOS` if the view knows one, else a cycle with default options. Raises
         `EvaluationError` if the evaluator did not run or failed.
         """
-        item = history.entries[-1][-1]
+        item = history.item
         cycle = history.cycle or self.default_cycle()
         turn = Turn(
             evaluators=(self,),

@@ -143,7 +143,7 @@ class Cast:
 
         LangChain's agents send only calls to their tool nodes; the messages are then those of the caller.
         """
-        state = history.entries[-1][-1].input_state
+        state = history.item.input_state
         if (calls := _sent_calls(state)) is None:
             return messages_at(state, self.key)
         if part_at(state, "__type") == _WITH_CONTEXT:
@@ -180,7 +180,7 @@ class Cast:
 
     def pending(self, history: History) -> list[Mapping[str, Any]]:
         """Of the calls that the newest node run will make, those by which an agent speaks."""
-        state = history.entries[-1][-1].input_state
+        state = history.item.input_state
         calls = _sent_calls(state)
         if calls is None:
             value = part_at(state, self.key)
@@ -270,7 +270,7 @@ class Cast:
         if not isinstance(history, CausalHistory):
             return self._looked(_Found(), list(history.earlier()))
         # A subgraph has a past of its own.
-        key = (history.thread_id or history.run_id, history.entries[-1][-1].namespace)
+        key = (history.thread_id or history.run_id, history.item.namespace)
         seq = history.past.seq
         with self._lock:
             found = self._found.setdefault(key, _Found())

@@ -56,7 +56,7 @@ def draft_of(cast: Cast, history: History, output: Mapping[str, Any], known: str
     new = new_of(given, messages_at(output, cast.key))
     said = [one for one in new if is_said(cast, one)]
     named = (cast.name(one.name) for one in said if isinstance(one, BaseMessage) and one.name)
-    agent = next(named, None) or cast.acting(history.entries[-1][-1]) or known
+    agent = next(named, None) or cast.acting(history.item) or known
     stands = standing(given, new)
     before = cast.trajectory(stands, agent, cast.writers(history))
     said_text = "\n".join(filter(None, (_text(cast, one) for one in said)))
@@ -75,7 +75,7 @@ def pending_draft(cast: Cast, history: History) -> Draft:
     last = given[-1] if len(given) else None
     # The calling message is the draft itself, so it is not part of the conversation before it.
     is_last = isinstance(last, AIMessage) and any(call in last.tool_calls for call in calls)
-    item = history.entries[-1][-1]
+    item = history.item
     agent = (cast.name(last.name) if is_last and last is not None else None) or cast.acting(item)
     before = cast.trajectory(given[:-1] if is_last else given, agent, cast.writers(history))
     text = "\n".join(str(cast.speech(call)).strip() for call in calls)
@@ -86,7 +86,7 @@ def pending_draft(cast: Cast, history: History) -> Draft:
 
 def pending_with_text(cast: Cast, history: History, text: str) -> dict[str, Any]:
     """The input of a node run with another text to speak; the last call speaks all of it."""
-    state = history.entries[-1][-1].input_state
+    state = history.item.input_state
     calls = cast.pending(history)
 
     def changed(call: Any) -> Any:

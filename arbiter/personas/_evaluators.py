@@ -110,7 +110,7 @@ class DimensionEvaluator(NodeEvaluator):
 
     def abstained(self, history: History, why: str) -> EvaluationError:
         """The error of a node run that cannot be judged."""
-        node = history.entries[-1][-1].node
+        node = history.item.node
         return EvaluationError(f"abstained: {why}", evaluator=self.name, node=node)
 
     def said(
@@ -121,7 +121,7 @@ class DimensionEvaluator(NodeEvaluator):
 
         `cast` finds the writers of unnamed messages; without it, they all belong to the agent.
         """
-        item = history.entries[-1][-1]
+        item = history.item
         agent = _agent(persona)
         known = cast or Cast(_known(persona), key=self.key)
         try:
@@ -138,7 +138,7 @@ class DimensionEvaluator(NodeEvaluator):
     def said_by(self, history: History, persona: Persona | None) -> tuple[Trajectory, Trajectory]:
         """Like `said`, with messages of other nodes attributed to them. Raises `EvaluationError` also if
         only others spoke."""
-        agent, node = _agent(persona), history.entries[-1][-1].node
+        agent, node = _agent(persona), history.item.node
         others = Cast(_known(persona), nodes=self.target_nodes)
         cast = Cast(
             _known(persona),

@@ -237,7 +237,7 @@ class PersonaGate(CorrectionGate):
         return await adrive(self._reviewing(history, draft, attempt), self._ado)
 
     def resume(self, history: History, kept: Sequence[Any]) -> str:
-        item = history.entries[-1][-1]
+        item = history.item
         attempts = [Attempt.from_note(number, note) for number, note in enumerate(kept, 1)]
         self._begin(_key(history, item)).attempts = attempts
         agent = self.cast.acting(item)
@@ -260,7 +260,7 @@ class PersonaGate(CorrectionGate):
     # One draft
 
     def _reviewing(self, history: History, output: Mapping[str, Any], number: int) -> _Reviewing[Correction]:
-        item = history.entries[-1][-1]
+        item = history.item
         if number == 0:
             return (yield from self._reviewing_input(history, item))
         key = _key(history, item)

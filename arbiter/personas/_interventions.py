@@ -166,7 +166,7 @@ class _Interventions(Advisor):
         self.cast.known_nodes.update(nodes)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
-        item = history.entries[-1][-1]
+        item = history.item
         if not self._matters(item):
             return None
         turn, key, mine = self._enter(history, item)
@@ -184,7 +184,7 @@ class _Interventions(Advisor):
 
     async def aadvise(self, history: History, state: Mapping[str, Any]) -> str | None:
         """Async version of `advise`, judging on this event loop."""
-        item = history.entries[-1][-1]
+        item = history.item
         if not self._matters(item):
             return None
         turn, key, mine = self._enter(history, item)

@@ -70,7 +70,7 @@ class RepetitionSuppressor(Advisor):
         self.cast.known_nodes.update(nodes)
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
-        item = history.entries[-1][-1]
+        item = history.item
         agent = self.cast.acting(item)
         config = config_for(self.config, self.cast, agent)
         if agent is None and not self._warned and not self.cast.is_known:

@@ -68,6 +68,6 @@ class ErrorRouter(PolicyRouter):
     def route_after(self, history: History, current_output: Any) -> str | None:
         if self.errors is None:
             return self.target
-        kinds = history.entries[-1][-1].error_types
+        kinds = history.item.error_types
         counts = any(kind in self.errors or kind.rpartition(".")[2] in self.errors for kind in kinds)
         return self.target if counts else None

@@ -71,7 +71,7 @@ class EscalationRouter(PolicyRouter):
     def route_after(self, history: History, current_output: Any) -> Verdict | None:
         if self.evaluator is None and self.key is None:
             return self.question
-        item = history.entries[-1][-1]
+        item = history.item
         why = self._judged(item) or self._low(item)
         return None if why is None else replace(self.question, reason=f"{self.question.reason}: {why}")
 

@@ -40,7 +40,7 @@ class MetricThresholdPolicyRouter(PolicyRouter):
         self.targets = (target,)
 
     def route_after(self, history: History, current_output: Any) -> str | None:
-        value = number_at(history.entries[-1][-1].output_state, self.key)
+        value = number_at(history.item.output_state, self.key)
         return self.target if value is not None and value < self.threshold else None
 
 
@@ -71,7 +71,7 @@ class EvaluationRouter(PolicyRouter):
         self.needs = (evaluator,)
 
     def route_after(self, history: History, current_output: Any) -> str | None:
-        result = history.entries[-1][-1].evaluation_results.get(self.evaluator)
+        result = history.item.evaluation_results.get(self.evaluator)
         if result is not None and result.passed is None:
             raise EvaluationError(unjudged(self.evaluator), evaluator=self.evaluator)
         return self.target if result is not None and not result.passed else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import pickle
 from io import StringIO
@@ -354,3 +355,17 @@ def test_results_inside_a_subgraph_are_named_alike() -> None:
     )
     app.invoke({"log": []})
     assert results(arbiter_os)["style.brief"] == (1.0, True)
+
+
+def test_a_result_can_be_subclassed() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Judged(EvaluationResult):
+        by: str = "somebody"
+
+    assert dataclasses.replace(Judged(0.5, True), by="me") == Judged(0.5, True, by="me")
+    assert [f.name for f in dataclasses.fields(EvaluationResult)] == [
+        "score",
+        "passed",
+        "feedback",
+        "metadata",
+    ]

@@ -13,6 +13,8 @@ from uuid import UUID
 
 import pytest
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
@@ -20,6 +22,7 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, PolicyChecker
+from tests.support import State, chain
 
 VARIES = {"langgraph_checkpoint_ns", "checkpoint_ns"}
 """Holds the id of a task."""
@@ -252,3 +255,23 @@ def test_a_conditional_edge_finds_the_config_that_the_body_has_left() -> None:
     for graph in (builder.compile(), ArbiterOS().govern(builder.compile())):
         graph.invoke({})
     assert found[0] == found[1]
+
+
+def test_a_body_may_add_a_handler_before_it_reads_the_callback_manager() -> None:
+    class Heard(BaseCallbackHandler):
+        def __init__(self) -> None:
+            self.started = 0
+
+        def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+            self.started += 1
+
+    handler = Heard()
+
+    def body(state: State) -> Any:
+        config: Any = get_config()
+        config["callbacks"].set_handlers([handler])
+        GenericFakeChatModel(messages=iter([AIMessage("hi")])).invoke("?", config)
+        return {"log": ["a"]}
+
+    ArbiterOS().govern(chain(body)).invoke({"log": []})
+    assert handler.started == 1
