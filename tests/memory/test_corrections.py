@@ -173,3 +173,15 @@ async def test_a_confirmation_by_somebody_else_speaks_for_the_first_speaker(any_
     for _ in range(3):
         await chat.say(HumanMessage("She lives in Oslo", additional_kwargs={"entity_id": "bob"}), user="ada")
     assert (await chat.trust("ada"), await chat.trust("bob")) == (55, 50)
+
+
+async def test_a_comparison_of_many_claims_stays_small() -> None:
+    """Without embeddings the newest facts are candidates, too, but not each with each."""
+    first = [f"Fact {number} of the first kind" for number in range(30)]
+    second = [f"Andere Aussage {number} {number * 7 + 1} {number * 11 + 2}" for number in range(30)]
+    chat = Chat({"first": first, "second": second})
+    await chat.say("first")
+    await chat.say("second")
+    (prompt,) = [prompt for prompt in chat.compared if "Andere" in prompt]
+    assert 1 <= prompt.count("The new claim, ") <= 24
+    assert max(each.count("The new claim, ") for each in chat.compared) <= 64

@@ -135,6 +135,29 @@ async def test_a_name_survives_the_process_and_is_exported_and_forgotten(tmp_pat
         assert (await chat.cycle.memory.aexport("user-1"))["own_names"] == []
 
 
+async def test_a_name_given_in_an_earlier_message_is_the_users() -> None:
+    """The model lists no names: it notes one as a fact, or not at all."""
+    for first in ({}, {"I'm Ada": fact("The user is called Ada", slot="first_name", value="Ada")}):
+        chat = Chat({**first, "live in Rome": fact("Ada lives in Rome", subject="Ada")})
+        await chat.say("Hi, I'm Ada.")
+        await chat.say("I live in Rome.")
+        assert {one.subject for one in await chat.facts()} == {"user-1"}
+
+
+async def test_a_name_in_a_slot_is_one_in_any_language_and_a_pets_is_not() -> None:
+    hear = {
+        "Mainītu": fact("Lietotāju sauc Ada", slot="name", value="Ada"),
+        "kaķis": fact("The user's cat is called Pixel", slot="pet.name", value="Pixel"),
+        "Romā": fact("Ada dzīvo Romā", subject="Ada"),
+        "guļ": fact("Pixel guļ", subject="Pixel"),
+    }
+    chat = Chat(hear)
+    for text in ("Mainītu vārdu, bet saka Ada.", "Mans kaķis ir Pixel.", "Dzīvoju Romā.", "Pixel guļ."):
+        await chat.say(text)
+    assert (await chat.fact("Ada dzīvo Romā")).subject == "user-1"
+    assert (await chat.fact("Pixel guļ")).subject == "Pixel"
+
+
 # Others -------------------------------------------------------------------------------------------
 
 
@@ -214,6 +237,7 @@ async def test_a_model_cannot_invent_a_name() -> None:
     [
         [{"message": "m1", "name": "Ada"}],
         {"message_id": "m1", "name": "Ada"},
+        [{"speaker": "user-1", "name": "Ada"}],
         [{"name": 7}, None, {"message_id": "m1", "name": " Ada "}, {"message_id": "m77", "name": "Ada"}],
     ],
 )

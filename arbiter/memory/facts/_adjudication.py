@@ -20,6 +20,8 @@ from arbiter.models import ChatModel, quote
 
 Relation = Literal["duplicate", "refines", "corrects", "supersedes", "contradicts", "ends", "unrelated"]
 
+_MOST = 64
+"""Pairs of one question: a batch of claims that are all alike would ask for each with each."""
 _CORRECTS = 0.5
 """Without a model, a claim corrects another one from this overlap of words on."""
 
@@ -150,15 +152,15 @@ async def adjudicate(
     model: ChatModel | None = None,
     messages: Sequence[Said] = (),
 ) -> list[Relation]:
-    """The relation of each pair, in order, from one question about all of them. `messages` are those that
-    the claims come from, oldest first.
+    """The relation of each pair, in order, from one question about the first 64 of them. `messages` are
+    those that the claims come from, oldest first.
 
-    Of two contradicting statements of one speaker the newest holds, so it
-    supersedes, or corrects if its message is said to correct. Other people's statements are contradicted and
-    never corrected. The rule decides pairs that the model left out, and duplicates that a guard rejects
-    (other numbers, a negation); it decides all pairs if there is no model, no call left, or no answer.
+    Of two contradicting statements of one speaker the newest holds, so it supersedes, or corrects if its
+    message is said to correct. Other people's statements are contradicted and never corrected. The rule
+    decides pairs that the model left out, and duplicates that a guard rejects (other numbers, a negation);
+    it decides all pairs if there is no model, no call left, or no answer.
     """
-    answered = await _asked(pairs, ctx, model, messages) if pairs else {}
+    answered = await _asked(pairs[:_MOST], ctx, model, messages) if pairs else {}
     found: list[Relation] = []
     for number, pair in enumerate(pairs, 1):
         relation = answered.get(number)

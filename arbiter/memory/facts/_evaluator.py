@@ -210,7 +210,7 @@ class FactEvaluator(CognitiveEvaluator):
                 ctx,
                 evaluator=self.name,
                 model=self.model,
-                names=_introduced(outcome.value.names, fresh),
+                names=_introduced(outcome.value.names, fresh, ctx),
             )
             filled = await self._fill(ctx, updates_in(outcome.value, self.schemas), fresh)
             if wishes.carried.asking:
@@ -364,10 +364,17 @@ def _sourced(
     return replace(claim, source_message_ids=ids, corrects=wrong)
 
 
-def _introduced(names: Iterable[GivenName], fresh: Sequence[BaseMessage]) -> list[Introduction]:
-    told = {label(message.id): message.id for message in fresh if message.id}
+def _introduced(
+    names: Iterable[GivenName], fresh: Sequence[BaseMessage], ctx: EvalContext
+) -> list[Introduction]:
+    """The names with the ids of their messages; a model may give a speaker's id in place of a message's."""
+    told: dict[str, tuple[str, ...]] = {}
+    for message in fresh:
+        if message.id:
+            for id in (label(message.id), label(_speaker(message, ctx)[0])):
+                told[id] = (*told.get(id, ()), message.id)
     return [
-        Introduction(name=given.name.strip(), source_message_ids=(told[label(given.message_id)],))
+        Introduction(name=given.name.strip(), source_message_ids=told[label(given.message_id)])
         for given in names
         if label(given.message_id) in told
     ]

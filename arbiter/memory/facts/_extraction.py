@@ -153,7 +153,7 @@ class GivenName(BaseModel):
         BeforeValidator(_optional_text),
         Field(
             description="The id of the new message whose speaker is called so.",
-            validation_alias=AliasChoices("message_id", "message", "source_message_id", "id"),
+            validation_alias=AliasChoices("message_id", "message", "source_message_id", "id", "speaker"),
         ),
     ]
 

@@ -38,6 +38,8 @@ from arbiter.models import ChatModel
 
 _IN_BATCH = 0.75
 """Claims of one batch are compared with each other too, from this overlap of words on."""
+_GUESSES = 24
+"""Pairs of one comparison that have nothing in common but their subject."""
 _SOURCES = 2
 """Messages of a claim, the newest, that a comparison shows."""
 _SHOWN = 16
@@ -152,13 +154,15 @@ class Ingestion:
         """Each new claim with its relation to similar records, and to similar earlier claims of the batch."""
         found = [_Judged(candidate=candidate) for candidate in fresh]
         asked: list[tuple[_Judged, Known]] = []
+        guesses = _GUESSES
         for place, judged in enumerate(found):
             for known in await self.knowledge.similar(judged.candidate):
                 decided = self._decided(known.fact, judged.candidate)
                 if decided is not None:
                     judged.against.append((known, decided))
-                elif known.fact.state not in CLOSED:
+                elif known.fact.state not in CLOSED and (guesses > 0 or not known.guessed):
                     asked.append((judged, known))
+                    guesses -= known.guessed
             for earlier in fresh[:place]:
                 if _alike(earlier, judged.candidate):
                     asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))

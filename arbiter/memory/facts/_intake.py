@@ -19,13 +19,15 @@ from arbiter.memory._records import Fact, Provenance, Sensitivity
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._dates import in_zone
 from arbiter.memory.facts._normal import fact_id, normal_form, sentences
-from arbiter.memory.facts._own_names import Introduction, introduces, may_give, same_name
+from arbiter.memory.facts._own_names import Introduction, introduces, may_give, names_itself, same_name
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import FactRules
 
 LONGEST = 2_000
 """Longest text of a claim in characters."""
 _LONGEST_SUBJECT = 200
+_LOOKED_BACK = 64
+"""Messages, the last ones, in which a speaker may have said how it is called."""
 _SENSITIVITIES: dict[str | None, Sensitivity] = {
     "public": "public",
     "personal": "personal",
@@ -71,9 +73,8 @@ def is_generic(name: str) -> bool:
 
 
 class Intake:
-    """The admission of one turn's claims. `forgotten` messages are no sources, and those
-    that `asked` for it are not shown. `dropped_private` and
-    `dropped_invalid` count the rejected claims by reason."""
+    """The admission of one turn's claims. `forgotten` messages are no sources, and those that `asked` for it
+    are not shown. `dropped_private` and `dropped_invalid` count the rejected claims by reason."""
 
     def __init__(self, ctx: EvalContext, rules: FactRules) -> None:
         self.ctx = ctx
@@ -92,12 +93,15 @@ class Intake:
         return {speaker for _, speaker in self.spoken(ids)} - {self.ctx.agent_id}
 
     def introductions(self, claims: Iterable[Claim], names: Iterable[Introduction]) -> list[Introduction]:
-        """The names that speakers give themselves, with their speakers: those that a model lists, and
-        subjects of claims with which a message introduces its speaker."""
+        """The names that speakers give themselves, with their speakers: those that a model lists or gives as
+        the speaker's name, and subjects of claims with which the speaker has introduced itself."""
         found = [(one.name, self.spoken(one.source_message_ids), may_give) for one in names]
         for claim in claims:
+            spoken = self.spoken(claim.source_message_ids)
+            if claim.value and names_itself(claim.slot) and self._is_own(claim, spoken):
+                found.append((claim.value, spoken, may_give))
             if claim.subject:
-                found.append((claim.subject, self.spoken(claim.source_message_ids), introduces))
+                found.append((claim.subject, self._before(spoken), introduces))
         given = [
             Introduction(name=name, speaker=speaker, source_message_ids=(str(message.id),))
             for name, spoken, gives in found
@@ -109,6 +113,18 @@ class Intake:
         ]
         self._introducing = given
         return given
+
+    def _is_own(self, claim: Claim, spoken: Sequence[tuple[BaseMessage, str]]) -> bool:
+        """True if a claim is about its only speaker."""
+        speakers = [*{speaker for _, speaker in spoken}]
+        return len(speakers) == 1 and self._subject(claim, speakers) == (speakers[0], speakers[0])
+
+    def _before(self, spoken: Sequence[tuple[BaseMessage, str]]) -> list[tuple[BaseMessage, str]]:
+        """These messages and earlier ones of the same speakers, the last ones of the conversation."""
+        speakers = {speaker for _, speaker in spoken}
+        last = [*self._on_record][-_LOOKED_BACK:] if spoken else []
+        ids = {*last, *(str(message.id) for message, _ in spoken)}
+        return [(message, speaker) for message, speaker in self.spoken(ids) if speaker in speakers]
 
     def is_taken(self, given: Introduction) -> bool:
         """True if a name may mean another participant or a registered entity, to whom it stays."""
@@ -244,11 +260,12 @@ class Intake:
         return (known, known) if known is not None else (author, normal_form(named))
 
     def _introduces(self, author: str, name: str, message_ids: Collection[str]) -> bool:
-        """True if one of the messages says that its author is called so."""
+        """True if one of the messages says that its author is called so, or if an earlier one does and the
+        name means no other participant."""
         return any(
             given.speaker == author
             and same_name(given.name, name)
-            and not {*message_ids}.isdisjoint(given.source_message_ids)
+            and (not {*message_ids}.isdisjoint(given.source_message_ids) or not self.is_taken(given))
             for given in self._introducing
         )
 

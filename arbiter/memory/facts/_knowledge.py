@@ -21,10 +21,11 @@ _MOST_GENERATIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A record and the kind of its namespace."""
+    """A record and the kind of its namespace. `guessed` if it is only a recent one, like a claim in nothing."""
 
     kind: str
     fact: Fact
+    guessed: bool = False
 
 
 class Knowledge:
@@ -147,7 +148,7 @@ class Knowledge:
                     ns, limit=rules.candidates, wanted=comparable, closed=True
                 ):
                     fact = Fact.from_value(entry.value)
-                    newest[fact.id] = Known(kind=kind, fact=fact)
+                    newest[fact.id] = Known(kind=kind, fact=fact, guessed=True)
         best = [known for _, known in sorted(scored.values(), key=lambda pair: pair[0], reverse=True)]
         recent = sorted(newest.values(), key=lambda known: known.fact.last_seen_at, reverse=True)
         found_by_id: dict[str, Known] = {}

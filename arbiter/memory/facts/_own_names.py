@@ -75,6 +75,15 @@ def may_give(text: str, name: str) -> bool:
     return bool(wanted) and len(wanted) <= MAX_NAME and wanted in _folded(text)
 
 
+_NAME_SLOTS = words_of("first given full nick preferred own display user person personal identity")
+
+
+def names_itself(slot: str | None) -> bool:
+    """True for a slot that has the name of its subject: name, first_name, but not pet.name."""
+    words = words_of((slot or "").replace("_", " ").replace(".", " ").replace("-", " "))
+    return bool(words & {"name", "nickname"}) and words - {"name", "nickname"} <= _NAME_SLOTS
+
+
 # Without a word of the model ----------------------------------------------------------------------
 
 _BEFORE = 60
