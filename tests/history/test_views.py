@@ -94,6 +94,7 @@ ORDERS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], None]]] = {
 }
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("door", ["own history", "thread", "view", "output"])
 @pytest.mark.parametrize("shape", ORDERS)

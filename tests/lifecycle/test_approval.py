@@ -463,6 +463,7 @@ FORGED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("by_id", [False, True])
 @pytest.mark.parametrize("expired", [False, True])

@@ -219,6 +219,7 @@ def test_the_body_does_not_run_again_in_another_async_process(tmp_path: Path) ->
     assert len(write.calls) == 1
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("asks", [0, 1, 2])
 @pytest.mark.parametrize("checked", [False, True])
@@ -379,6 +380,7 @@ def test_approvers_are_those_of_the_rule_in_force(mode: str) -> None:
         run(later, Command(resume={"type": "approve", "by": "alice"}), thread("1"), mode=mode)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("rule", ["gone", "audit", "off", "another of its name"])
 @pytest.mark.parametrize("answer", ["approve", "reject", "none"])

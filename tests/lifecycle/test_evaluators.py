@@ -83,6 +83,7 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("read", [False, True], ids=["unread", "read by a router"])
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())

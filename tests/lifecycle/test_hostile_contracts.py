@@ -421,7 +421,9 @@ def test_checker_that_interrupts_by_itself_before_another_asks(mode: str) -> Non
 
 
 def test_ask_where_no_answer_can_be_tied_to_the_question_denies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arbiter._weaving.asking.PAUSES", (0.001,))  # the wait for a checkpoint that never comes
+    monkeypatch.setattr(
+        "arbiter._weaving.asking.PAUSES", (0.001,)
+    )  # the wait for a checkpoint that never comes
     inner = StateGraph(State)
     inner.add_node("x", Spy("x"))
     inner.add_edge(START, "x")

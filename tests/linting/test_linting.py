@@ -383,6 +383,7 @@ def test_mermaid_marks_nodes_and_edges() -> None:
     assert "%% error unverified-path: node 'pay'" in text
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("case", [*CLEAN, *SEEDED], ids=lambda case: case.name)
 def test_every_report_can_be_shown_in_every_format(case: Case) -> None:
     app = case.make()

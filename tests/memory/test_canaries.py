@@ -99,6 +99,7 @@ def _quoted(prompt: str) -> list[str]:
     return [line[2:] for line in prompt.splitlines() if line.startswith("> ") and "Oslo" in line]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("selector", ["rule", "llm"])
 def test_a_secret_reaches_nothing_of_memory(

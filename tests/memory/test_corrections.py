@@ -69,6 +69,7 @@ async def test_a_message_that_is_said_to_correct_another_one_does(texts: tuple[s
     assert (await chat.fact(IS_34)).state == "corrected"
 
 
+@pytest.mark.lengthy
 async def test_a_correction_finds_a_slip_that_shares_no_word_with_it(any_store: BaseStore) -> None:
     """Among forty other records of the same room, without embeddings."""
     slip, right = "用户三十四岁", "这个人43了"

@@ -153,6 +153,7 @@ def put(store: BaseStore, changes: Sequence[Change]) -> None:
 GROWING = {"entities": entities, "relationships": relationships, "other users": others}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("made", GROWING.values(), ids=GROWING.keys())
 def test_a_turn_reads_no_more_with_more_people(any_store: BaseStore, made: Any) -> None:
     """No more operations and records with 2,000 of them than with 10."""
@@ -191,6 +192,7 @@ def superseded(numbers: range) -> list[Change]:
     ]
 
 
+@pytest.mark.lengthy
 def test_a_turn_does_not_read_all_superseded_records(any_store: BaseStore) -> None:
     store = Counting(any_store)
     app = App(store)
@@ -205,6 +207,7 @@ def test_a_turn_does_not_read_all_superseded_records(any_store: BaseStore) -> No
     assert counts[1] <= counts[0] + 200  # that a search for a claim like the new one looks at
 
 
+@pytest.mark.lengthy
 def test_the_first_turn_drops_closed_records_above_the_bound(any_store: BaseStore) -> None:
     put(any_store, superseded(range(2_000)))
     app = App(any_store)
@@ -316,6 +319,7 @@ def test_a_subject_is_looked_up_by_the_name_that_the_model_gives() -> None:
 # Stores of earlier versions -----------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_entities_and_relationships_without_an_index_are_still_found(any_store: BaseStore) -> None:
     """The first use writes the index, and later writes keep it."""
     put(any_store, [*entities(range(700)), *relationships(range(700))])

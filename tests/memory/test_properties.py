@@ -204,6 +204,7 @@ def test_a_model_that_answers_garbage_costs_two_calls_and_is_left_alone_for_a_wh
     assert memory(arbiter_os).facts("ada") == []
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("answer", ["no idea", RuntimeError("down"), CLAIM, "[]", '{"claims": "oops"}'])
 @pytest.mark.parametrize("most", [0, 1, 2, 4])
 def test_a_turn_never_has_more_calls_than_its_budget(answer: Any, most: int) -> None:

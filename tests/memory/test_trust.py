@@ -394,6 +394,7 @@ def test_a_turn_that_is_evaluated_twice_counts_once(any_store: BaseStore) -> Non
     asyncio.run(scenario(store))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("kind", "speaker", "before", "after", "total"),
     [

@@ -24,6 +24,7 @@ MOVES = {
 }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("relation", ["supersedes", "contradicts"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_move_in_the_future_takes_effect_then(

@@ -624,6 +624,7 @@ class Counting(InMemoryStore):
         return self.batch(ops)
 
 
+@pytest.mark.lengthy
 def test_forgetting_costs_the_same_with_many_other_users() -> None:
     costs: list[int] = []
     for others in (1, 60):

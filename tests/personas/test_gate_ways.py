@@ -380,6 +380,7 @@ def editing(edit: Any, way: str, *drafts: str, subgraph: bool = False) -> tuple[
     return outer.compile(), seen
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("subgraph", [False, True])
 @pytest.mark.parametrize("way", EDITED_WAYS)

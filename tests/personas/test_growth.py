@@ -183,6 +183,7 @@ def calls_of(work: Callable[[], Any]) -> int:
     return calls[0]
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("drafts", [1, 2])
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -222,6 +223,7 @@ ABOUT_A_RECIPIENT: dict[str, Callable[[Says, Proposition], Any]] = {
 }
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("name", ABOUT_A_RECIPIENT)
 def test_an_evaluator_finds_the_recipient_at_the_end_of_the_conversation(name: str, mode: str) -> None:

@@ -153,6 +153,7 @@ def test_every_module_has_a_layer() -> None:
     assert sum(map(len, LAYERS)) == len(RANK)
 
 
+@pytest.mark.lengthy
 def test_imports_point_one_way() -> None:
     """No module imports upward, also not for types or in a function."""
     upward = [
@@ -249,6 +250,7 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not [module for module in MODULES if not ast.get_docstring(source(module))]
 
 
+@pytest.mark.lengthy
 def test_importing_arbiter_brings_little_that_langgraph_has_not_brought() -> None:
     """What is optional, or needed to print or to load packs only, is imported where it is used."""
     brought = modules_after("import arbiter") - modules_after("import langgraph.graph")

@@ -221,6 +221,7 @@ def docstrings() -> Iterator[tuple[Path, str]]:
                 yield module, text
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "texts",
     [lambda: [(page, prose(page)) for page in docs_check.pages()], lambda: list(docstrings())],

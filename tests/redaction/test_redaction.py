@@ -173,6 +173,7 @@ def test_no_part_of_a_long_private_key_is_shown(lines: int, before: int) -> None
         assert ("thanks" in shown) == ("thanks" in text)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", hostile_texts())
 def test_hostile_texts_take_little_time(name: str) -> None:
     """100,000 characters of anything take less than 50 ms of CPU."""
@@ -181,6 +182,7 @@ def test_hostile_texts_take_little_time(name: str) -> None:
     assert best < 0.05
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", hostile_texts())
 def test_time_grows_with_the_length_and_not_faster(name: str) -> None:
     text = bare(hostile_texts()[name][:16_000])[:16_000]

@@ -427,6 +427,7 @@ def test_tokens_in_a_subgraph_are_counted_once(mode: str, targets: Any) -> None:
     assert committed(app, "budget")["tokens"] == tokens
 
 
+@pytest.mark.lengthy
 @MODES
 def test_tokens_reserved_and_used_never_pass_the_limit_at_admission(mode: str) -> None:
     """Of 100 branches that may use 30 each and use 10, as many run as fit one after another."""

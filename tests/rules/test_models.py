@@ -121,6 +121,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("kind", [Scripted, ScriptedTools])
 @pytest.mark.parametrize(("text", "problem"), UNREADABLE.values(), ids=UNREADABLE.keys())

@@ -143,6 +143,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.lengthy
 @MODES
 @SHAPES
 @pytest.mark.parametrize("policy", POLICIES)
@@ -157,6 +158,7 @@ def test_a_denied_tool_does_not_run(shape: str, policy: str, kit: Kit, mode: str
     assert (e.value.policy, e.value.node, kit.calls) == ("files", "tools", [])
 
 
+@pytest.mark.lengthy
 @MODES
 @SHAPES
 @pytest.mark.parametrize("policy", POLICIES)
@@ -984,6 +986,7 @@ READ: list[tuple[str, Any, bool]] = [
 ]
 
 
+@pytest.mark.lengthy
 @MODES
 @BY_LIMIT
 @pytest.mark.parametrize(("kind", "args", "allowed"), READ)

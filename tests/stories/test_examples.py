@@ -116,6 +116,7 @@ def test_a_poorly_supported_answer_is_reflected_on_before_it_is_given(
     assert outcome.state["sources"] == ["shutil.rmtree"]
 
 
+@pytest.mark.lengthy
 def test_a_question_without_an_answer_in_the_documentation_is_refused_after_the_last_rewrite(
     arbiter_os: ArbiterOS, assistant: Assistant
 ) -> None:
