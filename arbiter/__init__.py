@@ -25,6 +25,7 @@ from arbiter.errors import (
 from arbiter.evaluation import NodeEvaluator
 from arbiter.evaluators import ThresholdEvaluator
 from arbiter.history._items import History, HistoryItem
+from arbiter.listening import HistoryListener
 from arbiter.plugins import Plugin
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.routers import EvaluationRouter, MetricThresholdPolicyRouter
@@ -47,6 +48,7 @@ __all__ = [
     "FeedbackAdvisor",
     "History",
     "HistoryItem",
+    "HistoryListener",
     "HistoryPolicyChecker",
     "MetricThresholdPolicyRouter",
     "NodeEvaluator",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
+import os
 import time
 import weakref
 from collections import OrderedDict
@@ -57,6 +59,7 @@ from arbiter.history._facts import KEEP
 from arbiter.history._items import RunHistory
 from arbiter.history._recorder import KEEP_THREADS, Recorder
 from arbiter.instructions import Instruction, find_instruction
+from arbiter.listening import HistoryListener, ensure_listener
 from arbiter.plugins import Plugin
 from arbiter.policy import PolicyChecker, PolicyRouter
 
@@ -95,6 +98,8 @@ class ArbiterOS:
         strict: bool = False,
         facts: int = KEEP,
         clock: Callable[[], float] = time.time,
+        listeners: Iterable[HistoryListener] = (),
+        ledger: Any = None,
     ) -> None:
         _whole("keep", keep, none=True)
         _whole("keep_threads", keep_threads, none=True)
@@ -120,6 +125,22 @@ class ArbiterOS:
         """Instructions of labels and functions, which this object does not keep itself."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakSet[Origin] = weakref.WeakSet()
+        if ledger is not None:
+            opened: Any = ledger
+            if isinstance(ledger, str | os.PathLike):
+                # Imported by name: the core does not depend on what stands on it.
+                opened = importlib.import_module("arbiter.ledger").Ledger(ledger)
+            self.ledger = opened
+            listeners = (opened.listener, *listeners)
+        for listener in listeners:
+            self.add_listener(listener)
+
+    def add_listener(self, listener: HistoryListener) -> None:
+        """Tell `listener` of everything that happens from the next node run on, in the graphs that this
+        object governs. The same listener twice counts once.
+        """
+        if ensure_listener(listener) not in self._core.settings.listeners:
+            self._core.settings.listeners.append(listener)
 
     # Copies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from langgraph.errors import GraphBubbleUp
@@ -13,6 +13,7 @@ from arbiter._lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, Rais
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.states import as_state, digest, snapshot, thaw, with_fields, with_own
 from arbiter.errors import ApprovalUsedError, ConfigurationError, describe, nearest
+from arbiter.history._record import Answer, PolicyDecision, Question
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import Terms, Verdict, terms_of
 
@@ -76,6 +77,8 @@ def approve(
             shown = snapshot(edited, run.settings.snapshot)
         except Exception as exc:
             return refused_by(run, first, f"rejected: the edited input does not fit: {describe(exc)}")
+        account = record.kept_account
+        account.asked_about = record.input if account.asked_about is None else account.asked_about
         run.input, record.input = edited, shown
     if decision.kind == "reject":
         return refused_by(run, first, decision.rejection)
@@ -144,6 +147,12 @@ def put_question(run: NodeRun, payload: Mapping[str, Any], key: str, subject: st
             question["retries"] = terms.retries
         if terms.expires_after is not None:
             question["expires_at"] = question["asked_at"] + terms.expires_after
+        asked = Question(
+            policy=question["policy"], subject=subject, digest=key, asked_at=now, payload=question
+        )
+        account = run.record.kept_account
+        account.decision = PolicyDecision(kind="ask", policy=asked.policy, consequence="ask")
+        account.questions = (*account.questions, asked)
         found = yield op
         run.questions += 1
         if type(found) is Raised:
@@ -155,6 +164,12 @@ def put_question(run: NodeRun, payload: Mapping[str, Any], key: str, subject: st
         if type(found) is not Answered:
             continue
         decision = read_answer(found.answer, subject, terms.approvers)
+        if found.asked_at is not None:
+            asked = replace(asked, asked_at=found.asked_at)
+        answer = Answer(
+            question=asked, kind=decision.kind, by=decision.by, at=found.at, detail=decision.detail
+        )
+        account.answers = (*account.answers, answer)
         if decision.kind == "reject" or not terms.expired(found.asked_at, found.at):
             return decision
         remark = {"note": f"{decision.signature} too late; the question had expired"}

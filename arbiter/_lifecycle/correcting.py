@@ -143,6 +143,8 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         if answer.kind == "commit":
             return _taken(run, registration, answer, output)
         record.corrections = (*record.corrections, answer.feedback)
+        account = record.kept_account
+        account.drafts = (*account.drafts, (record.output, answer.feedback))
         log(run, "gate %s sent back draft %d", registration.name, attempt)
         exhausted = attempt >= gate.max_attempts
         if answer.kind == "give_up" or (exhausted and gate.on_exhausted == "raise"):

@@ -44,6 +44,7 @@ LOOK = 0.05
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 log = logging.getLogger("arbiter")
 _set_ambient = var_child_runnable_config.set
+_told = new_lock()
 Stack = tuple[tuple["EvaluatorQueue", int], ...]
 running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=())
 """The evaluations in whose `evaluate` the caller runs: each with the evaluator's queue and the id of its
@@ -309,7 +310,7 @@ class Evaluations(Lazy):
     failed is absent, and `errors` gives the reason.
     """
 
-    __slots__ = ("found", "queues", "together", "view")
+    __slots__ = ("_after", "found", "queues", "together", "view")
 
     def __init__(
         self, queues: tuple[EvaluatorQueue, ...], view: History, together: CycleRun | None = None
@@ -320,6 +321,15 @@ class Evaluations(Lazy):
         self.together = together
         self.found: list[Outcome | None] = [None] * len(queues)
         """The outcomes so far, in the order of the evaluators."""
+        self._after: Callable[[], None] | None = None
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when all evaluations are done: now, or on the thread that ends the last one.
+
+        Reads and runs nothing. There is one callback at most.
+        """
+        self._after = callback
+        self.let_go()
 
     def outcome(self, queue: EvaluatorQueue) -> Outcome | None:
         """The outcome of that evaluator, or None if it is not done."""
@@ -375,6 +385,12 @@ class Evaluations(Lazy):
             if outcome is None:
                 return
         self.view = None
+        if self._after is not None:
+            # Taken in one step: two evaluations that end at the same time make one call.
+            with _told:
+                callback, self._after = self._after, None
+            if callback is not None:
+                callback()
 
     def know(self, results: Mapping[str, EvaluationResult], *, settled: bool = False) -> None:
         """Set results that were found before, so that their evaluators do not run again.

@@ -14,6 +14,7 @@ from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.shapes import problem_of
 from arbiter._values.states import as_state, snapshot, with_own
 from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
+from arbiter.history._record import PolicyDecision
 
 _log = logging.getLogger("arbiter")
 
@@ -83,6 +84,7 @@ def denied(
 ) -> Raised | None:
     record = run.record
     record.status = "denied"
+    record.kept_account.decision = PolicyDecision(kind="deny", policy=policy, consequence=on_deny)
     record.duration = run.settings.timer() - run.begun
     _, found, target = on_deny.partition("redirect:")
     if on_deny == "end":

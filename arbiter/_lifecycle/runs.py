@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from arbiter._contracts import Contract
 from arbiter._lifecycle.background import Background
-from arbiter._lifecycle.evaluations import ReadEvaluations
+from arbiter._lifecycle.evaluations import Evaluations, ReadEvaluations
 from arbiter._lifecycle.registry import Plan
 from arbiter._lifecycle.requests import Entry, Raised, Saved, Saving
 from arbiter._lifecycle.saving import Access
@@ -30,8 +30,9 @@ from arbiter.history._causal import CausalHistory
 from arbiter.history._facts import KEEP, RunFact, Value, fold
 from arbiter.history._items import HistoryItem, ToolsOf
 from arbiter.history._past import Past
-from arbiter.history._record import Record, fact_from, facts_of, with_spent
+from arbiter.history._record import ExecutionInfo, Record, fact_from, facts_of, with_spent
 from arbiter.history._recorder import Recovered, Run
+from arbiter.listening import HistoryListener, tell
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.verdicts import EvaluationResult, Verdict
 
@@ -60,6 +61,7 @@ class Settings:
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
     shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
+    listeners: list[HistoryListener] = dataclasses.field(default_factory=list[HistoryListener])
 
 
 @dataclass(slots=True, eq=False)
@@ -172,6 +174,8 @@ class NodeRun:
     """True if the node's output differs from the one that its body returned or streamed."""
     shadow: ShadowDecision | None = None
     """The decision of a shadow constitution before the node."""
+    is_told: bool = False
+    """True while listeners know of this attempt's begin and not of its end."""
     _shadow_view: CausalHistory | None = None
     _isolated_config: RunnableConfig | None = None
     _inner: dict[str, tuple[int, Value, dict[str, RunFact]]] | None
@@ -238,6 +242,24 @@ class NodeRun:
             return ()
         outer = parent.inherited
         return (*outer, *parent.handed) if outer else parent.handed
+
+    def tell_began(self, execution: ExecutionInfo) -> None:
+        """Tell listeners that this attempt begins."""
+        self.record.execution = execution
+        self.is_told = True
+        tell(self.settings.listeners, "began", HistoryItem(self.record))
+
+    def tell_ended(self) -> None:
+        """Tell listeners how this attempt ended, and of its evaluations when all are done."""
+        self.is_told = False
+        record, listeners = self.record, self.settings.listeners
+        if record.status == "interrupted" and record.execution is not None:
+            record.execution.outcome = "paused"
+        item = HistoryItem(record)
+        tell(listeners, "ended", item)
+        evaluations = record.evaluations
+        if isinstance(evaluations, Evaluations):
+            evaluations.then(lambda: tell(listeners, "judged", item))
 
     def own_input(self) -> Raised | None:
         """Make what the checkers looked at the node's own. Returns `Raised` if it cannot be copied.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from langgraph._internal._constants import (
@@ -79,7 +79,7 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
     instance also stands for that execution (`execution`).
     """
 
-    __slots__ = ("core", "done", "execution", "origin", "past")
+    __slots__ = ("core", "done", "ending", "execution", "origin", "past")
 
     def __init__(self, origin: Origin, key: str = FACTS) -> None:
         super().__init__(dict, key)
@@ -92,6 +92,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
         They avoid a write, which costs LangGraph as much time as a whole governed node run.
         """
+        self.ending: dict[str, Callable[[], None]] = {}
+        """By task, the call that tells listeners of its end once its writers are done."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FactsChannel) and other.core is self.core

@@ -44,10 +44,12 @@ from arbiter._weaving import (
     with_handlers,
     without_effects,
 )
+from arbiter._weaving.executions import begin_call, end_call
 from arbiter.errors import NotAGraphError, SyncDriverError
 from arbiter.history._facts import RunFact, fold
 from arbiter.history._items import ToolsOf
 from arbiter.history._past import Past
+from arbiter.history._record import ExecutionInfo
 from arbiter.history._recorder import Run, begin
 from arbiter.instructions import Instruction
 
@@ -108,6 +110,13 @@ class FunctionCall(NodeRun):
         self.call = call
         self._uses: tuple[str, ...] = ()
         """The names of the runs on the approvals that this run uses."""
+        self._execution: ExecutionInfo | None = None
+        """What listeners are told of this call, if no governed node made it."""
+        if settings.listeners:
+            outer = None if parent is None else parent.record.execution
+            if outer is None:
+                outer = self._execution = begin_call(settings, name, config, run)
+            self.tell_began(outer)
 
     def invoke(self) -> Any:
         if (contract := self.plan.only_async) is not None:
@@ -124,6 +133,10 @@ class FunctionCall(NodeRun):
             self._remember()
 
     def _remember(self) -> None:
+        if self.is_told:
+            self.tell_ended()
+        if self._execution is not None:
+            end_call(self.settings, self._execution, self.record)
         if self.record.status != "completed" and self.redirect is None:
             return
         fact: RunFact = self.fact()

@@ -21,6 +21,7 @@ from arbiter._lifecycle import Schemas
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Registration
 from arbiter._weaving.channel import FACTS, FactsChannel, Origin
+from arbiter._weaving.executions import listened_to
 from arbiter._weaving.lcel import LcelSteps
 from arbiter._weaving.node import GovernedNode
 from arbiter._weaving.sequence import GovernedSequence, Passthrough
@@ -114,6 +115,7 @@ def weave(
     governed = copy.copy(graph)
     governed.nodes = nodes
     governed.channels = {**graph.channels, FACTS: FactsChannel(Origin(core, graph, rules, path))}
+    governed.__class__ = listened_to(type(graph))
     # A graph without `stream_channels` streams all channels; this list leaves out the hidden one.
     governed.stream_channels = graph.stream_channels_asis
     return governed
@@ -133,9 +135,9 @@ def _woven(
     for index, writer in enumerate(writers):
         last = index == len(writers) - 1
         if isinstance(writer, ChannelWrite):
-            gated.append(GatedWrite(writer, first=index == 0, last=last))
+            gated.append(GatedWrite(writer, core, first=index == 0, last=last))
         else:
-            gated.append(GatedBranch(writer, last=last))
+            gated.append(GatedBranch(writer, core, last=last))
     steps: list[Runnable[Any, Any]] = []
     if isinstance(body, _SEQUENCES):
         steps = [Passthrough() for _ in body.steps[1:]]

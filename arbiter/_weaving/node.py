@@ -84,6 +84,7 @@ from arbiter._weaving.channel import (
     facts_in,
     writes_in,
 )
+from arbiter._weaving.executions import info_of
 from arbiter._weaving.lcel import LcelSteps, ambient_before
 from arbiter._weaving.stores import ReadOnlyStore
 from arbiter._weaving.tools import HeldTools
@@ -259,6 +260,8 @@ class NodeAttempt(NodeRun):
         if conf.get(CONFIG_KEY_RESUMING):
             skip_ours(conf)
             self.may_be_held = self._may_be_held()
+        if settings.listeners:
+            self.tell_began(info_of(settings, execution, conf, run, parent))
 
     # The lifecycle asks
 
@@ -382,6 +385,8 @@ class NodeAttempt(NodeRun):
         """End this attempt."""
         if self.entry is not None:
             bodies.discard(self.record.id)
+        if self.is_told and self.record.status != "completed" and self.redirect is None:
+            self.tell_ended()  # it raised: no writer follows
 
     # The driver asks
 
@@ -454,12 +459,23 @@ class NodeAttempt(NodeRun):
             self._conf[STASH] = fact, self.record, channel
         elif fact is not None:
             self._commit(fact, channel)
+        if self.is_told:
+            self._tell_ended_later()
         return output if self.redirect is None else Redirect(output, self.redirect)
+
+    def _tell_ended_later(self) -> None:
+        """Tell listeners of the end once the writers are done, or now if there are none."""
+        if self.node.commits:
+            self.channel.ending[self.record.id] = self.tell_ended
+        else:
+            self.tell_ended()
 
     def handed_over(self, exc: ParentCommand) -> None:
         """Commit the fact of a node whose subgraph raised a command; LangGraph runs the original writers with
         that command.
         """
+        if self.is_told:
+            self.tell_ended()
         if self.node.core.registry.empty:
             return
         fact = self.fact()

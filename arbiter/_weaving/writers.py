@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from uuid import uuid4
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph._internal._constants import (
@@ -52,10 +53,11 @@ class GatedWrite(ChannelWrite):
     later ones write nothing.
     """
 
-    def __init__(self, write: ChannelWrite, *, first: bool, last: bool) -> None:
+    def __init__(self, write: ChannelWrite, core: Core, *, first: bool, last: bool) -> None:
         super().__init__(write.writes, tags=write.tags)
         self.first = first
         self.last = last
+        self.listeners = core.settings.listeners
         self.parts = parts = _parts_written(write.writes)
         self.parts_of_dict = (
             None if parts is None else [part for part in parts if part[0] is not _control_branch]
@@ -75,6 +77,8 @@ class GatedWrite(ChannelWrite):
                 if self.last:
                     passed_on = input.output
                 if not self.first:
+                    if self.last and self.listeners:
+                        _tell_end(conf)
                     return passed_on
                 _gather(_do_write, self._redirected(input), written)
             elif (parts := self.parts if type(input) is not _DICT else self.parts_of_dict) is None:
@@ -91,6 +95,8 @@ class GatedWrite(ChannelWrite):
         except Exception as exc:
             _not_written(conf, exc)
             raise
+        if self.last and self.listeners:
+            _tell_end(conf)
         return passed_on
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
@@ -115,6 +121,14 @@ def _not_written(conf: dict[str, Any], error: Exception) -> None:
         return
     if (record := execution.run.log.by_id.get(conf[CONFIG_KEY_TASK_ID])) is not None:
         record.status, record.error = "failed", f"{type(error).__name__}: {error}"
+    _tell_end(conf)
+
+
+def _tell_end(conf: dict[str, Any]) -> None:
+    """Tell listeners that the task has ended: its writers are done."""
+    told = facts_channel_in(conf).ending.pop(conf[CONFIG_KEY_TASK_ID], None)
+    if told is not None:
+        told()
 
 
 # A fact is written together with the node's writes, all or none, and before them. All or none, because a fact
@@ -165,27 +179,41 @@ def _for_this_graph(output: Any) -> Any:
 class GatedBranch(Runnable[Any, Any]):
     """A conditional edge that is not evaluated on a redirect."""
 
-    def __init__(self, branch: Runnable[Any, Any], *, last: bool) -> None:
+    def __init__(self, branch: Runnable[Any, Any], core: Core, *, last: bool) -> None:
         self.branch = branch
         self.last = last
+        self.listeners = core.settings.listeners
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if type(input) is Redirect:
-            return input.output if self.last else input
         try:
-            return self.branch.invoke(input, config, **kwargs)
+            passed_on = (
+                self._skipped(input)
+                if type(input) is Redirect
+                else self.branch.invoke(input, config, **kwargs)
+            )
         except Exception as exc:
             _not_written(conf_of(config), exc)
             raise
+        if self.last and self.listeners:
+            _tell_end(conf_of(config))
+        return passed_on
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        if type(input) is Redirect:
-            return input.output if self.last else input
         try:
-            return await self.branch.ainvoke(input, config, **kwargs)
+            passed_on = (
+                self._skipped(input)
+                if type(input) is Redirect
+                else await self.branch.ainvoke(input, config, **kwargs)
+            )
         except Exception as exc:
             _not_written(conf_of(config), exc)
             raise
+        if self.last and self.listeners:
+            _tell_end(conf_of(config))
+        return passed_on
+
+    def _skipped(self, redirect: Redirect) -> Any:
+        return redirect.output if self.last else redirect
 
 
 class StartWrite(ChannelWrite):
@@ -200,7 +228,7 @@ class StartWrite(ChannelWrite):
             return super()._write(input, config)
         parent = current_run.get()
         nested = parent is not None and parent.settings is self.core.settings
-        written: list[Any] = [fact_write(NESTED_RUN if nested else RUN)]
+        written: list[Any] = [fact_write(NESTED_RUN if nested else {**RUN, "id": str(uuid4())})]
         _gather(super()._write, input, written)
         conf_of(config)[CONFIG_KEY_SEND](written)
         return input

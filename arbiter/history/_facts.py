@@ -11,12 +11,12 @@ reads neither clock nor state nor LangGraph; the same writes always give the sam
             "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount, or None to begin again}},
             "sent" (digest of an input that came with a `Send`) and "task" (the id, of an attempt that was sent
             elsewhere), where attempts are compared
-    value   {"seq", "steps" (supersteps), "run", "run_from", "nodes", "instructions", "denied", "redirects",
-            "first" and "latest" {instruction: number, of completed ones},
+    value   {"seq", "steps" (supersteps), "run", "run_id" (uuid), "run_from", "nodes", "instructions", "denied",
+            "redirects", "first" and "latest" {instruction: number, of completed ones},
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
             "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}},
             with a sixth entry, True, for a tally that began again in a subgraph}
-    writes  a fact; `RUN` when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
+    writes  a fact; `RUN`, with a uuid, when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
 See docs/design/history.md.
@@ -45,7 +45,7 @@ def fold(value: Value, writes: Sequence[RunFact], keep: int = KEEP) -> Value:
     new = _Fold(value, max((w["inner"].get("steps", 0) for w in writes if w.get("inner")), default=0))
     for write in writes:
         if "start" in write:
-            new.start(nested=write["start"] == "nested")
+            new.start(nested=write["start"] == "nested", run_id=write.get("id"))
             continue
         if inner := write.get("inner"):
             new.absorb(inner)
@@ -112,14 +112,18 @@ class _Fold:
         part: dict[str, Any] = self._new[name]
         return part
 
-    def start(self, *, nested: bool) -> None:
-        """Begin a run. A subgraph starts afresh: its earlier work is already part of its parent's past."""
+    def start(self, *, nested: bool, run_id: str | None = None) -> None:
+        """Begin a run, named by a uuid. A subgraph starts afresh: its earlier work is already part of its
+        parent's past.
+        """
         run = self._new["run"] + 1
         if nested:
             inside = self._end - self._begin
             self.__init__({"seq": 0, "run": run, "run_from": 0, "facts": []}, inside)  # type: ignore[misc]
             return
         self._new["run"] = run
+        if run_id is not None:
+            self._new["run_id"] = run_id
         self._new["run_from"] = self._new["seq"]
         self._new["redirects"] = {}
         self._own.add("redirects")

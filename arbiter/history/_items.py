@@ -20,7 +20,18 @@ from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy,
 from arbiter._values.states import FrozenDict, SeenDict
 from arbiter.errors import ArbiterWarning, nearest
 from arbiter.history._past import NO_TALLY, Tally
-from arbiter.history._record import NOTHING, UNSEEN, Record, Status, Totals, total
+from arbiter.history._record import (
+    NOTHING,
+    UNSEEN,
+    Answer,
+    ExecutionInfo,
+    PolicyDecision,
+    Question,
+    Record,
+    Status,
+    Totals,
+    total,
+)
 from arbiter.history._results import Results, settled
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
@@ -57,6 +68,11 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         self._evaluations = evaluations
         if evaluations is None:
             self._input = self._output = UNSEEN
+
+    @property
+    def record(self) -> Record:
+        """The record that this item shows. For Arbiter's own modules: it is no promise, and not to be changed."""
+        return self._record
 
     @property
     def id(self) -> str:
@@ -211,6 +227,38 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     def redirected_to(self) -> str | None:
         return self._record.redirected_to
 
+    @property
+    def execution(self) -> ExecutionInfo | None:
+        """The call of the graph that this node run belongs to. Known to listeners only; None otherwise."""
+        return self._record.execution
+
+    @property
+    def decision(self) -> PolicyDecision:
+        """The decision before the node: the policy that denied or asked, and the consequence."""
+        account = self._record.account
+        return ALLOWED if account is None or account.decision is None else account.decision
+
+    @property
+    def questions(self) -> Sequence[Question]:
+        """The questions that a human was asked in this attempt."""
+        return () if self._record.account is None else self._record.account.questions
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """The answers that this attempt used, each with its question, by whom and when."""
+        return () if self._record.account is None else self._record.account.answers
+
+    @property
+    def asked_about(self) -> Mapping[str, Any] | None:
+        """The input before a human edited it; None if nobody did."""
+        account = self._record.account
+        return None if account is None or account.asked_about is None else FrozenDict(account.asked_about)
+
+    @property
+    def drafts(self) -> Sequence[tuple[Mapping[str, Any], str]]:
+        """The drafts that a correction gate sent back in this attempt, each with the feedback on it."""
+        return () if self._record.account is None else self._record.account.drafts
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; values without a JSON form become text. Waits for the evaluations."""
         return {
@@ -286,7 +334,8 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
 
 ItemParts = tuple[Record, Results | None]
-_NOT_COPIED = frozenset({"raw", "drafts", "sharers", "checks", "evaluations"})
+ALLOWED = PolicyDecision()
+_NOT_COPIED = frozenset({"raw", "drafts", "sharers", "checks", "evaluations", "account", "execution"})
 """Fields of a record that only a continuing run needs, and fields that are copied in a way of their own."""
 
 

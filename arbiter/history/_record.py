@@ -26,6 +26,78 @@ Status = Literal["running", "completed", "denied", "failed", "interrupted", "can
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class ExecutionInfo:
+    """One call of a governed graph: of `invoke`, `stream` or one of their twins.
+
+    `id` is a uuid. `run_id` is the uuid of the run: one input to the graph and everything that follows from
+    it, resumes in other processes included. `config` has the plain values of the caller's `configurable`.
+    `outcome` is None until the call has ended; then it is `completed`, `denied`, `failed`, `paused`,
+    `cancelled` or, for a stream that its reader left, `closed`.
+    """
+
+    id: str
+    run_id: str
+    thread_id: str | None
+    graph: str
+    began: float
+    """POSIX seconds."""
+    config: Mapping[str, Any]
+    outcome: str | None = None
+    ended: float | None = None
+    nodes: Any = None
+    """The governed graph itself: a `Pregel`. None for a governed function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDecision:
+    """The decision that a node run ended with: `allow`, `deny` or `ask`.
+
+    `policy` is the checker that decided, None if all allowed. `consequence` is the checker's `on_deny`:
+    "raise", "end" or "redirect:NODE"; "ask" if a human was asked.
+    """
+
+    kind: Literal["allow", "deny", "ask"] = "allow"
+    policy: str | None = None
+    consequence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question that a human was asked about a node run. `asked_at` is in POSIX seconds."""
+
+    policy: str
+    subject: str
+    """What it is about: "input" or "output"."""
+    digest: str
+    asked_at: float
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A human's answer: `approve`, `edit` or `reject`. `by` is the name that it gave. Times are POSIX seconds."""
+
+    question: Question
+    kind: str
+    by: str | None
+    at: float
+    detail: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """How a node run came to its end, apart from the verdicts: made only for runs that need one."""
+
+    decision: PolicyDecision | None = None
+    questions: tuple[Question, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    asked_about: Mapping[str, Any] | None = None
+    """The input before a human edited it."""
+    drafts: tuple[tuple[Mapping[str, Any], str], ...] = ()
+    """The drafts that a gate sent back, each with the feedback on it."""
+
+
 @dataclass(slots=True, eq=False, init=False)
 class Record:
     """The account of one node run while it is being written. Times are POSIX seconds."""
@@ -68,6 +140,9 @@ class Record:
     error_types: tuple[str, ...]
     redirected_to: str | None
     redirected_by: str | None
+    account: Account | None
+    execution: ExecutionInfo | None
+    """The call of the graph that this attempt belongs to; set only if somebody listens."""
 
     def __init__(
         self,
@@ -88,6 +163,7 @@ class Record:
         self.input = self.spent = NOTHING
         self.drafts = ()
         self.attempt = self.sharers = 0
+        self.execution = None
         self.begin_again(started)
 
     def begin_again(self, started: float) -> None:
@@ -99,7 +175,14 @@ class Record:
         self.output = self.checks = self.routes = self.evaluations = self.errors = self.notes = NOTHING
         self.gating = self.tallies = NOTHING
         self.corrections = self.not_targeted = self.error_types = ()
-        self.raw = self.error = self.redirected_to = self.redirected_by = None
+        self.raw = self.error = self.redirected_to = self.redirected_by = self.account = None
+
+    @property
+    def kept_account(self) -> Account:
+        """The account of this attempt, made at its first use."""
+        if self.account is None:
+            self.account = Account()
+        return self.account
 
     # Both are rare, so each call makes a new dict, and a usual node run has none.
 

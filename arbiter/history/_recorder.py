@@ -19,13 +19,14 @@ from itertools import count, islice
 from math import inf
 from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
 from arbiter._threads.forks import new_lock
 from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
 from arbiter.history._facts import RunFact, Value
 from arbiter.history._items import RunHistory, task_order
 from arbiter.history._past import Past
-from arbiter.history._record import Kind, Record, kind_of, record_from
+from arbiter.history._record import ExecutionInfo, Kind, Record, kind_of, record_from
 from arbiter.instructions import Instruction
 
 KEEP_THREADS = 200
@@ -37,9 +38,9 @@ _MOST_IDENTIFIED = 1000
 class Run:
     """The records of one run, oldest first."""
 
-    __slots__ = ("_counted", "called", "epoch", "forgotten", "id", "log", "records")
+    __slots__ = ("_counted", "_uuid", "called", "epoch", "forgotten", "id", "log", "records")
 
-    def __init__(self, log: ThreadLog, epoch: int) -> None:
+    def __init__(self, log: ThreadLog, epoch: int, uuid: str | None = None) -> None:
         self.called: Value = {}
         """The facts of governed functions in this run, if there is no graph to keep them."""
         self.id = f"{log.thread_id or ''}#{next(_run_numbers)}"
@@ -49,6 +50,16 @@ class Run:
         self.forgotten: list[Kind] = []
         """Kinds of records that are no longer kept and not counted yet."""
         self._counted: Counter[Kind] = Counter()
+        self._uuid = uuid
+
+    @property
+    def uuid(self) -> str:
+        """The run's name in all processes: written with its input, else made at its first use."""
+        if self._uuid is None:
+            with self.log.lock:
+                if self._uuid is None:
+                    self._uuid = str(uuid4())
+        return self._uuid
 
     def history(self) -> RunHistory:
         with self.log.lock:
@@ -140,7 +151,7 @@ class ThreadLog:
     def new_run(self, epoch: int, past: Past) -> Run:
         """Begin a run with the committed facts of it."""
         with self.lock:
-            run = Run(self, epoch)
+            run = Run(self, epoch, past.value.get("run_id"))
             self.runs.append(run)
             for fact in past.this_run():
                 if (known := self.by_id.get(fact["id"])) is None:
@@ -206,6 +217,7 @@ class Execution:
         "_place",
         "_recorder",
         "first",
+        "info",
         "newest",
         "recovered",
         "run",
@@ -213,6 +225,9 @@ class Execution:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = weakref.ref(recorder)
+        begun = starting.get()
+        self.info: ExecutionInfo | None = begun.pop() if begun else None
+        """What listeners are told of this execution; None if nobody listens."""
         self.run: Run | None = None
         self.newest: Run | None = None
         """The run that began last: this one, or one in a copy of the context that this execution left behind.
@@ -288,6 +303,8 @@ def _place() -> Any:
 
 
 _NONE: Mapping[int, Execution] = MappingProxyType({})
+starting: ContextVar[list[ExecutionInfo] | None] = ContextVar("arbiter_starting", default=None)
+"""The call of a graph whose execution LangGraph is about to make. The execution takes it out."""
 _current: ContextVar[Mapping[int, Execution]] = ContextVar("arbiter_loops", default=_NONE)
 """The newest execution that began in this context, by recorder."""
 _uids = count(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from langgraph.graph import END, START
 from langgraph.types import Command, RetryPolicy, Send
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, HistoryItem, HistoryListener
+from arbiter.listening import ExecutionInfo
 from tests import graphs
 from tests.graphs import Governing, Recorder, TypedState, Worker, bare, get, of
 from tests.support import examples
@@ -202,8 +204,35 @@ def test_any_governed_graph_equals_the_ungoverned(driver: str, plan: Plan) -> No
     expected = account(bare)
     assert account(ArbiterOS().govern) == expected
     arbiter_os = graphs.with_policies(asynchronous=driver == "async")
+    listener = Begun()
+    arbiter_os.add_listener(listener)
     assert account(arbiter_os.govern) == expected
     assert arbiter_os.drain(10)
+    assert not listener.open
+
+
+class Begun(HistoryListener):
+    """Counts what has begun and not ended."""
+
+    def __init__(self) -> None:
+        self.open: Counter[tuple[str, str]] = Counter()
+
+    def execution_began(self, execution: ExecutionInfo) -> None:
+        self._count(("execution", execution.id), 1)
+
+    def execution_ended(self, execution: ExecutionInfo) -> None:
+        self._count(("execution", execution.id), -1)
+
+    def began(self, item: HistoryItem) -> None:
+        self._count((item.node, item.id), 1)
+
+    def ended(self, item: HistoryItem) -> None:
+        self._count((item.node, item.id), -1)
+
+    def _count(self, what: tuple[str, str], change: int) -> None:
+        self.open[what] += change
+        if not self.open[what]:
+            del self.open[what]
 
 
 def test_plans_reach_what_they_are_meant_to_reach() -> None:

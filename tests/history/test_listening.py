@@ -1,0 +1,258 @@
+"""Listeners: they are told of every execution, node run and judgement, once each, and change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnablePassthrough
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, RetryPolicy, interrupt
+
+from arbiter import (
+    ArbiterOS,
+    HistoryItem,
+    HistoryListener,
+    NodeEvaluator,
+    PolicyViolationError,
+    RegistrationError,
+)
+from arbiter.listening import ExecutionInfo
+from tests.support import MODES, Check, Spy, State, add, allow, bad, chain, run, thread
+
+
+class Diary(HistoryListener):
+    """Notes what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.executions: list[ExecutionInfo] = []
+        self.items: list[HistoryItem] = []
+
+    def execution_began(self, execution: ExecutionInfo) -> None:
+        self.told.append("execution began")
+
+    def execution_ended(self, execution: ExecutionInfo) -> None:
+        self.told.append(f"execution {execution.outcome}")
+        self.executions.append(execution)
+
+    def began(self, item: HistoryItem) -> None:
+        self.told.append(f"{item.node} began")
+
+    def ended(self, item: HistoryItem) -> None:
+        self.told.append(f"{item.node} {item.status}")
+        self.items.append(item)
+
+    def judged(self, item: HistoryItem) -> None:
+        self.told.append(f"{item.node} judged")
+
+
+def listened(*contracts: Any, **options: Any) -> tuple[ArbiterOS, Diary]:
+    diary = Diary()
+    arbiter_os = ArbiterOS(listeners=[diary], **options)
+    for contract in contracts:
+        add(arbiter_os, contract)
+    return arbiter_os, diary
+
+
+@MODES
+def test_a_listener_is_told_of_an_execution_and_its_node_runs_in_order(mode: str) -> None:
+    arbiter_os, diary = listened()
+    run(arbiter_os.govern(chain(Spy("a"), Spy("b"))), {}, mode=mode)
+    assert diary.told == [
+        "execution began",
+        "a began",
+        "a completed",
+        "b began",
+        "b completed",
+        "execution completed",
+    ]
+
+
+STARTS: dict[str, Callable[[Any, Any], Any]] = {
+    "invoke": lambda app, config: app.invoke({}, config),
+    "stream": lambda app, config: list(app.stream({}, config)),
+    "stream of values": lambda app, config: list(app.stream({}, config, stream_mode=["values", "custom"])),
+    "stream with subgraphs": lambda app, config: list(app.stream({}, config, subgraphs=True)),
+    "batch": lambda app, config: app.batch([{}], config),
+    "with_config": lambda app, config: app.with_config(tags=["t"]).invoke({}, config),
+    "a copy": lambda app, config: copy.copy(app).invoke({}, config),
+    "ainvoke": lambda app, config: asyncio.run(app.ainvoke({}, config)),
+    "astream": lambda app, config: asyncio.run(_all(app.astream({}, config))),
+    "abatch": lambda app, config: asyncio.run(app.abatch([{}], config)),
+    "astream_events": lambda app, config: asyncio.run(_all(app.astream_events({}, config, version="v2"))),
+    "in a chain": lambda app, config: (app | RunnablePassthrough()).invoke({}, config),
+}
+
+
+async def _all(parts: Any) -> list[Any]:
+    return [part async for part in parts]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_an_execution_is_told_once_however_it_is_started(start: str) -> None:
+    arbiter_os, diary = listened()
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    STARTS[start](app, thread("t"))
+    assert diary.told == ["execution began", "a began", "a completed", "execution completed"]
+    (execution,) = diary.executions
+    assert (execution.thread_id, execution.config["thread_id"]) == ("t", "t")
+    assert execution.run_id
+
+
+def test_a_governed_graph_inside_a_node_belongs_to_the_execution_around_it() -> None:
+    arbiter_os, diary = listened()
+    inner = arbiter_os.govern(chain(Spy("inner")))
+
+    def calls(state: State) -> Any:
+        inner.invoke({})
+        return {}
+
+    run(arbiter_os.govern(chain(calls)), {})
+    assert diary.told == [
+        "execution began", "calls began", "inner began", "inner completed", "calls completed", "execution completed",
+    ]  # fmt: skip
+    assert {item.execution for item in diary.items} == {diary.items[0].execution}
+
+
+@MODES
+def test_a_denial_a_failure_and_a_pause_are_told_with_their_outcome(mode: str) -> None:
+    arbiter_os, diary = listened(
+        Check("judge", lambda history: history.item.input_state.get("amount", 0) < 5)
+    )
+
+    def breaks(state: State) -> Any:
+        if state.get("amount") == 1:
+            raise ValueError("broken")
+        if state.get("amount") == 2:
+            interrupt("really?")
+        return {}
+
+    app = arbiter_os.govern(chain(breaks, checkpointer=InMemorySaver()))
+    with pytest.raises(PolicyViolationError):
+        run(app, {"amount": 9}, thread("a"), mode=mode)
+    with pytest.raises(ValueError, match="broken"):
+        run(app, {"amount": 1}, thread("b"), mode=mode)
+    run(app, {"amount": 2}, thread("c"), mode=mode)
+    run(app, Command(resume="yes"), thread("c"), mode=mode)
+    assert [part for part in diary.told if "began" not in part] == [
+        "breaks denied", "execution denied", "breaks failed", "execution failed",
+        "breaks interrupted", "execution paused", "breaks completed", "execution completed",
+    ]  # fmt: skip
+    assert diary.items[0].decision.policy == "judge"
+    assert diary.items[0].decision.consequence == "raise"
+    # A resume is another execution of the same run.
+    assert diary.executions[2].run_id == diary.executions[3].run_id
+    assert diary.executions[2].id != diary.executions[3].id
+
+
+def test_a_run_resumed_by_another_arbiter_os_keeps_its_name() -> None:
+    saver = InMemorySaver()
+
+    def asks(state: State) -> Any:
+        interrupt("really?")
+        return {}
+
+    first, diary = listened(Check("judge", allow))
+    run(first.govern(chain(Spy("a"), asks, checkpointer=saver)), {}, thread("t"))
+    second, later = listened(Check("judge", allow))
+    run(second.govern(chain(Spy("a"), asks, checkpointer=saver)), Command(resume="yes"), thread("t"))
+    assert diary.executions[0].run_id == later.executions[0].run_id
+
+
+def test_each_attempt_of_a_retried_node_is_told() -> None:
+    arbiter_os, diary = listened()
+    left = [1]
+
+    def flaky(state: State) -> Any:
+        if left.pop() if left else 0:
+            raise ConnectionError("again")
+        return {}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("flaky", flaky, retry_policy=RetryPolicy(initial_interval=0, jitter=False))
+    builder.add_edge(START, "flaky")
+    run(arbiter_os.govern(builder.compile()), {})
+    assert diary.told[1:-1] == ["flaky began", "flaky failed", "flaky began", "flaky completed"]
+
+
+def test_a_node_whose_edge_raises_has_failed_when_its_end_is_told() -> None:
+    arbiter_os, diary = listened(Check("judge", allow))
+
+    def edge(state: State) -> str:
+        raise RuntimeError("no way")
+
+    builder: Any = StateGraph(State)
+    builder.add_node("a", Spy("a"))
+    builder.add_edge(START, "a")
+    builder.add_conditional_edges("a", edge, ["a"])
+    with pytest.raises(RuntimeError):
+        run(arbiter_os.govern(builder.compile()), {})
+    assert diary.told == ["execution began", "a began", "a failed", "execution failed"]
+
+
+def test_a_stream_that_its_reader_leaves_is_closed() -> None:
+    arbiter_os, diary = listened()
+    for _ in arbiter_os.govern(chain(Spy("a"), Spy("b"))).stream({}):
+        break
+    assert diary.told[-1] == "execution closed"
+
+
+@MODES
+def test_an_item_is_judged_when_its_last_evaluation_is_done_and_nothing_waits_for_it(mode: str) -> None:
+    may_end = threading.Event()
+
+    class Slow(NodeEvaluator):
+        def evaluate(self, history: Any) -> Any:
+            may_end.wait(10)
+            return 0.5
+
+    arbiter_os, diary = listened(Slow("slow"))
+    run(arbiter_os.govern(chain(Spy("a"))), {}, mode=mode)
+    assert "a judged" not in diary.told
+    may_end.set()
+    arbiter_os.drain(10)
+    assert diary.told.count("a judged") == 1
+    assert diary.items[0].evaluation_results["slow"].score == 0.5
+
+
+def test_a_governed_function_is_an_execution_of_its_own() -> None:
+    arbiter_os, diary = listened()
+    assert arbiter_os.execute({}, Spy("step")) == {"log": ["step"]}
+    assert diary.told == ["execution began", "step began", "step completed", "execution completed"]
+
+
+def test_a_listener_that_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(HistoryListener):
+        def began(self, item: HistoryItem) -> None:
+            raise ZeroDivisionError("oh")
+
+    arbiter_os = ArbiterOS(listeners=[Broken()])
+    with caplog.at_level(logging.WARNING, "arbiter"):
+        assert run(arbiter_os.govern(chain(Spy("a"))), {}) == {"log": ["a"]}
+    assert "listener Broken failed in 'began': ZeroDivisionError: oh" in caplog.text
+
+
+def test_what_is_no_listener_is_refused() -> None:
+    with pytest.raises(RegistrationError, match="expected a HistoryListener, got <function"):
+        ArbiterOS().add_listener(bad)  # type: ignore[arg-type]
+
+
+def test_a_listener_added_twice_is_told_once() -> None:
+    arbiter_os, diary = listened()
+    arbiter_os.add_listener(diary)
+    run(arbiter_os.govern(chain(Spy("a"))), {})
+    assert diary.told.count("a began") == 1
+
+
+def test_the_clock_of_the_arbiter_os_times_executions_and_items() -> None:
+    arbiter_os, diary = listened(clock=lambda: 1000.0)
+    run(arbiter_os.govern(chain(Spy("a"))), {})
+    assert (diary.executions[0].began, diary.executions[0].ended) == (1000.0, 1000.0)
+    assert diary.items[0].timestamp.timestamp() == 1000.0
