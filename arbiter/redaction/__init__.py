@@ -4,7 +4,8 @@ Each detector runs only on a text that has one of its signs, and takes time line
 See docs/design/redaction.md.
 """
 
+from arbiter.redaction._contents import LONGEST_JSON, ContentRedactor
 from arbiter.redaction._detectors import DETECTORS, Found, found_in
 from arbiter.redaction._redactor import Redactor, SecretRedactor
 
-__all__ = ["DETECTORS", "Found", "Redactor", "SecretRedactor", "found_in"]
+__all__ = ["DETECTORS", "LONGEST_JSON", "ContentRedactor", "Found", "Redactor", "SecretRedactor", "found_in"]

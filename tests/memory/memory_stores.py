@@ -143,7 +143,8 @@ def emptied(url: str) -> None:
 
     with psycopg.connect(url, autocommit=True) as connection:
         tables = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%migrations'"
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%migrations' "
+            "AND tablename NOT LIKE '%version'"
         ).fetchall()
         for (table,) in tables:
             connection.execute(f"TRUNCATE {table} CASCADE".encode())

@@ -33,7 +33,7 @@ LAYERS = (
     {"errors", "_threads", "_values"},
     {"instructions", "verdicts", "models", "redaction"},
     {"history"},
-    {"_contracts", "policy", "evaluation", "advice", "plugins", "_conditions"},
+    {"_contracts", "policy", "evaluation", "advice", "plugins", "listening", "_conditions"},
     {"checkers", "routers", "evaluators", "advisors"},
     {"_constitution", "packs"},
     {"_lifecycle"},
@@ -41,7 +41,7 @@ LAYERS = (
     {"linting"},
     {"arbiter_os", "testing"},
     {"__init__"},
-    {"personas", "memory"},
+    {"personas", "memory", "ledger"},
     {"cli"},
     {"__main__"},
 )
@@ -74,7 +74,7 @@ BUILT_INS = {"checkers", "routers", "evaluators", "advisors"}
 HELPERS = {"_conditions", "_values", "models"}
 """What several built-ins share, and a user can use too."""
 CONTRACTS = {"_contracts", "policy", "evaluation", "advice"}
-GUESTS = {"personas", "memory"}
+GUESTS = {"personas", "memory", "ledger"}
 """Folders on top of Arbiter. The core imports none of them."""
 
 

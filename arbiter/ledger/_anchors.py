@@ -1,0 +1,170 @@
+"""Anchors: one line about all threads that have grown since the last one, to be kept outside the database.
+
+A chain alone does not show that its newest entries were cut, that a thread is gone, or that everything was
+hashed anew. An anchor names the heads of the threads by a Merkle root (RFC 6962), follows the anchor before
+it, and is signed if there is a key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from arbiter.errors import ConfigurationError
+from arbiter.ledger._chain import canonical
+
+VERSION = 1
+SHORTEST_KEY = 32
+AnchorSink = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest entry of a thread at the time of an anchor."""
+
+    ref: str
+    seq: int
+    hash: bytes
+
+    def leaf(self) -> bytes:
+        return canonical({"ref": self.ref, "seq": self.seq, "hash": self.hash.hex()})
+
+
+def merkle_root(heads: Sequence[Head]) -> str:
+    """The root over the heads in the order of their refs, as RFC 6962 computes it; hex."""
+    leaves = [sha256(b"\x00" + head.leaf()).digest() for head in sorted(heads, key=lambda head: head.ref)]
+    return _root(leaves).hex()
+
+
+def _root(nodes: list[bytes]) -> bytes:
+    if not nodes:
+        return sha256(b"").digest()
+    if len(nodes) == 1:
+        return nodes[0]
+    half = 1 << (len(nodes) - 1).bit_length() - 1
+    return sha256(b"\x01" + _root(nodes[:half]) + _root(nodes[half:])).digest()
+
+
+def anchor_hash(anchor: Mapping[str, Any]) -> str:
+    """The hash by which the next anchor names this one: of its whole line, with its signature."""
+    return sha256(orjson.dumps(dict(anchor), option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def signed_part(anchor: Mapping[str, Any]) -> bytes:
+    """The bytes that a signature is made of."""
+    return canonical({name: part for name, part in anchor.items() if name not in ("key", "signature")})
+
+
+class Key:
+    """Signs anchors: with HMAC-SHA256 of at least 32 bytes, or with an Ed25519 private key in PEM.
+
+    `id` is the method and the first 8 hex digits of the SHA-256 of the public key, or of HMAC(key, "id").
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._private: Any = None
+        self._public: Any = None
+        self._secret = secret
+        if secret.lstrip().startswith(b"-----BEGIN"):
+            self._read_pem(secret)
+        elif len(secret) < SHORTEST_KEY:
+            raise ConfigurationError(
+                f"the ledger's key has {len(secret)} bytes; expected at least {SHORTEST_KEY}, or an Ed25519 key in PEM."
+            )
+        else:
+            self.id = "hmac:" + sha256(hmac.digest(secret, b"id", "sha256")).hexdigest()[:8]
+
+    def _read_pem(self, pem: bytes) -> None:
+        try:
+            from cryptography.hazmat.primitives import serialization
+            from cryptography.hazmat.primitives.asymmetric import ed25519
+        except ImportError as error:
+            raise ConfigurationError(
+                "a key in PEM needs cryptography: pip install 'arbiteros[sign]'"
+            ) from error
+        try:
+            if b"PUBLIC" in pem:
+                self._public = serialization.load_pem_public_key(pem)
+            else:
+                self._private = serialization.load_pem_private_key(pem, password=None)
+                self._public = self._private.public_key()
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the ledger's key is no PEM that can be read: {error}. Expected an Ed25519 key without a password."
+            ) from error
+        if not isinstance(self._public, ed25519.Ed25519PublicKey):
+            raise ConfigurationError(
+                f"the ledger's key is a {type(self._public).__name__}; expected an Ed25519 key."
+            )
+        raw = self._public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+        self.id = "ed25519:" + sha256(raw).hexdigest()[:8]
+
+    def sign(self, data: bytes) -> str:
+        if self._public is None:
+            return hmac.digest(self._secret, data, "sha256").hex()
+        if self._private is None:
+            raise ConfigurationError("a public key cannot sign anchors; give the Ed25519 private key.")
+        return str(self._private.sign(data).hex())
+
+    def verifies(self, data: bytes, signature: str) -> bool:
+        if self._public is None:
+            return hmac.compare_digest(self.sign(data), signature)
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self._public.verify(bytes.fromhex(signature), data)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def key_from(given: bytes | str | None) -> Key | None:
+    """The key that was given; texts are PEM or taken as UTF-8."""
+    if given is None:
+        return None
+    return Key(given.encode() if isinstance(given, str) else given)
+
+
+def sink_for(where: str | os.PathLike[str] | AnchorSink | None) -> AnchorSink | None:
+    """A function that takes anchors: the callable itself, or one that appends a synced line to a file."""
+    if where is None or callable(where):
+        return where
+    path = Path(where)
+
+    def append(anchor: Mapping[str, Any]) -> None:
+        with path.open("ab") as file:
+            file.write(orjson.dumps(dict(anchor), option=orjson.OPT_SORT_KEYS) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    return append
+
+
+def _read(line: str) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        return {}
+    return {**found} if isinstance(found, dict) else {}
+
+
+def read_anchors(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The anchors in a file. Raises `ConfigurationError` with the number of a line that is no anchor."""
+    found: list[dict[str, Any]] = []
+    with Path(path).open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            anchor = _read(line)
+            if not all(name in anchor for name in ("v", "ledger", "n", "upto", "root")):
+                raise ConfigurationError(f"{os.fspath(path)}:{number}: this line is no anchor of a ledger.")
+            found.append(anchor)
+    return found

@@ -1,0 +1,51 @@
+"""The chain of a thread: every entry's hash covers its body and the hash of the entry before it.
+
+`hash(n) = SHA-256(hash(n-1) ‖ body(n))`; the first link names the ledger and the thread, so a thread cannot be
+moved to another ledger. A body is canonical JSON as RFC 8785 defines it: its keys are ASCII and it has no
+floats, and for such values sorted compact JSON is exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+SALT_BYTES = 16
+
+
+def canonical(body: Mapping[str, Any]) -> bytes:
+    """The bytes of a body. Raises `TypeError` for values that are not JSON, `ValueError` for a float."""
+    if _has_float(body):
+        raise ValueError("a body of the ledger holds no floats")
+    return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+
+
+def _has_float(value: Any) -> bool:
+    if isinstance(value, float):
+        return True
+    members: Any = value
+    if isinstance(value, dict):
+        return any(map(_has_float, members.values()))
+    return isinstance(value, list) and any(map(_has_float, members))
+
+
+def first_hash(ledger: str, ref: str) -> bytes:
+    """The hash before the first entry of the thread `ref` in the ledger with that uuid."""
+    return sha256(f"arbiter ledger 1|{ledger}|{ref}".encode()).digest()
+
+
+def next_hash(previous: bytes, body: bytes) -> bytes:
+    return sha256(previous + body).digest()
+
+
+def commitment(salt: bytes, contents: bytes) -> str:
+    """The hash by which a body names its contents. Without the salt nobody can test guesses against it."""
+    return sha256(salt + contents).hexdigest()
+
+
+def key_of(*parts: str | int, evaluators: Iterable[str] = ()) -> str:
+    """The key of an entry: the same for the same event, however often it is written."""
+    return sha256(orjson.dumps([*parts, sorted(evaluators)])).hexdigest()

@@ -1,0 +1,294 @@
+"""Whoever edits the database past Arbiter is found: by thread and entry, with what stays intact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine
+
+from arbiter import ConfigurationError
+from arbiter.ledger import Ledger, Verification
+from arbiter.ledger._anchors import Head, merkle_root
+from arbiter.ledger._chain import canonical
+from arbiter.ledger._entries import COLUMNS
+from arbiter.ledger._tables import metadata
+from tests.ledger.ledger_support import KEY, conf, payments, recorded, sql
+from tests.support import examples
+
+Attack = Callable[[Callable[..., list[Any]]], Any]
+
+
+@cache
+def untouched() -> bytes:
+    """A ledger of three threads with three entries each, in one file."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "l.db"
+        recorded(path, 3).close()
+        return path.read_bytes()
+
+
+def attacked(tmp_path: Path, attack: Attack, **options: Any) -> Verification:
+    """What verification finds after an attack by SQL on a ledger of three threads with three entries each."""
+    path = tmp_path / "l.db"
+    path.write_bytes(untouched())
+    with sql(path) as run:
+        attack(run)
+    with Ledger(path) as ledger:
+        return ledger.verify(**options)
+
+
+def test_a_ledger_that_nobody_touched_is_intact(tmp_path: Path) -> None:
+    found = attacked(tmp_path, lambda run: None)
+    assert found
+    assert (found.threads, found.entries, found.anchored) == (3, 9, 9)
+
+
+SWAP = "UPDATE entries SET seq = CASE seq WHEN 1 THEN -1 ELSE 1 END WHERE thread = 2 AND seq IN (1, 2)"
+ATTACKS: dict[str, tuple[str, ...]] = {
+    "edit a body": ("UPDATE entries SET body = replace(body, 'completed', 'denied') WHERE id = 5",),
+    "edit contents": ("UPDATE contents SET body = replace(body, '0.75', '0.99') WHERE entry = 5",),
+    "remove contents": ("DELETE FROM contents WHERE entry = 5",),
+    "edit a score": ("UPDATE scores SET score = 1.0 WHERE entry = 4",),
+    "remove a score": ("DELETE FROM scores WHERE entry = 4",),
+    "edit a count": ("UPDATE rollups SET n = n + 1 WHERE kind = 'node'",),
+    "delete an entry": (
+        "DELETE FROM contents WHERE entry = 5",
+        "DELETE FROM scores WHERE entry = 5",
+        "DELETE FROM entries WHERE id = 5",
+    ),
+    "swap two entries": (SWAP, "UPDATE entries SET seq = 2 WHERE thread = 2 AND seq = -1"),
+    "insert an entry": (
+        "INSERT INTO entries (id, thread, seq, key, kind, at, body, hash) SELECT 99, thread, 4, 'x', kind, at, body, "
+        "hash FROM entries WHERE id = 5",
+    ),
+    "move an entry": ("UPDATE entries SET thread = 3, seq = 4 WHERE id = 6",),
+    "a body that is no JSON": ("UPDATE entries SET body = 'oops' WHERE id = 5",),
+    "an empty hash": ("UPDATE entries SET hash = x'' WHERE id = 5",),
+    "an enormous number": ("UPDATE entries SET seq = 4000000000000 WHERE id = 6",),
+    "another thread's name": ("UPDATE threads SET head_seq = 2 WHERE id = 2",),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_edit_by_sql_is_found(tmp_path: Path, attack: str) -> None:
+    def edit(run: Any) -> None:
+        run("PRAGMA foreign_keys = OFF")
+        for statement in ATTACKS[attack]:
+            run(statement)
+
+    found = attacked(tmp_path, edit)
+    assert not found
+    assert all(str(finding) for finding in found.findings)
+
+
+@pytest.mark.parametrize("column", [*COLUMNS, "key", "kind"])
+def test_each_column_that_is_shown_is_compared_with_the_chain(tmp_path: Path, column: str) -> None:
+    value = 12345 if column in ("attempt", "step", "at", "took") else "forged"
+    found = attacked(tmp_path, lambda run: run(f"UPDATE entries SET {column} = ? WHERE id = 5", value))
+    assert [(finding.kind, finding.seq) for finding in found.findings] == [("column", 2)]
+    assert column in found.findings[0].message
+    # The entries before it, and those of the other threads, are intact.
+    assert found.intact_entries == 3 + 1 + 3
+
+
+def test_one_edited_body_is_one_finding_with_its_thread_and_entry(tmp_path: Path) -> None:
+    found = attacked(tmp_path, lambda run: run(ATTACKS["edit a body"][0]))
+    (finding,) = found.findings
+    assert str(finding).startswith("thread t1 (")
+    assert str(finding).endswith("entry 2: its body does not fit its hash. It was edited, or entry 1 was.")
+
+
+def cut(run: Any) -> None:
+    """Remove the newest entry of a thread, and set its head and counts back, as somebody who knows the code would."""
+    run("DELETE FROM contents WHERE entry = 6")
+    run("DELETE FROM entries WHERE id = 6")
+    run("UPDATE threads SET head_seq = 2, head_hash = (SELECT hash FROM entries WHERE id = 5) WHERE id = 2")
+    run("UPDATE threads SET outcome = NULL WHERE id = 2")
+    run("UPDATE rollups SET n = n - 1 WHERE kind = 'outcome'")
+
+
+def drop(run: Any) -> None:
+    """Remove a thread with everything that names it."""
+    run("DELETE FROM contents WHERE entry IN (SELECT id FROM entries WHERE thread = 2)")
+    run("DELETE FROM scores WHERE entry IN (SELECT id FROM entries WHERE thread = 2)")
+    run("DELETE FROM entries WHERE thread = 2")
+    run("DELETE FROM anchor_heads WHERE thread = 2")
+    run("DELETE FROM threads WHERE id = 2")
+    run("DELETE FROM rollups")
+
+
+@pytest.mark.parametrize("attack", [cut, drop])
+def test_with_anchors_of_elsewhere_a_cut_and_a_dropped_thread_are_found(tmp_path: Path, attack: Any) -> None:
+    path, anchors = tmp_path / "l.db", tmp_path / "anchors.jsonl"
+    recorded(path, 3, anchors=anchors).close()
+
+    def quiet(run: Any) -> None:
+        attack(run)
+        run("DELETE FROM anchors")
+        run("DELETE FROM anchor_heads")
+
+    with sql(path) as run:
+        quiet(run)
+    with Ledger(path) as ledger:
+        assert ledger.verify().after_anchor > 0  # only chained: a cut could not be noticed
+        found = ledger.verify(anchors=anchors)
+        assert any("its newest part was removed" in str(finding) for finding in found.findings)
+
+
+def test_a_cut_below_an_anchor_is_found_in_the_database_alone(tmp_path: Path) -> None:
+    found = attacked(tmp_path, cut)
+    assert any("anchor 1 knows 3 entries, there are 2" in str(finding) for finding in found.findings)
+
+
+def rehashed(path: Path) -> None:
+    """Edit a body, and hash the whole thread anew, anchors included."""
+    with sql(path) as run:
+        uuid = run("SELECT uuid FROM ledgers")[0][0]
+        ref = run("SELECT ref FROM threads WHERE id = 2")[0][0]
+        last = sha256(f"arbiter ledger 1|{uuid}|{ref}".encode()).digest()
+        for id, body in run("SELECT id, body FROM entries WHERE thread = 2 ORDER BY seq"):
+            forged = body.replace('"took":', '"took":1')
+            last = sha256(last + forged.encode()).digest()
+            run("UPDATE entries SET body = ?, hash = ?, took = ? WHERE id = ?", forged, last,
+                json.loads(forged).get("took"), id)  # fmt: skip
+        run("UPDATE threads SET head_hash = ? WHERE id = 2", last)
+        run("UPDATE anchor_heads SET hash = ? WHERE thread = 2", last)
+        heads = [Head(*row) for row in run(
+            "SELECT t.ref, h.seq, h.hash FROM anchor_heads h JOIN threads t ON t.id = h.thread")]  # fmt: skip
+        run("UPDATE anchors SET root = ?", merkle_root(heads))
+
+
+def test_a_ledger_that_was_hashed_anew_is_found_with_anchors_or_a_signature(tmp_path: Path) -> None:
+    path, anchors = tmp_path / "l.db", tmp_path / "anchors.jsonl"
+    recorded(path, 3, anchors=anchors, key=KEY).close()
+    rehashed(path)
+    with Ledger(path) as ledger:
+        assert ledger.verify()
+        assert not ledger.verify(anchors=anchors)
+        found = ledger.verify(keys=[KEY])
+        assert [str(finding) for finding in found.findings] == ["anchor 1 has a wrong signature."]
+
+
+def test_anchors_are_signed_and_name_the_key(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    with recorded(tmp_path / "l.db", 1, key=pem) as ledger:
+        line = ledger.anchor()
+        assert line is not None
+        assert line["key"].startswith("ed25519:")
+        found = ledger.verify(keys=[public])
+        assert found
+        assert found.signed_by == line["key"]
+        assert not ledger.verify(keys=[KEY])
+
+
+def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
+    recorded(tmp_path / "a.db", 1, anchors=tmp_path / "a.jsonl").close()
+    with recorded(tmp_path / "b.db", 1) as ledger:
+        found = ledger.verify(anchors=tmp_path / "a.jsonl")
+        assert "is of ledger" in str(found.findings[0])
+        (tmp_path / "bad").write_text("\nno anchor\n")
+        with pytest.raises(ConfigurationError, match=r"bad:2: this line is no anchor"):
+            ledger.verify(anchors=tmp_path / "bad")
+
+
+def test_an_anchor_is_written_every_thousand_entries(tmp_path: Path) -> None:
+    lines: list[Any] = []
+    with Ledger(tmp_path / "l.db", anchors=lines.append) as ledger:
+        _, app = payments(ledger)
+        for number in range(400):
+            app.invoke({}, conf(f"t{number}"))
+        assert ledger.flush(20)
+        assert len(lines) == 1
+        assert ledger.verify(anchors=lines)
+
+
+def test_erasing_a_thread_leaves_no_byte_of_it_and_the_chain_whole(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    with Ledger(path, anchors=tmp_path / "anchors") as ledger:
+        _, app = payments(ledger)
+        for number in range(3):
+            app.invoke(
+                {"log": [f"canary-{number}"]}, conf(f"thread-canary-{number}", f"user-canary-{number}")
+            )
+        ledger.flush(10)
+        ledger.anchor()
+        assert b"canary-1" in b"".join(part.read_bytes() for part in tmp_path.glob("l.db*"))
+        erased = ledger.erase(thread_id="thread-canary-1", reason="request 4711")
+        assert (erased.threads, erased.contents) == (1, 3)
+        found = ledger.verify(anchors=tmp_path / "anchors")
+        assert (bool(found), found.erased) == (True, 3)
+        assert b"canary-1" not in b"".join(part.read_bytes() for part in tmp_path.glob("l.db*"))
+        assert len([*ledger.items()]) == 6  # nodes, verdicts, scores and times stay
+        assert ledger.erase(thread_id="thread-canary-1", reason="again").threads == 0
+        # A run that ends later under that name opens a new thread.
+        app.invoke({}, conf("thread-canary-1"))
+        ledger.flush(10)
+        assert len(list(ledger.history("thread-canary-1").items())) == 2
+        assert ledger.erase(subject="user-canary-2", reason="GDPR").threads == 1
+        assert ledger.verify()
+
+
+def test_erasing_wants_a_thread_or_a_subject_and_a_reason(tmp_path: Path) -> None:
+    with recorded(tmp_path / "l.db", 1) as ledger:
+        with pytest.raises(ConfigurationError, match="either thread_id or subject"):
+            ledger.erase(reason="x")
+        with pytest.raises(ConfigurationError, match="give a reason"):
+            ledger.erase(thread_id="t0", reason=" ")
+
+
+names = st.text("abcxyz_", min_size=1, max_size=8)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(names, parts, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(names, json_values, max_size=4))
+@examples(1)
+def test_bodies_are_canonical(body: dict[str, Any]) -> None:
+    """Sorted compact JSON without floats and with ASCII keys is what RFC 8785 defines."""
+    expected = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        encoded = expected.encode()
+    except UnicodeEncodeError:
+        return
+    assert canonical(body) == encoded
+
+
+def test_a_body_with_a_float_is_refused() -> None:
+    with pytest.raises(ValueError, match="no floats"):
+        canonical({"a": [{"b": 0.5}]})
+
+
+@pytest.mark.parametrize("on", ["sqlite", "postgres"])
+def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path, on: str, postgres: Any) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    where = str(tmp_path / "l.db") if on == "sqlite" else postgres()
+    recorded(where, 1).close()
+    url = f"sqlite:///{where}" if on == "sqlite" else where.replace("postgresql:", "postgresql+psycopg:")
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": "arbiter_ledger_version"})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()

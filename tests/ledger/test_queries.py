@@ -1,0 +1,174 @@
+"""Questions: filters alone and together, pages by cursor, counts from rollups, and clear errors."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from arbiter import ConfigurationError, PolicyViolationError
+from arbiter.ledger import Ledger
+from arbiter.ledger._queries import Filter, Queries
+from tests.ledger.ledger_support import conf, payments, recorded
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Forty runs of four users; every tenth is denied."""
+    with Ledger(tmp_path_factory.mktemp("ledger") / "l.db") as ledger:
+        arbiter_os, app = payments(ledger)
+        for number in range(40):
+            amount = 500 if number % 10 == 9 else number
+            try:
+                app.invoke({"amount": amount}, conf(f"t{number}", f"user-{number % 4}"))
+            except PolicyViolationError:
+                pass
+        arbiter_os.drain(10)
+        assert ledger.flush(20)
+        yield ledger
+
+
+WANTED: dict[str, Any] = {
+    "thread_id": "t3",
+    "node": "check",
+    "instruction": "ExecutionCore.TOOL_CALL",
+    "status": "denied",
+    "verdict": "deny",
+    "policy": "limit",
+    "evaluator": "score",
+    "subject": "user-1",
+    "since": "1h",
+}
+
+
+def fits(item: Any, name: str, value: Any, ledger: Ledger) -> bool:
+    if name == "instruction":
+        return item.instruction is not None and item.instruction.qualified == value
+    if name in ("node", "status"):
+        return bool(getattr(item, name) == value)
+    if name in ("verdict", "policy"):
+        return bool(item.status == "denied")
+    if name == "evaluator":
+        return value in item.evaluation_results
+    return True
+
+
+@pytest.mark.parametrize(
+    "names", [c for n in (1, 2, 3) for c in itertools.combinations(WANTED, n)], ids=",".join
+)
+def test_filters_alone_and_together_find_what_a_scan_finds(ledger: Ledger, names: tuple[str, ...]) -> None:
+    wanted = {name: WANTED[name] for name in names}
+    found = [item.id for item in ledger.items(**wanted)]
+    everything = ledger.items(thread_id=wanted.get("thread_id"), subject=wanted.get("subject"))
+    expected = [
+        item.id
+        for item in everything
+        if all(fits(item, name, value, ledger) for name, value in wanted.items())
+    ]
+    assert found == expected
+
+
+def test_pages_by_cursor_show_each_item_once_while_others_are_written(tmp_path: Path) -> None:
+    with recorded(tmp_path / "l.db", 10) as ledger:
+        there = {item.id for item in ledger.items()}
+        seen: list[str] = []
+        after = None
+        _, app = payments(ledger)
+        while True:
+            page = ledger.items().page(limit=3, after=after)
+            seen += [item.id for item in page]
+            app.invoke({}, conf("new"))
+            ledger.flush(5)
+            if (after := page.next) is None:
+                break
+        assert sorted(seen) == sorted(there)
+
+
+def test_items_come_newest_first_and_oldest_first_on_request(ledger: Ledger) -> None:
+    newest = [item.id for item in ledger.items()]
+    assert newest == [item.id for item in ledger.items(order="oldest")][::-1]
+
+
+def test_scores_below_and_above_are_found(ledger: Ledger) -> None:
+    assert {item.node for item in ledger.items(evaluator="score", above=0.7)} == {"check"}
+    assert {item.node for item in ledger.items(evaluator="score", below=0.7)} == {"pay"}
+
+
+def test_counts_and_curves_come_from_rollups(ledger: Ledger) -> None:
+    counts = {count["name"]: count["count"] for count in ledger.counts("verdict")}
+    assert counts == {"allow": 72, "deny": 4}
+    (curve,) = ledger.scores("score", every="day")
+    assert (curve["count"], curve["mean"], curve["passed"]) == (72, 0.375, 0.5)
+    assert {count["name"]: count["count"] for count in ledger.counts("outcome")} == {
+        "completed": 36,
+        "denied": 4,
+    }
+
+
+def test_threads_come_with_their_totals(ledger: Ledger) -> None:
+    threads = {thread["thread_id"]: thread for thread in ledger.threads(subject="user-1")}
+    assert len(threads) == 10
+    assert (threads["t9"]["denied"], threads["t9"]["outcome"]) == (1, "denied")
+
+
+@pytest.mark.parametrize(
+    ("question", "problem"),
+    [
+        ({"since": "yesterday"}, r"since: expected an aware datetime, an ISO text or a time ago"),
+        ({"below": 0.5}, "name the evaluator as well"),
+        ({"order": "random"}, "order is 'random'"),
+    ],
+    ids=str,
+)
+def test_a_question_that_cannot_be_meant_is_refused(ledger: Ledger, question: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        ledger.items(**question)
+
+
+def test_a_cursor_of_another_ledger_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(ConfigurationError, match="of another ledger"):
+        ledger.items().page(after="zzzz.5")
+    with pytest.raises(ConfigurationError, match="expected a cursor like"):
+        ledger.items().page(after="nonsense")
+
+
+def test_an_unknown_thread_is_refused_with_the_nearest_name(ledger: Ledger) -> None:
+    with pytest.raises(ConfigurationError, match=r"no thread 'T3'. Did you mean 't3'\?"):
+        ledger.history("T3")
+    with pytest.raises(ConfigurationError, match="by: expected one of"):
+        ledger.counts("colour")
+
+
+def test_times_are_datetimes_texts_or_spans(ledger: Ledger) -> None:
+    now = datetime.now(UTC)
+    everything = len([*ledger.items()])
+    for since in (now - timedelta(hours=1), (now - timedelta(hours=1)).isoformat(), "60m", "2h", "1d", "1w"):
+        assert len([*ledger.items(since=since)]) == everything
+    assert not [*ledger.items(until="1h")]
+
+
+FILTERS = [
+    {}, {"node": "pay"}, {"instruction": "x"}, {"policy": "limit"}, {"verdict": "deny"}, {"status": "failed"},
+    {"thread_id": "t1"}, {"node": "pay", "since": 5}, {"policy": "limit", "until": 5},
+    {"verdict": "deny", "node": "pay"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", FILTERS, ids=str)
+@pytest.mark.parametrize("after", [False, True], ids=["first page", "later page"])
+def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, after: bool) -> None:
+    with recorded(tmp_path / "l.db", 3) as ledger:
+        cursor = ledger.items().page(limit=2).next if after else None
+        engine = create_engine(f"sqlite:///{tmp_path / 'l.db'}")
+        statement, values = Queries(engine, ledger.uuid).statement(Filter(**wanted), cursor)
+        with engine.connect() as connection:
+            plan = [
+                row[3] for row in connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(values))
+            ]
+        engine.dispose()
+    assert not [step for step in plan if "TEMP B-TREE" in step]
+    assert not [step for step in plan if step.startswith("SCAN") and "INDEX" not in step]
