@@ -1,4 +1,4 @@
-"""`HistoryListener`: is told what happens in governed runs, as it happens."""
+"""`HistoryListener`: follows what happens in governed runs, as it happens."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _PLAIN = (str, int, float, bool)
 
 @cache
 def listened_to(cls: type[Any]) -> type[Any]:
-    """A subclass of a graph's class whose executions listeners are told of. It goes by the name of its base."""
+    """A subclass of a graph's class that reports its executions to listeners. It goes by the name of its base."""
     if hasattr(cls, "_arbiter_listens"):
         return cls
 
@@ -89,7 +89,7 @@ def _made(settings: Settings, name: str, conf: Mapping[str, Any], graph: Any = N
 def info_of(
     settings: Settings, execution: Execution, conf: Mapping[str, Any], run: Run, parent: NodeRun | None
 ) -> ExecutionInfo:
-    """What listeners are told of the execution that a node run belongs to: of the outermost one."""
+    """The execution that a node run belongs to: the outermost one."""
     info = parent.record.execution if parent is not None else None
     if info is None:
         info = execution.info

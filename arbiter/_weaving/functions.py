@@ -111,7 +111,7 @@ class FunctionCall(NodeRun):
         self._uses: tuple[str, ...] = ()
         """The names of the runs on the approvals that this run uses."""
         self._execution: ExecutionInfo | None = None
-        """What listeners are told of this call, if no governed node made it."""
+        """The execution that this call is, if no governed node made it; only with listeners."""
         if settings.listeners:
             outer = None if parent is None else parent.record.execution
             if outer is None:

@@ -227,7 +227,7 @@ class Execution:
         self._recorder = weakref.ref(recorder)
         begun = starting.get()
         self.info: ExecutionInfo | None = begun.pop() if begun else None
-        """What listeners are told of this execution; None if nobody listens."""
+        """The report of this execution for listeners; None without listeners."""
         self.run: Run | None = None
         self.newest: Run | None = None
         """The run that began last: this one, or one in a copy of the context that this execution left behind.

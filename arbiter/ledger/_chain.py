@@ -42,7 +42,7 @@ def next_hash(previous: bytes, body: bytes) -> bytes:
 
 
 def commitment(salt: bytes, contents: bytes) -> str:
-    """The hash by which a body names its contents. Without the salt nobody can test guesses against it."""
+    """The hash by which a body names its contents. Guesses cannot be tested against it without the salt."""
     return sha256(salt + contents).hexdigest()
 
 

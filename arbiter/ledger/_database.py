@@ -38,7 +38,7 @@ class LedgerUnavailable(LedgerError):  # noqa: N818  the specified name
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A set of tables: where its migrations stand, and how they are told apart from others' in one database."""
+    """A set of tables: the place of its migrations, and a name that is its own among others in one database."""
 
     name: str
     migrations: Path

@@ -43,7 +43,7 @@ class _Judgement:
 
 
 class Recording(HistoryListener):
-    """Queues an event for every node run, judgement and execution that it is told of."""
+    """Queues an event for every node run, judgement and execution."""
 
     def __init__(self, writer: Writer, *, states: States, subject_key: str | None) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Listeners: they are told of every execution, node run and judgement, once each, and change nothing."""
+"""Listeners get every execution, node run and judgement, once each, and change nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support import MODES, Check, Spy, State, add, allow, bad, chain, run,
 
 
 class Diary(HistoryListener):
-    """Notes what it is told, in order."""
+    """Notes every event, in order."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
