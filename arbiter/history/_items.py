@@ -250,7 +250,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
     @property
     def asked_about(self) -> Mapping[str, Any] | None:
-        """The input before a human edited it; None if nobody did."""
+        """The input before a human edited it; None if it was not edited."""
         account = self._record.account
         return None if account is None or account.asked_about is None else FrozenDict(account.asked_about)
 

@@ -144,7 +144,7 @@ Count = tuple[int, str, str, str]
 
 
 def counts_of(body: Mapping[str, Any]) -> Iterable[tuple[Count, float | None]]:
-    """What a body adds to the counts of its hour, each with the number that is summed, if any."""
+    """The counts to which a body adds, each with the number that is summed, if any."""
     hour = body["at"] // HOUR
     if body["kind"] in ("item", "recovered"):
         columns = columns_of(body)
