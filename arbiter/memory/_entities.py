@@ -104,7 +104,7 @@ def _folded(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
-_EDGES = re.compile(r"^\W+|\W+$")
+_EDGES = re.compile(r"^\W+|(?<!\W)\W+$")
 _OF_HIS = re.compile(r"['\u2019]s\b")
 
 

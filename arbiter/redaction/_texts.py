@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from itertools import groupby, islice
+from functools import cache
 
 MOST_CHARACTERS = 8_000
 """Characters of a text that are looked at, by default."""
@@ -29,7 +29,11 @@ def bare(text: str) -> str:
 
 def _stream_safe(text: str) -> str:
     """`text` with at most 30 combining marks in a row."""
-    if len(text) <= _MOST_MARKS:
-        return text
-    runs = groupby(text, lambda char: unicodedata.combining(char) != 0)
-    return "".join("".join(islice(run, _MOST_MARKS) if marks else run) for marks, run in runs)
+    return text if len(text) <= _MOST_MARKS else _marks().sub(r"\1", text)
+
+
+@cache
+def _marks() -> re.Pattern[str]:
+    """A run of too many combining marks, and its allowed part."""
+    marks = "".join(char for char in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(char))
+    return re.compile(f"([{marks}]{{{_MOST_MARKS}}})[{marks}]+")

@@ -16,7 +16,7 @@ END = "</stored-notes>"
 MAX_CHARS = 4000
 
 # Any spelling that a model might read as the block's delimiter; compared after NFKC, to catch wide letters too.
-_DELIMITER = re.compile(r"[<‹〈⟨]\s*/?\s*stored\W*_*notes", re.IGNORECASE)
+_DELIMITER = re.compile(r"[<‹〈⟨]\s*+(?:/\s*+)?stored\W*+_*+notes", re.IGNORECASE)
 _BRACKETS = re.compile("[<>‹›〈〉⟨⟩﹤﹥＜＞]")
 
 

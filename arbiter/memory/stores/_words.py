@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from math import sqrt
 from unicodedata import normalize
@@ -134,7 +134,13 @@ _ASKED = 96
 def asked_for(query: str) -> dict[str, float]:
     """The terms to search for and their weights, without English function words; at most 96 terms, the last
     ones of the query first."""
-    terms = [term for term in reversed(terms_of(query[-_QUERY:])) if term not in _NO_TERMS][:_ASKED]
+    return dict(_asked(query[-_QUERY:]))
+
+
+@lru_cache(maxsize=256)
+def _asked(query: str) -> Mapping[str, float]:
+    # A turn asks the same of several name spaces.
+    terms = [term for term in reversed(terms_of(query)) if term not in _NO_TERMS][:_ASKED]
     weights = {ally: _ALLY for term in terms for ally in _ALLIES.get(term, ())}
     return weights | dict.fromkeys(terms, 1.0)
 

@@ -1,0 +1,173 @@
+"""Nothing that a user writes can stop the others: 100,000 characters of anything cost little."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from statistics import median
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+
+from arbiter import ArbiterOS
+from arbiter.memory import (
+    EvaluationCycle,
+    FactEvaluator,
+    FactsProvider,
+    GoalEvaluator,
+    GoalsProvider,
+    ReflectionEvaluator,
+    ReflectionProvider,
+    RelationshipsProvider,
+    TimeProvider,
+    TrustEvaluator,
+    TrustProvider,
+)
+from tests.redaction.hostile import hostile_texts
+from tests.scripted import Scripted
+
+MOST_MS = 50.0
+SHOWN = 8_300
+"""Characters of a message that a handler, provider or model may see, its remark included."""
+
+
+def answer(prompt: str) -> str:
+    if "keep track of the goals" in prompt:
+        return json.dumps({"goals": []})
+    if "judge how much" in prompt:
+        return json.dumps({"reasoning": "", "risk": 0.5})
+    return json.dumps({"claims": [], "thought": "ok", "facts": [], "relationships": []})
+
+
+class OneMeaning(Embeddings):
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[1.0, 0.0] for _ in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [1.0, 0.0]
+
+
+class Companion:
+    """A governed chat with all evaluators, which run in each turn, and all providers."""
+
+    def __init__(self, *, embeds: bool = True) -> None:
+        self.model = Scripted(answers=[answer])
+        index: Any = {"dims": 2, "embed": OneMeaning(), "fields": ["claim"]} if embeds else None
+        cycle = EvaluationCycle(
+            store=InMemoryStore(index=index),
+            evaluator_model=self.model,
+            conversation_length=2,
+            max_llm_calls_per_turn=20,
+        )
+        cycle.memory.create_goal("evil", "Find a flat", ["look"], entity_id="evil")
+        self.os = ArbiterOS()
+        self.os.add_evaluation_cycle(cycle)
+        for evaluator in (
+            FactEvaluator(),
+            ReflectionEvaluator(),
+            GoalEvaluator(),
+            TrustEvaluator(judge=True),
+        ):
+            self.os.add_evaluator(evaluator)
+        for provider in (
+            FactsProvider(),
+            RelationshipsProvider(),
+            GoalsProvider(),
+            ReflectionProvider(),
+            TrustProvider(),
+            TimeProvider(),
+        ):
+            self.os.add_advisor(provider)
+        graph = StateGraph(MessagesState)
+        graph.add_node("reply", lambda state: {"messages": [AIMessage("ok")]})
+        graph.add_edge(START, "reply")
+        self.app = self.os.govern(graph.compile(checkpointer=InMemorySaver()), {"reply": "RESPOND"})
+
+    def says(self, text: str, *, who: str = "evil", mode: str = "sync") -> tuple[float, float]:
+        """The milliseconds of CPU, of the whole process, and of wall time that a turn takes."""
+        turn: Any = {"messages": [HumanMessage(text)]}
+        config: Any = {"configurable": {"thread_id": who, "user_id": who}}
+        cpu, wall = time.process_time(), time.perf_counter()
+        if mode == "sync":
+            self.app.invoke(turn, config)
+        else:
+            asyncio.run(self.app.ainvoke(turn, config))
+        self.os.drain(60)
+        return (time.process_time() - cpu) * 1000, (time.perf_counter() - wall) * 1000
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("embeds", [True, False])
+def test_100_000_characters_of_anything_cost_at_most_50_ms_of_cpu(mode: str, embeds: bool) -> None:
+    """More than a turn of five characters does. The limit is for a machine on which that one takes 20 ms."""
+    slow: dict[str, float] = {}
+    for name, text in hostile_texts().items():
+        extra: list[float] = []
+        usual: list[float] = []
+        for _ in range(3):  # other work on the machine makes all turns slower, so the best one counts
+            companion = Companion(embeds=embeds)
+            companion.says("hello", mode=mode)
+            usual.append(min(companion.says("hello", mode=mode)[0] for _ in range(2)))
+            extra.append(companion.says(text, mode=mode)[0] - usual[-1])
+            if min(extra) <= MOST_MS * max(1.0, min(usual) / 20):
+                break
+        else:
+            slow[name] = min(extra)
+    assert slow == {}
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    "name", [repr("please "), repr("forget "), repr("( ( ("), repr("\n"), "no blanks", "words"]
+)
+def test_a_long_thread_of_long_texts_costs_no_more_than_its_newest_ones(name: str) -> None:
+    companion = Companion()
+    text = hostile_texts()[name]
+    took = [companion.says(f"{number} {text}")[0] for number in range(12)]
+    usual = min(companion.says("hello", who="bob")[0] for _ in range(5))
+    assert min(took[8:]) <= 2 * min(took[1:5]) + usual
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    "name", [repr("please "), repr("forget "), repr("password "), repr("4 "), "any characters"]
+)
+def test_another_users_turn_takes_at_most_twice_its_time_meanwhile(name: str) -> None:
+    """Beside a turn of 100,000 characters as beside one of five."""
+    companion = Companion()
+    text = hostile_texts()[name]
+    companion.says("hello")
+    companion.says("hello", who="bob")
+    beside: dict[str, list[float]] = {"hello": [], text: []}
+    for _ in range(7):
+        for said, took in beside.items():
+            other = threading.Thread(target=companion.says, args=(said,))
+            other.start()
+            took.append(companion.says("hello", who="bob")[1])
+            other.join()
+    assert median(beside[text]) <= 2 * median(beside["hello"]) + 5
+
+
+def test_what_is_beyond_the_bound_is_shown_to_no_model() -> None:
+    companion = Companion()
+    text = (
+        "I live in Oslo. "
+        + "and so on " * 10_000
+        + " In the MIDDLE "
+        + "and so on " * 10_000
+        + " I like tea."
+    )
+    companion.says(text)
+    prompts = [companion.model.prompt(call) for call in range(companion.model.calls)]
+    assert any("I live in Oslo" in prompt and "I like tea" in prompt for prompt in prompts)
+    assert any("characters left out" in prompt for prompt in prompts)
+    assert all("MIDDLE" not in prompt for prompt in prompts)
+    assert all(len(prompt) < 6 * SHOWN for prompt in prompts)
