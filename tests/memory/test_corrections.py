@@ -69,6 +69,14 @@ async def test_a_message_that_is_said_to_correct_another_one_does(texts: tuple[s
     assert (await chat.fact(IS_34)).state == "corrected"
 
 
+async def test_a_correction_that_the_comparison_misses_still_corrects_what_it_fits() -> None:
+    """The extraction says which message is corrected; the slip is the claim in it that is most alike."""
+    chat = Chat({"I'm 34": [IS_34, "User lives in Oslo"], "43": fact(IS_43, corrects=["m1"])}, "unrelated")
+    await chat.say("I'm 34 and live in Oslo.", id="m1")
+    await chat.say("Oops, 43.")
+    assert await chat.known() == [IS_43, "User lives in Oslo"]
+
+
 @pytest.mark.lengthy
 async def test_a_correction_finds_a_slip_that_shares_no_word_with_it(any_store: BaseStore) -> None:
     """Among forty other records of the same room, without embeddings."""

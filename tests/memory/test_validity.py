@@ -10,6 +10,7 @@ from langgraph.store.base import BaseStore
 
 from arbiter.memory import FactRules, open_store
 from arbiter.memory.facts import ExtractedClaim
+from arbiter.memory.reflection._answer import FoundFact
 from tests.memory.dialogue_support import Chat, fact, status
 from tests.memory.memory_support import Clock
 
@@ -166,6 +167,12 @@ async def test_a_date_is_one_of_the_clocks_zone() -> None:
     assert f"[conf=0.60, 2026-12-30, from 2027-01-01] {PORTLAND}" in await chat.notes()
     chat.clock.now = datetime(2027, 1, 1, tzinfo=tokyo)
     assert await chat.known() == [PORTLAND]
+
+
+async def test_dates_of_reflections_are_of_the_same_zone() -> None:
+    tokyo = timezone(timedelta(hours=9))
+    found = FoundFact.model_validate({"claim": "X", "type": "fact", "validFrom": "2027-01-01"})
+    assert found.sourced({}, tokyo).valid_from == datetime(2027, 1, 1, tzinfo=tokyo)
 
 
 async def test_an_end_of_validity_is_respected(any_store: BaseStore) -> None:

@@ -174,7 +174,9 @@ def _between(pair: Pair, relation: Relation) -> Relation:
     """The relation with regard to the speakers of the two claims."""
     if not pair.same_speaker:
         return "contradicts" if relation == "corrects" else relation
-    if pair.corrected and relation in ("contradicts", "supersedes"):
+    if pair.corrected and (
+        relation in ("contradicts", "supersedes") or (relation == "unrelated" and by_rule(pair) == "corrects")
+    ):
         return "corrects"
     return "supersedes" if relation == "contradicts" else relation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, tzinfo
 from math import isfinite
 from typing import Annotated, Any, cast
 
@@ -72,12 +73,12 @@ class FoundFact(ExtractedClaim):
 
     model_config = ConfigDict(alias_generator=AliasGenerator(validation_alias=_either))
 
-    def sourced(self, message_ids: Mapping[str, str]) -> Claim:
+    def sourced(self, message_ids: Mapping[str, str], zone: tzinfo | None = UTC) -> Claim:
         """The claim for a `FactStore`. Sources that the prompt did not show are dropped; `message_ids`
-        maps shown ids to real ones."""
+        maps shown ids to real ones. Dates without a zone are of `zone`."""
         told = tuple(message_ids[id] for id in self.source_message_ids if id in message_ids)
         wrong = tuple(message_ids[id] for id in self.corrects if id in message_ids)
-        return replace(self.as_claim(), source_message_ids=told, corrects=wrong)
+        return replace(self.as_claim(zone), source_message_ids=told, corrects=wrong)
 
 
 class FoundRelationship(BaseModel):

@@ -191,7 +191,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
     ) -> HandlerOutcome:
         """Store facts, then relationships, then the thought. Every write is idempotent."""
         message_ids = shown_ids(part.id for part in found.shown)
-        claims = [fact.sourced(message_ids) for fact in value.facts]
+        claims = [fact.sourced(message_ids, ctx.clock().tzinfo) for fact in value.facts]
         ingested = await ctx.facts.ingest(claims, ctx, evaluator=self.name) if claims else Ingested()
         await ctx.look_up(name for one in value.relationships for name in (one.source, one.target))
         known = {entity.id: entity for entity in (*ctx.entities, *found.entities)}
