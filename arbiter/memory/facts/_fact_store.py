@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -96,8 +97,11 @@ class FactStore:
         self, when: datetime, state: str | None, entity_id: str, kinds: Sequence[str]
     ) -> list[Fact]:
         entries = [entry for kind in kinds for entry in await self._listed(entity_id, kind, None, None)]
-        held = [(fact, fact.state_at(when)) for entry in entries if (fact := read(entry.value)) is not None]
-        found = [fact for fact, then in held if then is not None and state in (None, then)]
+        found = [
+            fact
+            for entry in entries
+            if (fact := _as_of(when, read(entry.value))) is not None and state in (None, fact.state)
+        ]
         return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
 
     async def _open_or(
@@ -130,8 +134,9 @@ class FactStore:
         """The active and disputed facts about these entities that fit `query`, best first, at most `limit`.
 
         `wanted` selects facts before they are counted. With `as_of`, the facts that held at that time are
-        searched, superseded ones included.
+        searched and returned as they were, superseded ones included.
         """
+        as_of = checked_time("search", "as_of", as_of)
         found = await self.store.asearch(
             self._places(entity_ids, kinds),
             query,
@@ -139,7 +144,7 @@ class FactStore:
             wanted=self._held(as_of, wanted),
             closed=as_of is not None,
         )
-        return [Fact.from_value(entry.value) for entry in found.entries]
+        return _facts_of(found.entries, as_of)
 
     async def latest(
         self,
@@ -151,19 +156,20 @@ class FactStore:
         kinds: Sequence[str] = BELIEVED,
     ) -> list[Fact]:
         """The active and disputed facts about these entities that were heard last; as `search`."""
+        as_of = checked_time("latest", "as_of", as_of)
         found = await self.store.anewest(
             self._places(entity_ids, kinds),
             limit=limit,
             wanted=self._held(as_of, wanted),
             closed=as_of is not None,
         )
-        return [Fact.from_value(entry.value) for entry in found]
+        return _facts_of(found, as_of)
 
     def _places(self, entity_ids: Iterable[str], kinds: Sequence[str]) -> list[Namespace]:
         return [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in kinds]
 
     def _held(self, as_of: datetime | None, wanted: Callable[[Fact], bool] | None) -> Callable[[Value], bool]:
-        now, as_of = self.clock(), checked_time("search", "as_of", as_of)
+        now = self.clock()
 
         def fits(value: Value) -> bool:
             fact = read(value)
@@ -275,6 +281,17 @@ def _texts(fact: Fact, entity_id: str) -> Iterable[str]:
     """The texts of a fact that a query looks at."""
     subject = fact.subject if fact.subject != entity_id else None
     return filter(None, (fact.claim, fact.value, fact.slot, subject))
+
+
+def _as_of(when: datetime, fact: Fact | None) -> Fact | None:
+    """The fact with its state at that time; None if it had none."""
+    then = None if fact is None else fact.state_at(when)
+    return None if fact is None or then is None else replace(fact, state=then)
+
+
+def _facts_of(entries: Iterable[Entry], as_of: datetime | None) -> list[Fact]:
+    found = [Fact.from_value(entry.value) for entry in entries]
+    return found if as_of is None else [fact for each in found if (fact := _as_of(as_of, each)) is not None]
 
 
 def facts_of(ctx: EvalContext) -> FactStore:

@@ -80,13 +80,14 @@ class FactsProvider(Provider):
         for fact in latest:
             if len(chosen) < self.similar + self.recent:
                 chosen.setdefault(fact.id, fact)
-        chosen |= await _opponents(store, places, ctx, now, chosen)
-        finer = await self._finer(store, places, chosen, ctx, now)
-        shown = self._ranked(_finest(chosen, finer), now)
-        then = self.as_of or now
+        if self.as_of is None:
+            chosen |= await _opponents(store, places, ctx, now, chosen)
+            finer = await self._finer(store, places, chosen, ctx, now)
+            chosen = {fact.id: fact for fact in _finest(chosen, finer)}
+        shown = self._ranked(chosen.values(), self.as_of or now)
         # Asked once: what the user says then is the answer.
         lines = [ASK_BACK] if pending is not None and not pending.turns else []
-        lines += [line_of(fact, then) for fact in shown]
+        lines += [line_of(fact, self.as_of or now) for fact in shown]
         text = "\n".join([*lines, *(line_of(fact, now, about=name) for name, fact in others)])
         return ProviderResult(
             text=text,

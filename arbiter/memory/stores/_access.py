@@ -159,9 +159,10 @@ class Access:
 
     async def _last(self, ns: Namespace, known: int) -> list[SearchItem]:
         """The items of a namespace written last, as far as the store knows, if `known` of it are known."""
-        found = await self._search(ns, limit=LAST)
-        if self._in_memory and len(found) == LAST:  # it returns the latest last
-            found += await self._search(ns, limit=ALL, offset=max(known - 1, 0))
+        if self._in_memory:  # it returns the latest last
+            found = await self._search(ns, limit=ALL, offset=max(known - 1, 0))
+        else:
+            found = await self._search(ns, limit=LAST)
         return [item for item in found if tuple(item.namespace) == ns]
 
     async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:

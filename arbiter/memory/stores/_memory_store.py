@@ -44,7 +44,7 @@ _ALIKE = 16
 _MOST = 2**31 - 1
 _DEPTH = 40
 """Records of each order that are fused."""
-_DEEP = 200
+_DEEP = 100
 _LOOKED_AT = 1_000
 _RANKS, _VECTORS = 60, 1.0
 _DETACHED: set[asyncio.Task[Any]] = set()

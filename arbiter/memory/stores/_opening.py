@@ -19,7 +19,7 @@ from arbiter.memory.stores._advisory import postgres_locks
 from arbiter.memory.stores._files import file_locks
 from arbiter.memory.stores._values import CLAIM
 from arbiter.memory.stores._vectors import LocalIndex, Rows, VectorTable
-from arbiter.memory.stores._word_tables import Postgres, Sqlite, WordTables, keep_words
+from arbiter.memory.stores._word_tables import Postgres, Sqlite, WordTables, by_index, keep_words
 
 if TYPE_CHECKING:
     from langgraph.store.sqlite import SqliteStore
@@ -184,7 +184,8 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
                     run(_FORGET_POSTGRES_FUNCTION, ())
                     run(_FORGET_POSTGRES, ())
                 store = LocalIndex(plain, table, index["embed"], index["dims"])
-            keep_words(store, WordTables(Postgres(pool)))
+            beside = ConnectionPool[Any](conninfo, min_size=1, max_size=4, kwargs=options, configure=by_index)
+            keep_words(store, WordTables(Postgres(stack.enter_context(beside))))
         yield store
 
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from heapq import nlargest
 from itertools import islice
@@ -24,8 +25,8 @@ from arbiter.memory.stores._words import terms_of
 K1, B = 1.2, 0.75
 PAGE = 100
 """Postings of a word that are read at once."""
-_COMMON = 0.5
-"""The share of records from which on a word is not read to its end."""
+_COMMON, _NEARLY_ALL = 0.5, 0.9
+"""The shares of records from which on a word is not read to its end: with rarer words, and without."""
 _REST = 5_000
 _BEST = 200
 _MOST_OF_VALUE = 200
@@ -151,6 +152,21 @@ def _order(found: tuple[float, int, Place]) -> tuple[float, int]:
     return found[:2]
 
 
+@dataclass(slots=True)
+class _Read:
+    """The postings of a word in a place. `share` estimates how many of the place's records have the word, if
+    there are more than a page."""
+
+    place: Place
+    word: str
+    page: list[Posting]
+    share: float
+    is_cut: bool = False
+
+    def number(self, records: int) -> float:
+        return max(self.share * records, len(self.page)) if self.is_cut else len(self.page)
+
+
 def _scored(
     index: Index, places: Sequence[Place], terms: Mapping[str, float], limit: int
 ) -> dict[tuple[Place, int], float]:
@@ -160,29 +176,36 @@ def _scored(
     if not records:
         return {}
     mean = sum(number * length for number, length in sizes.values()) / records
+    reads = [
+        _Read(place, word, page, _density(page, sizes[place][0]))
+        for place in places
+        for word in terms
+        if (page := pages.get((place, word), []))
+    ]
+    _complete(index, reads)
+    number: dict[str, float] = defaultdict(float)
+    for read in reads:
+        number[read.word] += read.number(sizes[read.place][0])
+    worth = {
+        word: terms[word] * log(1 + (max(records - having, 0) + 0.5) / (having + 0.5))
+        for word, having in number.items()
+    }
     scores: dict[tuple[Place, int], float] = defaultdict(float)
-    worth: dict[str, float] = {}
-    cut: dict[Place, list[str]] = defaultdict(list)
-    for word, weight in terms.items():
-        found = 0.0
-        for place in places:
-            page = pages.get((place, word), [])
-            number, is_cut = _completed(index, place, word, page, sizes[place][0])
-            found += number
-            if is_cut:
-                cut[place].append(word)
-        worth[word] = weight * log(1 + (max(records - found, 0) + 0.5) / (found + 0.5))
-        for place in places:
-            for posting in pages.get((place, word), []):
-                scores[place, posting.record] += worth[word] * _share(posting, mean)
+    for read in reads:
+        for posting in read.page:
+            scores[read.place, posting.record] += worth[read.word] * _weight(posting, mean)
     best = nlargest(max(4 * limit, _BEST), scores.items(), key=lambda pair: (pair[1], pair[0][1]))
-    for place, words in cut.items():
+    for place in places:
+        cut = {
+            read.word: {posting.record for posting in read.page}
+            for read in reads
+            if read.is_cut and read.place == place
+        }
         wanted = [record for (at, record), _ in best if at == place]
-        read = {word: {posting.record for posting in pages[place, word]} for word in words}
-        for word, postings in index.some(place, words, wanted).items():
+        for word, postings in index.some(place, list(cut), wanted).items():
             for posting in postings:
-                if posting.record not in read[word]:
-                    scores[place, posting.record] += worth[word] * _share(posting, mean)
+                if posting.record not in cut[word]:
+                    scores[place, posting.record] += worth[word] * _weight(posting, mean)
     return scores
 
 
@@ -194,24 +217,26 @@ def _size(page: Sequence[Posting]) -> tuple[int, float]:
     return number, sum(posting.length for posting in page) / len(page)
 
 
-def _completed(
-    index: Index, place: Place, word: str, page: list[Posting], records: int
-) -> tuple[float, bool]:
-    """Read the rest of a word that is not common. Returns the number of its records, and True if some were
-    not read."""
+def _density(page: Sequence[Posting], records: int) -> float:
+    """The share of records with a word, by the numbers of the newest ones that have it; 0.0 if the page has
+    all of them."""
     if len(page) < PAGE:
-        return len(page), False
-    last = page[-1].record
-    # The numbers of records tell how dense the word is among the newest.
-    share = len(page) / (max(records, page[0].record) - last + 1)
-    if share >= _COMMON:
-        return share * records, True
-    rest = index.rest(place, word, last, _REST)
-    page += rest
-    return (len(page), False) if len(rest) < _REST else (max(share * records, len(page)), True)
+        return 0.0
+    return len(page) / (max(records, page[0].record) - page[-1].record + 1)
 
 
-def _share(posting: Posting, mean: float) -> float:
+def _complete(index: Index, reads: Sequence[_Read]) -> None:
+    """Read the rest of the words that are not common. If there are only common ones, read the rarer of them."""
+    limit = _COMMON if any(read.share < _COMMON for read in reads) else _NEARLY_ALL
+    for read in reads:
+        read.is_cut = read.share >= limit
+        if read.share and not read.is_cut:
+            rest = index.rest(read.place, read.word, read.page[-1].record, _REST)
+            read.page += rest
+            read.is_cut = len(rest) == _REST
+
+
+def _weight(posting: Posting, mean: float) -> float:
     times = posting.times
     return times * (K1 + 1) / (times + K1 * (1 - B + B * posting.length / mean))
 
@@ -274,10 +299,11 @@ class MemoryIndex(Index):
         with self._guard:
             return [key for is_live in (True, False) for key in self._at((ns, is_live)).numbers]
 
-    def size(self) -> int:
-        """The number of all records."""
+    def size(self, ns: Namespace | None = None) -> int:
+        """The number of records of a namespace, or of all."""
         with self._guard:
-            return sum(len(shelf.records) for shelf in self._shelves.values())
+            found = [*self._shelves] if ns is None else [(ns, True), (ns, False)]
+            return sum(len(self._at(place).records) for place in found)
 
     def drop(self, ns: Namespace) -> None:
         """Forget a namespace."""

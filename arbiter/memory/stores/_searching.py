@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from time import monotonic as clock
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, SearchItem
@@ -32,6 +32,8 @@ REREAD = 60.0
 """Seconds after which a namespace of a foreign store is read again, for what other programs changed."""
 LAST = 20
 _SPARING = 50
+_SMALL = 1_000
+"""Namespaces of at most so many records are looked at in every search."""
 _MOST = 200_000
 
 
@@ -39,9 +41,9 @@ class WordSearch:
     """The records of a store by their words, best first, and by their time.
 
     If the store was not opened by `open_store`, the index is in this process. Its own writes are noted at once. For
-    those of other programs, each search looks at the records that the store returns first, which are the latest
-    in LangGraph's stores; once a minute while a namespace is searched, but never for more than a fiftieth of
-    the time, all of it is read again. `read` returns all records of a namespace, `last` the latest.
+    those of other programs, a search looks at the records that the store returns first, which are the latest in
+    LangGraph's stores, and once a minute all records are read again; neither takes more than a fiftieth of the
+    time. `read` returns all records of a namespace, `last` the latest.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class WordSearch:
         self._last = last
         self._index = MemoryIndex()
         self._due: dict[Namespace, float] = {}
+        self._look: dict[Namespace, float] = {}
         self._reading: dict[Namespace, list[list[tuple[str, Written | None]]]] = {}
         self._guard = new_lock()
 
@@ -102,14 +105,20 @@ class WordSearch:
         return await asyncio.wrap_future(start(work))
 
     async def _refresh(self, ns: Namespace) -> None:
-        begun = time.monotonic()
-        if self._due.get(ns, begun) > begun and await self._is_looked_at(ns):
-            return
+        begun = clock()
+        if self._due.get(ns, begun) > begun:
+            if self._look.get(ns, begun) > begun:
+                return
+            is_enough = await self._is_looked_at(ns)
+            if self._index.size(ns) > _SMALL:
+                self._look[ns] = begun + _SPARING * (clock() - begun)
+            if is_enough:
+                return
         with self._noting(ns) as changes:
             found = {item.key: written_of(item.value) for item in reversed(await self._read(ns))}
             with self._guard:
                 self._install(ns, {**found, **dict(changes)})
-                self._due[ns] = begun + max(REREAD, _SPARING * (time.monotonic() - begun))
+                self._due[ns] = begun + max(REREAD, _SPARING * (clock() - begun))
 
     async def _is_looked_at(self, ns: Namespace) -> bool:
         """Index the latest records of a namespace. False if all are new, so that there may be more."""
@@ -153,3 +162,4 @@ class WordSearch:
             if other != ns:
                 self._index.drop(other)
                 del self._due[other]
+                self._look.pop(other, None)

@@ -30,10 +30,11 @@ from arbiter.memory.stores._ranking import EVERY, PAGE, Index, Place, Posting, W
 
 if TYPE_CHECKING:
     from langgraph.store.sqlite import SqliteStore
+    from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
 Rows = list[tuple[Any, ...]]
-_CHUNK = 200
+_CHUNK = 1_000
 
 
 class Work(NamedTuple):
@@ -41,13 +42,15 @@ class Work(NamedTuple):
 
     run: Callable[[str, Sequence[Any]], Rows]
     many: Callable[[str, Sequence[Sequence[Any]]], None]
+    add: Callable[[str, Sequence[Sequence[Any]]], None]
+    """Inserts rows into a table (its name and columns), as quickly as the database can."""
 
 
 class Database(ABC):
     """The dialect and connections of a store."""
 
     text = integer = big = ""
-    serial = ""
+    serial = kind = ""
     setup: Sequence[str] = ()
 
     @abstractmethod
@@ -62,8 +65,16 @@ class Database(ABC):
         """Rows (place, word, record, count, length)."""
 
     @abstractmethod
+    def keys(self, run: Work, place: int, records: Sequence[int]) -> Rows:
+        """Rows (record, key)."""
+
+    @abstractmethod
+    def some(self, run: Work, place: int, words: Sequence[str], records: Sequence[int]) -> Rows:
+        """Rows (word, record, count, length)."""
+
+    @abstractmethod
     def taken(self, run: Work, prefixes: Sequence[str]) -> Rows:
-        """Remove up to 200 noted records, the oldest first. Returns their rows (prefix, key)."""
+        """Remove up to 1,000 noted records, the oldest first. Returns their rows (prefix, key)."""
 
     @abstractmethod
     def values(self, run: Work, noted: Rows) -> Rows:
@@ -77,7 +88,7 @@ _TABLES = (
     "UNIQUE (place, record))",
     "CREATE INDEX arbiter_records_seen ON arbiter_records (place, seen, record)",
     "CREATE TABLE arbiter_words (place {big} NOT NULL, word {text} NOT NULL, record {integer} NOT NULL, "
-    "count {integer} NOT NULL, length {integer} NOT NULL, PRIMARY KEY (place, word, record))",
+    "count {integer} NOT NULL, length {integer} NOT NULL, PRIMARY KEY (place, word, record)){kind}",
     "CREATE INDEX arbiter_words_record ON arbiter_words (place, record)",
 )
 _SQLITE_FORGET = (
@@ -99,6 +110,7 @@ class Sqlite(Database):
 
     text, integer, big = "TEXT", "INTEGER", "INTEGER"
     serial = "id INTEGER PRIMARY KEY AUTOINCREMENT"
+    kind = " WITHOUT ROWID"
     setup = (
         f"CREATE TRIGGER arbiter_words_added AFTER INSERT ON store {_SQLITE_NOTE}",
         f"CREATE TRIGGER arbiter_words_changed AFTER UPDATE OF value ON store {_SQLITE_NOTE}",
@@ -122,13 +134,18 @@ class Sqlite(Database):
         def many(statement: str, values: Sequence[Sequence[Any]]) -> None:
             connection.executemany(statement, values)
 
+        def add(table: str, rows: Sequence[Sequence[Any]]) -> None:
+            if rows:
+                connection.executemany(f"INSERT INTO {table} VALUES ({_marks(rows[0])})", rows)
+
+        work = Work(run, many, add)
         with self._lock:
             if not writing:
-                yield Work(run, many)
+                yield work
                 return
             connection.execute("BEGIN IMMEDIATE")
             try:
-                yield Work(run, many)
+                yield work
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
@@ -143,6 +160,19 @@ class Sqlite(Database):
             f"ORDER BY record DESC LIMIT {PAGE}"
         )
         return [row for place in places for word in words for row in run.run(statement, (place, word))]
+
+    def keys(self, run: Work, place: int, records: Sequence[int]) -> Rows:
+        statement = (
+            f"SELECT record, key FROM arbiter_records WHERE place = ? AND record IN ({_marks(records)})"
+        )
+        return run.run(statement, (place, *records))
+
+    def some(self, run: Work, place: int, words: Sequence[str], records: Sequence[int]) -> Rows:
+        return run.run(
+            "SELECT word, record, count, length FROM arbiter_words WHERE place = ? "
+            f"AND word IN ({_marks(words)}) AND record IN ({_marks(records)})",
+            (place, *words, *records),
+        )
 
     def taken(self, run: Work, prefixes: Sequence[str]) -> Rows:
         found = run.run(
@@ -188,8 +218,29 @@ CROSS JOIN LATERAL (
 ) AS found"""
 
 
+_POSTGRES_KEYS = """
+SELECT given.record, known.key FROM unnest(?::integer[]) AS given (record) CROSS JOIN LATERAL (
+    SELECT key FROM arbiter_records WHERE place = ? AND arbiter_records.record = given.record LIMIT 1
+) AS known"""
+_POSTGRES_SOME = """
+SELECT words.word, given.record, found.count, found.length
+FROM unnest(?::text[]) AS words (word) CROSS JOIN unnest(?::integer[]) AS given (record) CROSS JOIN LATERAL (
+    SELECT count, length FROM arbiter_words WHERE place = ? AND arbiter_words.word = words.word COLLATE "C"
+    AND arbiter_words.record = given.record LIMIT 1
+) AS found"""
+# Frequencies differ from user to user, and the statistics of a table do not know it: without these settings
+# PostgreSQL reads and sorts all postings of a frequent word to return the last ones.
+_BY_INDEX = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
+
+
+def by_index(connection: Connection[Any]) -> None:
+    """Make a connection of `Postgres` read by its indexes."""
+    for setting in _BY_INDEX:
+        connection.execute("SELECT set_config(%s, 'off', false)", (setting,))
+
+
 class Postgres(Database):
-    """A pool of connections."""
+    """A pool of connections, each prepared with `by_index`."""
 
     text, integer, big = 'TEXT COLLATE "C"', "INTEGER", "BIGINT"
     serial = "id BIGSERIAL PRIMARY KEY"
@@ -224,17 +275,30 @@ class Postgres(Database):
                 if values:
                     cursor.executemany(statement.replace("?", "%s").encode(), values)
 
+            def add(table: str, rows: Sequence[Sequence[Any]]) -> None:
+                if rows:
+                    with cursor.copy(f"COPY {table} FROM STDIN".encode()) as copying:
+                        for row in rows:
+                            copying.write_row(row)
+
+            work = Work(run, many, add)
             if not writing:
-                yield Work(run, many)
+                yield work
                 return
             with connection.transaction():
-                yield Work(run, many)
+                yield work
 
     def has(self, run: Work, table: str) -> bool:
         return bool(run.run("SELECT 1 WHERE to_regclass(?) IS NOT NULL", (table,)))
 
     def pages(self, run: Work, places: Sequence[int], words: Sequence[str]) -> Rows:
         return run.run(_POSTGRES_PAGES, (list(places), list(words)))
+
+    def keys(self, run: Work, place: int, records: Sequence[int]) -> Rows:
+        return run.run(_POSTGRES_KEYS, (list(records), place))
+
+    def some(self, run: Work, place: int, words: Sequence[str], records: Sequence[int]) -> Rows:
+        return run.run(_POSTGRES_SOME, (list(words), list(records), place))
 
     def taken(self, run: Work, prefixes: Sequence[str]) -> Rows:
         # Two processes must not number the records of one place alike.
@@ -268,7 +332,9 @@ class WordTables(Index):
             if database.has(work, "arbiter_unread"):  # another process was faster
                 return
             for statement in (*_TABLES, *database.setup):
-                types = {name: getattr(database, name) for name in ("text", "integer", "big", "serial")}
+                types = {
+                    name: getattr(database, name) for name in ("text", "integer", "big", "serial", "kind")
+                }
                 work.run(statement.format(**types) if statement in _TABLES else statement, ())
 
     def refresh(self, spaces: Sequence[Namespace]) -> None:
@@ -304,6 +370,7 @@ class WordTables(Index):
                 continue
             if old_place is not None:
                 gone.append((old_place, old_record))
+                lost.append((prefix, key))
             if place not in last:
                 found = work.run("SELECT max(record) FROM arbiter_records WHERE place = ?", (place,))
                 last[place] = found[0][0] or 0
@@ -316,15 +383,8 @@ class WordTables(Index):
         work.many("DELETE FROM arbiter_words WHERE place = ? AND record = ?", gone)
         work.many("DELETE FROM arbiter_records WHERE prefix = ? AND key = ?", lost)
         work.many("UPDATE arbiter_records SET seen = ? WHERE prefix = ? AND key = ?", seen)
-        work.many(
-            "INSERT INTO arbiter_records (prefix, key, place, record, seen, digest) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (prefix, key) DO UPDATE SET place = excluded.place, record = excluded.record, "
-            "seen = excluded.seen, digest = excluded.digest",
-            records,
-        )
-        work.many(
-            "INSERT INTO arbiter_words (place, word, record, count, length) VALUES (?, ?, ?, ?, ?)", words
-        )
+        work.add("arbiter_records (prefix, key, place, record, seen, digest)", records)
+        work.add("arbiter_words (place, word, record, count, length)", words)
         return len(noted)
 
     def pages(self, places: Sequence[Place], words: Sequence[str]) -> Words:
@@ -347,23 +407,16 @@ class WordTables(Index):
         found: dict[str, list[Posting]] = defaultdict(list)
         if not words or not records:
             return found
-        rows = self._read(
-            f"SELECT word, record, count, length FROM arbiter_words WHERE place = ? "
-            f"AND word IN ({_marks(words)}) AND record IN ({_marks(records)})",
-            (_place_of(place), *words, *records),
-        )
-        for word, *posting in rows:
-            found[word].append(Posting(*posting))
+        with self._database.work(writing=False) as work:
+            for word, *posting in self._database.some(work, _place_of(place), words, records):
+                found[word].append(Posting(*posting))
         return found
 
     def keys(self, place: Place, records: Sequence[int]) -> dict[int, str]:
         if not records:
             return {}
-        rows = self._read(
-            f"SELECT record, key FROM arbiter_records WHERE place = ? AND record IN ({_marks(records)})",
-            (_place_of(place), *records),
-        )
-        return dict(rows)
+        with self._database.work(writing=False) as work:
+            return dict(self._database.keys(work, _place_of(place), records))
 
     def newest(self, place: Place, offset: int, limit: int) -> list[tuple[str, str]]:
         rows = self._read(

@@ -45,6 +45,8 @@ def overlap(one: Set[str], other: Set[str]) -> float:
 
 # Marks of Latin, Greek and Cyrillic letters. In other scripts marks are vowels, and stay.
 _ACCENTS = re.compile("[\u0300-\u036f]")
+# Letters that Unicode does not take apart.
+_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe"})
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # Written without blanks, or (Hangul) with endings that make a word a different one: indexed by pairs of characters.
 _DENSE = _HAN + "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uac00-\ud7a3"
@@ -66,7 +68,7 @@ def terms_of(text: str) -> Counter[str]:
     """
     folded = normalize("NFKC", text).casefold()
     if not folded.isascii():
-        folded = normalize("NFC", _ACCENTS.sub("", normalize("NFD", folded)))
+        folded = normalize("NFC", _ACCENTS.sub("", normalize("NFD", folded))).translate(_LETTERS)
     found: Counter[str] = Counter()
     for match in _TERM.finditer(folded):
         run = match.group()
