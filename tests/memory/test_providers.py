@@ -335,7 +335,7 @@ class Keywords(Embeddings):
         return self.embed_documents([text])[0]
 
 
-def test_with_embeddings_ten_facts_fit_and_two_are_the_latest() -> None:
+def test_with_embeddings_twelve_facts_fit_and_two_are_the_latest() -> None:
     """Old facts about the current topic, and the newest about any topic; superseded ones take no place of
     theirs."""
     store = InMemoryStore(index={"dims": 4, "embed": Keywords(), "fields": ["claim"]})
@@ -346,7 +346,7 @@ def test_with_embeddings_ten_facts_fit_and_two_are_the_latest() -> None:
         line.split("] ")[1] for line in lines(told(FactsProvider(), context(store, "What pizza do I like?")))
     ]
     assert claims[:2] == ["Stamp number 0", "Stamp number 1"]
-    assert len(claims) == len(set(claims)) == 12
+    assert len(claims) == len(set(claims)) == 14
     assert all(claim.startswith("Pizza number") for claim in claims[2:])
 
 

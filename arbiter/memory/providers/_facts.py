@@ -53,7 +53,7 @@ class FactsProvider(Provider):
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
         *,
-        similar: int = 10,
+        similar: int = 12,
         recent: int = 2,
         others: int = 6,
         half_life_days: float = 30.0,

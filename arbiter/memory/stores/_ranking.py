@@ -28,7 +28,7 @@ PAGE = 100
 _COMMON, _NEARLY_ALL = 0.5, 0.9
 """The shares of records from which on a word is not read to its end: with rarer words, and without."""
 _REST = 5_000
-_BEST = 200
+_BEST = 2_000
 _MOST_OF_VALUE = 200
 _ALL = 100_000
 EVERY = ""
@@ -194,19 +194,29 @@ def _scored(
     for read in reads:
         for posting in read.page:
             scores[read.place, posting.record] += worth[read.word] * _weight(posting, mean)
-    best = nlargest(max(4 * limit, _BEST), scores.items(), key=lambda pair: (pair[1], pair[0][1]))
+    missing = sum(worth[word] * (K1 + 1) for word in {read.word for read in reads if read.is_cut})
+    best = _may_be_best(scores, limit, missing) if missing else []
     for place in places:
         cut = {
             read.word: {posting.record for posting in read.page}
             for read in reads
             if read.is_cut and read.place == place
         }
-        wanted = [record for (at, record), _ in best if at == place]
+        wanted = [record for at, record in best if at == place]
         for word, postings in index.some(place, list(cut), wanted).items():
             for posting in postings:
                 if posting.record not in cut[word]:
                     scores[place, posting.record] += worth[word] * _weight(posting, mean)
     return scores
+
+
+def _may_be_best(
+    scores: Mapping[tuple[Place, int], float], limit: int, missing: float
+) -> list[tuple[Place, int]]:
+    """The records that can be among the best `limit` if at most `missing` is added to their scores."""
+    found = nlargest(_BEST, scores.items(), key=lambda pair: (pair[1], pair[0][1]))
+    least = found[min(limit, len(found)) - 1][1] if found else 0.0
+    return [at for at, score in found if score + missing >= least]
 
 
 def _size(page: Sequence[Posting]) -> tuple[int, float]:

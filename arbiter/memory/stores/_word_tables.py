@@ -304,18 +304,21 @@ class Postgres(Database):
         # Two processes must not number the records of one place alike.
         for prefix in sorted(prefixes):
             run.run("SELECT pg_advisory_xact_lock(?)", (_place(prefix, is_open=True),))
-        return run.run(
+        found = run.run(
             "DELETE FROM arbiter_unread WHERE id IN (SELECT id FROM arbiter_unread WHERE prefix = ANY(?) "
-            f"ORDER BY id LIMIT {_CHUNK} FOR UPDATE SKIP LOCKED) RETURNING prefix, key",
+            f"ORDER BY id LIMIT {_CHUNK} FOR UPDATE SKIP LOCKED) RETURNING id, prefix, key",
             (list(prefixes),),
         )
+        return [row[1:] for row in sorted(found)]
 
     def values(self, run: Work, noted: Rows) -> Rows:
         # A statement of its own after `taken`: it sees every write that was noted before.
         return run.run(
             "SELECT given.prefix, given.key, store.value, place, record, digest FROM unnest(?::text[], ?::text[]) "
-            "AS given (prefix, key) LEFT JOIN store ON store.prefix = given.prefix AND store.key = given.key "
-            "LEFT JOIN arbiter_records known ON known.prefix = given.prefix AND known.key = given.key",
+            "WITH ORDINALITY AS given (prefix, key, number) "
+            "LEFT JOIN store ON store.prefix = given.prefix AND store.key = given.key "
+            "LEFT JOIN arbiter_records known ON known.prefix = given.prefix AND known.key = given.key "
+            "ORDER BY given.number",
             ([row[0] for row in noted], [row[1] for row in noted]),
         )
 
