@@ -167,19 +167,15 @@ def conversations(path: Path) -> Iterator[Mapping[str, Any]]:
             names = sorted(n for n in whole.namelist() if n.endswith(".json") and "__MACOSX" not in n)
             texts = [whole.read(name) for name in names]
     for text in texts:
-        given: Any = json.loads(text)
-        several: Any = given if isinstance(given, list) else [given]
-        for each in several:
+        given: list[Any] = json.loads(text if text.lstrip().startswith(b"[") else b"[" + text + b"]")
+        for each in given:
             # Later editions have the sessions and observations in objects of their own.
             yield {**each, **each.get("conversation", {}), **each.get("observation", {})}
 
 
 def ids_in(given: Any) -> list[str]:
     """The ids of messages in an annotation, which has them as a text, a list, or a list of lists."""
-    if isinstance(given, list):
-        parts: Any = given
-        return [id for part in parts for id in ids_in(part)]
-    return re.findall(r"D\d+:\d+", str(given))
+    return re.findall(r"D\d+:\d+", json.dumps(given))
 
 
 def observations(conversation: Mapping[str, Any], session: int) -> list[dict[str, Any]]:
