@@ -22,6 +22,7 @@ from arbiter.memory._entities import Entities, Entity, resolve
 from arbiter.memory._events import FactEvent
 from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Fact
+from arbiter.memory._telling import NO_MODEL, NO_STORE, cause_of
 from arbiter.memory._tombstones import Everything, Hidden, Tombstones
 from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_call
 from arbiter.memory.stores import MemoryStore
@@ -123,6 +124,10 @@ class EvalContext:
     is not learned."""
     quiet: bool = False
     """True if the thread has been quiet for a while: what is unread is worked through, whatever its number."""
+    unreachable: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Models that gave no answer in this turn, with the cause."""
+    unmet: list[str] = field(default_factory=list[str])
+    """What an evaluator could do only in part, because it lacks a model."""
     prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
     events: list[FactEvent] = field(default_factory=list[FactEvent])
     open_facts: ClassVar[Callable[[EvalContext], Facts]]
@@ -139,7 +144,7 @@ class EvalContext:
     def needed_store(self) -> MemoryStore:
         """The store. Raises `NotAvailableError` if there is none."""
         if self.store is None:
-            raise NotAvailableError("no store: give the EvaluationCycle one, or compile the graph with one.")
+            raise NotAvailableError(f"{NO_STORE}.")
         return self.store
 
     def cursors(self, evaluator: str) -> Cursors:
@@ -226,10 +231,13 @@ class EvalContext:
         """
         asked = model or self.model
         if asked is None:
-            raise NotAvailableError("no model: give the EvaluationCycle an evaluator_model.")
+            raise NotAvailableError(f"{NO_MODEL}.")
         if self.budget.left < 1:
             raise BudgetSpentError("the model calls of this turn are used up.")
-        return await structured_call(asked, schema, messages, item_field=item_field, budget=self.budget)
+        outcome = await structured_call(asked, schema, messages, item_field=item_field, budget=self.budget)
+        if outcome.failure is not None:
+            self.unreachable.append((type(asked).__name__, cause_of(outcome.failure)))
+        return outcome
 
     async def look_up(self, names: Iterable[str | None]) -> None:
         """Add the registered entities of these names to `entities`."""

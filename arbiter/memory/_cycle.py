@@ -30,7 +30,7 @@ from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._calling import Called, call
 from arbiter.memory._characters import Character
-from arbiter.memory._context import EvalContext
+from arbiter.memory._context import EvalContext, NotAvailableError
 from arbiter.memory._conversation import Shown, heard, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
@@ -40,6 +40,7 @@ from arbiter.memory._outcomes import gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
 from arbiter.memory._records import utc_now
 from arbiter.memory._strangers import RoomNames, bare_name, marked, strangers_among
+from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, Told
 from arbiter.memory._turns import (
     MessageIds,
     Place,
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 1000
+_NO_STORE, _NO_MODEL = "there is no store", "there is no model"
+_CAUSES = {_NO_STORE: NO_STORE, _NO_MODEL: NO_MODEL}
 Privacy = bool | Callable[[RunnableConfig], bool]
 
 
@@ -187,6 +190,7 @@ class EvaluationCycle(EvaluatorCycle):
         """Threads without a checkpointer: their messages have other ids in each run. See `MessageIds`."""
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
+        self._told = Told()
         self._bins_emptied_at: datetime | None = None
         self._warned_of_strangers = False
         self._members: tuple[NodeEvaluator, ...] = ()
@@ -455,21 +459,42 @@ class EvaluationCycle(EvaluatorCycle):
             else:
                 done = await call(evaluator.evaluate, ctx.history, timeout=self.handler_timeout_s)
             trace[name] = settled(evaluator, done, results, errors)
+            self._tell(name, ctx, done)
             if name in errors and self.mode == "background":
                 _log.warning("evaluator %r failed in the background: %s", name, errors[name])
         ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
         return TurnOutcome(results=results, errors=errors, trace=(*remarks, *ordered))
+
+    def _tell(self, name: str, ctx: EvalContext, done: Called | None = None) -> None:
+        """Warn, once for each cause, of models and stores that an evaluator lacked or could not reach."""
+        for model, cause in ctx.unreachable:
+            self._told.unreachable(name, model, cause)
+        for cause in ctx.unmet:
+            self._told.missing("evaluator", [name], cause)
+        ctx.unreachable.clear()
+        ctx.unmet.clear()
+        if done is not None and isinstance(done.error, NotAvailableError):
+            self._told.missing("evaluator", [name], str(done.error).rstrip("."))
+        if done is not None and done.late:
+            self._told.late(name, self.handler_timeout_s)
 
     async def _gate(
         self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]
     ) -> list[NodeEvaluator]:
         """The evaluators that may run, in the order of registration. All `validate` methods run at once."""
         asked: list[NodeEvaluator] = []
+        idle: dict[str, list[str]] = {}
         for evaluator in evaluators:
             if (refusal := self._refusal(evaluator, ctx)) is None:
                 asked.append(evaluator)
             else:
                 trace[evaluator.name] = EvaluatorTrace(evaluator.name, "gate", *refusal)
+                if (cause := _CAUSES.get(refusal[2])) is not None:
+                    idle.setdefault(NO_CYCLE if isinstance(self, _DefaultCycle) else cause, []).append(
+                        evaluator.name
+                    )
+        for cause, names in idle.items():
+            self._told.missing("evaluator", names, cause)
         answers = await asyncio.gather(*(self._validate(evaluator, ctx) for evaluator in asked))
         passed: list[NodeEvaluator] = []
         for evaluator, answer in zip(asked, answers, strict=True):
@@ -489,10 +514,10 @@ class EvaluationCycle(EvaluatorCycle):
         if not (ctx.did_respond or evaluator.always_run):
             return "no_response", 0.0, ""
         if evaluator.needs_store and ctx.store is None:
-            return "filtered", 0.0, "there is no store"
+            return "filtered", 0.0, _NO_STORE
         has_model = ctx.model is not None or getattr(evaluator, "model", None) is not None
         if evaluator.needs_model and not has_model and not evaluator.does_without_model(ctx):
-            return "filtered", 0.0, "there is no model"
+            return "filtered", 0.0, _NO_MODEL
         return None
 
     async def _validate(self, evaluator: NodeEvaluator, ctx: EvalContext) -> Called:
@@ -509,6 +534,7 @@ class EvaluationCycle(EvaluatorCycle):
         if self.selector == "rule" or not candidates:
             return [*passed], []
         found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)
+        self._tell("selector", ctx)
         remarks = unknown_names(found.unknown, {*trace, *(e.name for e in passed)})
         if found.fallback:
             remarks.append(EvaluatorTrace("selector", "select", "selector_fallback", 0.0, found.detail))
@@ -701,7 +727,11 @@ class EvaluationCycle(EvaluatorCycle):
         return found
 
 
-CognitiveEvaluator.cycle_type = EvaluationCycle
+class _DefaultCycle(EvaluationCycle):
+    """The cycle of an `ArbiterOS` to which none was added."""
+
+
+CognitiveEvaluator.cycle_type = _DefaultCycle
 
 
 def _scope(place: Place) -> str:

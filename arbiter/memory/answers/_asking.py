@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from langchain_core.messages import BaseMessage
@@ -38,6 +38,8 @@ class StructuredOutcome(Generic[T]):
     error: str = ""
     raised: bool = False
     """True if there was no answer at all: the model raised or timed out."""
+    failure: Exception | None = field(default=None, compare=False, repr=False)
+    """The model's exception in that case."""
 
 
 class CallBudget:
@@ -95,13 +97,13 @@ async def structured_call(
     config: RunnableConfig = {"tags": list(TAGS)}
     # Callbacks and streams of the graph's run must not see this call.
     ambient = var_child_runnable_config.set(None)
-    raised = False
+    raised: Exception | None = None
     try:
         async with asyncio.timeout(timeout_s):
             answer = await aask(model, messages, schema, read=reader.read, more=more, config=config)
         value, error = answer.value, reader.trouble
     except Exception as failure:  # each model integration has errors of its own
-        value, error, raised = None, type(failure).__name__, True
+        value, error, raised = None, type(failure).__name__, failure
     finally:
         var_child_runnable_config.reset(ambient)
     if value is not None:
@@ -112,4 +114,6 @@ async def structured_call(
         return StructuredOutcome(
             value=value, status="salvaged", calls=calls, dropped_items=dropped, error=error
         )
-    return StructuredOutcome(value=None, status="failed", calls=calls, error=error, raised=raised)
+    return StructuredOutcome(
+        value=None, status="failed", calls=calls, error=error, raised=raised is not None, failure=raised
+    )

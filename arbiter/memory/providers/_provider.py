@@ -24,6 +24,7 @@ from arbiter.memory._conversation import Shown, text_of, window
 from arbiter.memory._entities import Entity
 from arbiter.memory._off_record import without_hidden
 from arbiter.memory._secrets import redacted
+from arbiter.memory._telling import NO_CYCLE, NO_STORE, Told
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory.providers._composing import (
     MAX_CHARS,
@@ -75,7 +76,7 @@ class ProviderContext:
         """The store. Raises `NotAvailableError` without one; a provider that lets it pass counts as empty,
         not as failed."""
         if self.store is None:
-            raise NotAvailableError("no store: give the EvaluationCycle one, or compile the graph with one.")
+            raise NotAvailableError(f"{NO_STORE}.")
         return self.store
 
 
@@ -131,6 +132,7 @@ class Provider(Advisor):
         if dynamic is not None:
             self.dynamic = dynamic
         self.cycle = cycle
+        self.told = Told()
 
     def get(self, ctx: ProviderContext) -> ProviderResult | Awaitable[ProviderResult]:
         """The text and values for this call; `async def` or `def`. A `def` is called on a thread of its
@@ -166,7 +168,10 @@ class Provider(Advisor):
     def _asked(self, history: History, state: Mapping[str, Any]) -> tuple[ProviderContext, int] | None:
         """The context of the call and the maximum length of the block; None if this provider is not asked."""
         cycle: Any = self.cycle or history.cycle
-        if not hasattr(cycle, "provider_context") or (self.dynamic and self.name not in _named()):
+        if self.dynamic and self.name not in _named():
+            return None
+        if not hasattr(cycle, "provider_context"):
+            self.told.missing("provider", [self.name], NO_CYCLE)
             return None
         ctx: ProviderContext | None = cycle.provider_context(history, state)
         return None if ctx is None else (ctx, cycle.max_context_chars)
@@ -206,6 +211,7 @@ async def section_of(provider: Provider, ctx: ProviderContext) -> Section:
     error = ""
     result: ProviderResult | None = None
     if isinstance(called.error, NotAvailableError):
+        provider.told.missing("provider", [provider.name], str(called.error).rstrip("."))
         result = ProviderResult()
     elif called.error is not None:
         # Without the error's text, which may quote a user.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 
 from arbiter.memory._secrets import redacted
+from arbiter.memory._telling import cause_of
 from arbiter.memory.stores._access import access_to
 from arbiter.memory.stores._names import Namespace, joined, namespace, ns_label, safe_key
 from arbiter.memory.stores._ranking import Hit, Place, is_open
@@ -29,6 +31,7 @@ __all__ = [
     "ns_label",
 ]
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 Value = dict[str, Any]
 Link = Literal["slot", "refines", "source_message_ids"]
@@ -88,6 +91,7 @@ class MemoryStore:
     def __init__(self, store: BaseStore, *, lock_provider: LockProvider | None = None) -> None:
         self.store = store
         own: LockProvider | None = getattr(store, "lock_provider", None)
+        self._failures = set[str]()
         self.lock_provider = own if lock_provider is None else lock_provider
         self._access = access_to(store)
 
@@ -461,8 +465,17 @@ class MemoryStore:
         try:
             with self._watched(claim):
                 await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
-        except Exception:  # if the store fails and not the embedder, the next write raises the error again
+        except (
+            Exception
+        ) as error:  # if the store fails and not the embedder, the next write raises the error again
             value[PENDING] = True
+            if (cause := cause_of(error)) not in self._failures:
+                self._failures.add(cause)
+                _log.warning(
+                    "a record could not be embedded: %s. It is stored, found by words, and embedded later. Check the "
+                    "key and the address of the embeddings; this warning is not repeated.",
+                    cause,
+                )
             return False
         return True
 

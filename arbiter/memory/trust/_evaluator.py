@@ -19,6 +19,7 @@ from arbiter.memory._conversation import counts, heard, speaker_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._events import Events, FactEvent
 from arbiter.memory._strangers import marked
+from arbiter.memory._telling import NO_MODEL
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.trust._evidence import EVIDENCE, Evidence, TrustProfile, admit
 from arbiter.memory.trust._risks import RiskAnswer, asking_risk, of_risk
@@ -214,6 +215,8 @@ class TrustEvaluator(CognitiveEvaluator):
         if (
             model is None or ctx.budget.left < 1
         ):  # not an error: it would lose the evidence found without a model
+            if model is None:
+                ctx.unmet.append(NO_MODEL)
             return 0, {"judge": "no model" if model is None else "budget"}
         shown = await ctx.on_record(window(ctx.messages, ctx.conversation_length))
         if all(part.id != message.id for part in shown):

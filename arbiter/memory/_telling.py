@@ -1,0 +1,66 @@
+"""Warnings about a set-up in which an evaluator or a provider does nothing: each once, with the remedy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+_log = logging.getLogger(__name__)
+
+NO_CYCLE = (
+    "no EvaluationCycle was added. Call "
+    "arbiter_os.add_evaluation_cycle(EvaluationCycle(store=..., evaluator_model=...))"
+)
+NO_STORE = (
+    "there is no store. Give the EvaluationCycle one, EvaluationCycle(store=open_store(...)), or compile the graph "
+    "with one"
+)
+NO_MODEL = "there is no model. Give the EvaluationCycle one, EvaluationCycle(evaluator_model=...)"
+_KEY = "Check the key of the model"
+_ADDRESS = "Check the name, the address and the key of the model, and the network"
+
+
+class Told:
+    """Logs each warning once for each name and cause."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+
+    def missing(self, kind: str, names: Sequence[str], cause: str) -> None:
+        """Warn that evaluators or providers, in one warning, have nothing to work with."""
+        fresh = [name for name in names if self._is_new(name, cause)]
+        if fresh:
+            several = "s" if len(fresh) > 1 else ""
+            listed = ", ".join(map(repr, fresh))
+            _log.warning("%s%s %s cannot work: %s.", kind, several, listed, cause)
+
+    def unreachable(self, name: str, model: str, cause: str) -> None:
+        """Warn that a model gave no answer. `cause` is the error's class and status, never its text, which may
+        hold a key or quote a message."""
+        if self._is_new(name, cause):
+            remedy = _KEY if "(status 401)" in cause or "(status 403)" in cause else _ADDRESS
+            _log.warning(
+                "evaluator %r got no answer from its model %s: %s. %s. It is asked again in a few minutes; this "
+                "warning is not repeated.",
+                *(name, model, cause, remedy),
+            )
+
+    def late(self, name: str, seconds: float | None) -> None:
+        if self._is_new(name, "late"):
+            _log.warning(
+                "evaluator %r was stopped after %s s (EvaluationCycle(handler_timeout_s=...)). If it waits for a "
+                "model: %s.",
+                *(name, seconds, _ADDRESS[0].lower() + _ADDRESS[1:]),
+            )
+
+    def _is_new(self, name: str, cause: str) -> bool:
+        if (name, cause) in self._told:
+            return False
+        self._told.add((name, cause))
+        return True
+
+
+def cause_of(error: BaseException) -> str:
+    """The class of a model's error, and its HTTP status if it has one."""
+    status = getattr(error, "status_code", None)
+    return f"{type(error).__name__} (status {status})" if isinstance(status, int) else type(error).__name__

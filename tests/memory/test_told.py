@@ -1,0 +1,194 @@
+"""A set-up in which memory does nothing is reported once, with the remedy; it is never silent."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+
+from arbiter import ArbiterOS
+from arbiter.memory import (
+    CognitiveEvaluator,
+    EvaluationCycle,
+    FactEvaluator,
+    FactsProvider,
+    GoalEvaluator,
+    ReflectionEvaluator,
+    TimeProvider,
+    TrustEvaluator,
+    evaluator,
+)
+from tests.memory.facts_support import answer
+from tests.memory.memory_stores import KeywordEmbeddings
+from tests.scripted import EndpointError, Scripted
+from tests.support import MODES, run
+
+KEY = "sk-live-4eC39HqLyjWDarjtT1zdp7dc"
+
+
+def talk(
+    *parts: Any, cycle: EvaluationCycle | None = None, store: Any = None, turns: int = 3, mode: str = "invoke"
+) -> Any:
+    """Some turns of a graph that is governed with these evaluators and providers."""
+    arbiter_os = ArbiterOS()
+    if cycle is not None:
+        arbiter_os.add_evaluation_cycle(cycle)
+    for part in parts:
+        if isinstance(part, CognitiveEvaluator):
+            arbiter_os.add_evaluator(part)
+        else:
+            arbiter_os.add_advisor(part)
+
+    def reply(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage("Noted.")]}
+
+    graph = StateGraph(MessagesState).add_node("reply", reply).add_edge(START, "reply")
+    app: Any = arbiter_os.govern(graph.compile(checkpointer=InMemorySaver(), store=store))
+    config: RunnableConfig = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+    for number in range(turns):
+        run(app, {"messages": [HumanMessage(f"Hello {number}, I live in Oslo")]}, config, mode=mode)
+    return arbiter_os.history.last()
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("arbiter") and record.levelno >= logging.WARNING
+    ]
+
+
+@MODES
+def test_evaluators_without_a_cycle_are_named_in_one_warning(
+    caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    talk(FactEvaluator(), ReflectionEvaluator(), mode=mode)
+    [told] = warnings_in(caplog)
+    assert told.startswith("evaluators 'GET_FACTS', 'REFLECTION' cannot work: no EvaluationCycle was added.")
+    assert "arbiter_os.add_evaluation_cycle(EvaluationCycle(" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"evaluator_model": Scripted(answers=["{}"])}, "there is no store. Give the EvaluationCycle one"),
+        ({"store": InMemoryStore()}, "there is no model. Give the EvaluationCycle one"),
+    ],
+)
+def test_a_cycle_that_lacks_a_part_is_reported_once(
+    options: Any, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk(FactEvaluator(), GoalEvaluator(), cycle=EvaluationCycle(**options))
+    [told] = warnings_in(caplog)
+    assert told.startswith(f"evaluators 'GET_FACTS', 'UPDATE_GOAL' cannot work: {cause}")
+
+
+def test_a_complete_set_up_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    """With the store of the graph, a model of an evaluator's own, or evaluators that need neither."""
+    model = Scripted(answers=[answer()])
+    quiet = evaluator("QUIET", description="Needs nothing.")(lambda ctx: None)
+    talk(FactEvaluator(model=model), FactsProvider(), quiet, cycle=EvaluationCycle(), store=InMemoryStore())
+    talk(quiet)
+    assert warnings_in(caplog) == []
+
+
+@pytest.mark.parametrize("needs", ["store", "model"])
+def test_a_handler_that_asks_for_what_is_missing_is_reported(
+    needs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pydantic import BaseModel
+
+    @evaluator("MINE", description="Mine.")
+    async def mine(ctx: Any) -> None:
+        if needs == "store":
+            ctx.needed_store()
+        await ctx.ask(BaseModel, [])
+
+    talk(mine, cycle=EvaluationCycle())
+    [told] = warnings_in(caplog)
+    assert told.startswith(f"evaluator 'MINE' cannot work: there is no {needs}. Give the EvaluationCycle one")
+
+
+def test_a_judge_without_a_model_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    talk(TrustEvaluator(judge=True), cycle=EvaluationCycle(store=InMemoryStore()))
+    [told] = warnings_in(caplog)
+    assert told.startswith("evaluator 'TRUST' cannot work: there is no model.")
+
+
+@MODES
+def test_providers_without_a_cycle_or_store_are_reported(caplog: pytest.LogCaptureFixture, mode: str) -> None:
+    talk(FactsProvider(), mode=mode)
+    [told] = warnings_in(caplog)
+    assert told.startswith("provider 'facts' cannot work: no EvaluationCycle was added.")
+    caplog.clear()
+    talk(FactsProvider(), TimeProvider(), cycle=EvaluationCycle(), mode=mode)
+    [told] = warnings_in(caplog)
+    assert told.startswith("provider 'facts' cannot work: there is no store.")
+
+
+# Models -------------------------------------------------------------------------------------------
+
+
+class AuthenticationError(EndpointError):
+    def __str__(self) -> str:
+        return f"Incorrect API key provided: {KEY}"
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("error", "cause", "remedy"),
+    [
+        (AuthenticationError(401), "AuthenticationError (status 401)", "Check the key of the model"),
+        (ConnectionError("I live in Oslo"), "ConnectionError", "Check the name, the address and the key"),
+        (EndpointError(404), "EndpointError (status 404)", "Check the name, the address and the key"),
+    ],
+)
+def test_a_model_that_cannot_be_reached_is_reported_once(
+    error: Exception, cause: str, remedy: str, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the evaluator, the cause and the remedy; without the error's text, which may quote a key."""
+    model = Scripted(answers=[error])
+    cycle = EvaluationCycle(store=InMemoryStore(), evaluator_model=model, conversation_length=2)
+    talk(FactEvaluator(), cycle=cycle, mode=mode)
+    [told] = warnings_in(caplog)
+    assert told.startswith(f"evaluator 'GET_FACTS' got no answer from its model Scripted: {cause}. {remedy}")
+    assert KEY not in caplog.text
+    assert "Oslo" not in caplog.text
+
+
+def test_a_selector_that_cannot_be_reached_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    cycle = EvaluationCycle(selector="llm", selector_model=Scripted(answers=[AuthenticationError(401)]))
+    talk(evaluator("MINE", description="Mine.")(lambda ctx: None), cycle=cycle)
+    [told] = warnings_in(caplog)
+    assert told.startswith("evaluator 'selector' got no answer from its model Scripted: AuthenticationError")
+
+
+def test_an_evaluator_that_takes_too_long_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = Scripted(answers=["{}"], pause=0.4)
+    cycle = EvaluationCycle(
+        store=InMemoryStore(), evaluator_model=model, conversation_length=2, handler_timeout_s=0.1
+    )
+    talk(FactEvaluator(), cycle=cycle)
+    [told] = warnings_in(caplog)
+    assert told.startswith(
+        "evaluator 'GET_FACTS' was stopped after 0.1 s (EvaluationCycle(handler_timeout_s=...))."
+    )
+
+
+def test_embeddings_that_fail_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    embeddings = KeywordEmbeddings("oslo")
+    embeddings.failing = [AuthenticationError(401) for _ in range(20)]
+    store = InMemoryStore(index={"dims": embeddings.dims, "embed": embeddings, "fields": ["claim"]})
+    memory = EvaluationCycle(store=store).memory
+    for claim in ("Ada lives in Oslo", "Ada bakes"):
+        memory.remember("ada", claim)
+    [told] = warnings_in(caplog)
+    assert told.startswith("a record could not be embedded: AuthenticationError (status 401).")
+    assert KEY not in caplog.text
+    assert len(memory.facts("ada")) == 2
