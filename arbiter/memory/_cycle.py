@@ -190,7 +190,7 @@ class EvaluationCycle(EvaluatorCycle):
         """Threads without a checkpointer: their messages have other ids in each run. See `MessageIds`."""
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
-        self._told = Told()
+        self._reports = Told()
         self._bins_emptied_at: datetime | None = None
         self._warned_of_strangers = False
         self._members: tuple[NodeEvaluator, ...] = ()
@@ -468,15 +468,15 @@ class EvaluationCycle(EvaluatorCycle):
     def _tell(self, name: str, ctx: EvalContext, done: Called | None = None) -> None:
         """Warn, once for each cause, of models and stores that an evaluator lacked or could not reach."""
         for model, cause in ctx.unreachable:
-            self._told.unreachable(name, model, cause)
+            self._reports.unreachable(name, model, cause)
         for cause in ctx.unmet:
-            self._told.missing("evaluator", [name], cause)
+            self._reports.missing("evaluator", [name], cause)
         ctx.unreachable.clear()
         ctx.unmet.clear()
         if done is not None and isinstance(done.error, NotAvailableError):
-            self._told.missing("evaluator", [name], str(done.error).rstrip("."))
+            self._reports.missing("evaluator", [name], str(done.error).rstrip("."))
         if done is not None and done.late:
-            self._told.late(name, self.handler_timeout_s)
+            self._reports.late(name, self.handler_timeout_s)
 
     async def _gate(
         self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]
@@ -494,7 +494,7 @@ class EvaluationCycle(EvaluatorCycle):
                         evaluator.name
                     )
         for cause, names in idle.items():
-            self._told.missing("evaluator", names, cause)
+            self._reports.missing("evaluator", names, cause)
         answers = await asyncio.gather(*(self._validate(evaluator, ctx) for evaluator in asked))
         passed: list[NodeEvaluator] = []
         for evaluator, answer in zip(asked, answers, strict=True):
