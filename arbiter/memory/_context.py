@@ -167,14 +167,14 @@ class EvalContext:
         """The wishes of an entity to forget everything. Raises `NotAvailableError` without a store."""
         return Everything(self.needed_store(), agent_id=self.agent_id, entity_id=entity_id)
 
-    def _speaking(self) -> set[str]:
+    def _speaking(self) -> Iterable[str]:
         """The user of the turn, and the speaker of the newest human message."""
         said = (
             ()
             if self.message is None
             else (speaker_of(self.message, agent_id=self.agent_id, entity_id=self.entity_id),)
         )
-        return {self.entity_id, *said}
+        return dict.fromkeys((self.entity_id, *said))
 
     async def on_record(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
         """Those of the messages that a model may see, in order: not off the record and not forgotten, nor the
@@ -184,28 +184,29 @@ class EvalContext:
     async def hidden(self, *, anew: bool = False) -> Hidden:
         """The messages of this room that are forgotten or off the record; read once a turn, or `anew`."""
         if self._hidden is None or anew:
-            found = Hidden() if self.store is None else await self.tombstones.read()
-            if self.store is not None and await self._sweep(found):
-                found = await self.tombstones.read()
-            for entity_id in self._speaking() if self.store is not None else ():
-                pending = await self.everything(entity_id).pending(self.clock())
-                if pending is not None:
-                    found.pending[entity_id] = pending
-            self._hidden = found
+            self._hidden = Hidden() if self.store is None else await self._read_hidden()
         return self._hidden
 
-    async def _sweep(self, found: Hidden) -> bool:
+    async def _read_hidden(self) -> Hidden:
+        found = await self.tombstones.read()
+        for entity_id in self._speaking():
+            asked_at, pending = await self.everything(entity_id).read(self.clock())
+            if entity_id == self.entity_id and await self._sweep(found, asked_at):
+                found = await self.tombstones.read()
+            if pending is not None:
+                found.pending[entity_id] = pending
+        return found
+
+    async def _sweep(self, found: Hidden, at: datetime | None) -> bool:
         """Bury what the user said here before it asked, elsewhere, to forget everything. True if it had to."""
-        at = await self.everything(self.entity_id).asked_at()
-        if at is None or self.ended_at < at or found.swept.get(self.entity_id, at) > at:
-            return False
-        if found.swept.get(self.entity_id) == at:
+        swept = found.swept.get(self.entity_id)
+        if at is None or self.ended_at < at or (swept is not None and swept >= at):
             return False
         ids = [
             message.id
             for message in self.messages
             if message.id
-            and message is not self.message
+            and (self.quiet or message is not self.message)
             and speaker_of(message, agent_id=self.agent_id, entity_id=self.entity_id) == self.entity_id
         ]
         await self.tombstones.sweep(self.entity_id, ids, before=at)

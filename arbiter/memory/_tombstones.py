@@ -144,20 +144,16 @@ class Everything:
         self._namespace = namespace(agent_id, _KIND, entity_id)
 
     async def asked_at(self) -> datetime | None:
-        value = await self.store.aget(self._namespace, _EVERYTHING)
-        try:
-            return None if value is None else _Since.from_value(value).at
-        except ValueError:
-            return None
+        return _since(await self.store.aget(self._namespace, _EVERYTHING))
 
     async def pending(self, now: datetime) -> Pending | None:
         """The wish that can be confirmed now."""
-        value = await self.store.aget(self._namespace, _PENDING)
-        try:
-            found = None if value is None else Pending.from_value(value)
-        except ValueError:
-            return None
-        return found if found is not None and now - found.at < ANSWERABLE else None
+        return _pending(await self.store.aget(self._namespace, _PENDING), now)
+
+    async def read(self, now: datetime) -> tuple[datetime | None, Pending | None]:
+        """Both, in one read."""
+        found = {entry.key: entry.value for entry in await self.store.alist(self._namespace)}
+        return _since(found.get(_EVERYTHING)), _pending(found.get(_PENDING), now)
 
     async def ask_back(self, pending: Pending | None) -> None:
         """Note a wish that must be confirmed; with None there is none any more."""
@@ -173,6 +169,21 @@ class Everything:
             await self.store.aput(
                 self._namespace, _EVERYTHING, _Since(at=at, entity_id=self.entity_id).to_value()
             )
+
+
+def _since(value: Value | None) -> datetime | None:
+    try:
+        return None if value is None else _Since.from_value(value).at
+    except ValueError:
+        return None
+
+
+def _pending(value: Value | None, now: datetime) -> Pending | None:
+    try:
+        found = None if value is None else Pending.from_value(value)
+    except ValueError:
+        return None
+    return found if found is not None and now - found.at < ANSWERABLE else None
 
 
 def _tombstone(value: Mapping[str, object] | None, at: datetime | None) -> Tombstone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -30,6 +31,7 @@ from arbiter.memory import (
     TrustEvaluator,
     open_store,
 )
+from arbiter.memory.facts._forgetting import Forgetting
 from tests.memory.memory_support import Clock
 from tests.scripted import Scripted
 
@@ -84,9 +86,11 @@ class Talk:
         clock: Clock | None = None,
         evaluators: Iterable[Any] = (),
         model: bool = True,
+        thought: str = "We talk.",
         **options: Any,
     ) -> None:
         self.reads = reads or {}
+        self.thought = thought
         self.clock = clock or Clock()
         self.model = Scripted(answers=[self._answer])
         self.store = InMemoryStore() if store is None else store
@@ -136,7 +140,7 @@ class Talk:
     def _answer(self, prompt: str) -> str:
         if "The new messages:" not in prompt:
             return json.dumps(
-                {"thought": "We talk.", "facts": [], "relationships": [], "goals": [], "risk": 0.5}
+                {"thought": self.thought, "facts": [], "relationships": [], "goals": [], "risk": 0.5}
             )
         before, new = prompt.split("The new messages:")
         known = {id: claim for id, _, claim in KNOWN.findall(before)}
@@ -344,6 +348,37 @@ def test_nothing_else_is_off_the_record(text: str) -> None:
     assert talk.say(text).known() == [OSLO]
 
 
+def test_forgotten_words_are_nowhere_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+    """In no record, no thought, no later prompt, query, trace or log; the history has counts and ids."""
+    caplog.set_level(logging.DEBUG)
+    spy = Spy()
+    store = InMemoryStore(index={"dims": 2, "embed": spy, "fields": ["claim"]})
+    pixel = {"claim": CAT, "type": "fact", "slot": "pet", "value": "Pixel"}
+    talk = Talk(
+        {"cat": claims(pixel), "Oslo": claims(OSLO), "Forget that": forget("Pixel")},
+        store=store,
+        evaluators=[ReflectionEvaluator(), FactEvaluator(), GoalEvaluator(), TrustEvaluator(judge=True)],
+        thought="Pixel is a lovely cat.",
+        max_llm_calls_per_turn=8,
+    )
+    talk.memory.create_goal("room", "Find a flat", ["look"], entity_id="ada")
+    talk.say("My cat is called Pixel").say("I live in Oslo").say("Where is Pixel?", room="b")
+    assert "Pixel" in talk.dump()
+    talk.thought = "We talk."
+    talk.say("Forget that, my cat Pixel is a secret")
+    calls, seen = talk.model.calls, len(spy.seen)
+    talk.say("Hello").say("What do you know?").say("And here?", room="c")
+    later = "\n".join(talk.model.prompt(call) for call in range(calls, talk.model.calls))
+    items = [
+        (dict(item.evaluation_results), item.evaluation_errors, item.evaluator_trace)
+        for row in talk.arbiter_os.history.entries
+        for item in row
+    ]
+    for place in (talk.dump(), later, talk.shown, "\n".join(spy.seen[seen:]), str(items), caplog.text):
+        assert "Pixel" not in place
+    assert "Oslo" in talk.dump()
+
+
 # Who may ask --------------------------------------------------------------------------------------
 
 
@@ -504,6 +539,21 @@ def test_messages_of_other_threads_from_before_are_not_learned_afterwards() -> N
     assert "I live in Oslo" not in talk.prompts
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_quiet_thread_from_before_is_not_learned_from_afterwards(elsewhere: bool) -> None:
+    talk = Talk({"Oslo": claims(OSLO)}, conversation_length=32)
+    talk.say("I live in Oslo", room="a")
+    talk.clock.pass_by(minutes=1)
+    talk.say("Forget everything about me", room="b")
+    talk.clock.pass_by(minutes=1)
+    if elsewhere:  # in another process, which was not told of the thread
+        talk.memory.process("a", user_id="ada", messages=[HumanMessage("I live in Oslo", id="m1")])
+    else:
+        talk.memory.process("a")
+    assert talk.known() == []
+    assert "Oslo" not in talk.dump()
+
+
 @pytest.mark.parametrize("model", [True, False])
 def test_the_last_message_can_be_taken_back_by_a_plain_command(model: bool) -> None:
     store = InMemoryStore()
@@ -556,6 +606,47 @@ def test_forgetting_everything_is_undone_with_the_messages() -> None:
     talk.cycle.conversation_length = 2
     talk.say("hello", room="b")
     assert talk.known() == [CAT, OSLO]
+
+
+def test_an_undone_command_is_not_carried_out_again() -> None:
+    """It is still unread in the next turn of its thread."""
+    talk = Talk({"first": claims(OSLO, CAT)}, fact_rules=WEEK).say("first things")
+    talk.cycle.conversation_length = 32
+    talk.say("Forget everything about me")
+    assert talk.memory.undo("ada") == 2
+    talk.say("hello").say("Forget what I just said.")
+    assert talk.memory.undo("ada") == 0
+    assert talk.say("hello again").known() == [CAT, OSLO]
+
+
+def test_what_was_told_about_others_can_be_forgotten_again_after_an_undo() -> None:
+    spy = {"claim": "Ann is a spy", "type": "fact", "subject": "ann"}
+    talk = Talk({"is a spy": claims(spy), "Forget Ann": forget("spy")}, fact_rules=WEEK)
+    talk.memory.register_entity("ann", "Ann")
+    talk.say("Ann is a spy").say("Forget Ann").say("Forget Ann")
+    assert talk.known("ann") == []
+    assert talk.memory.undo("ada") == 1
+    assert talk.known("ann") == ["Ann is a spy"]
+    talk.say("Forget Ann")
+    assert talk.known("ann") == []
+
+
+@pytest.mark.parametrize("command", ["Forget everything about me", "Forget what I just said"])
+def test_a_command_that_was_interrupted_is_carried_out_in_the_next_turn(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk({"first": claims(OSLO)}).say("first things")
+
+    async def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Forgetting, "_delete", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            talk.say(command)
+    assert talk.known() == [OSLO]
+    talk.cycle.conversation_length = 32
+    assert talk.say("hello").known() == []
 
 
 def test_the_bin_is_emptied_when_the_time_is_over() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from arbiter.memory._records import Record, readable
 from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
+from arbiter.memory._traces import Traces
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 
@@ -99,6 +100,10 @@ class Bin:
             await related.update(key, str(saved.get("source")), str(saved.get("target")), change)
         else:
             await self.store.aupdate(ns, key, change)
+            if "claim" in saved and saved.get("subject") != self.entity_id:
+                # Told about somebody else, so the speaker's trace of it may be gone.
+                traces = Traces(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+                await traces.has_told(key, kind=ns[2], scope=str(saved.get("subject")))
         return written and "claim" in saved
 
     async def _drop(self, binned: Binned) -> None:

@@ -274,15 +274,17 @@ async def told_about_others(
 ) -> list[tuple[Namespace, Fact]]:
     """The facts about others that an entity alone has told, the newest first."""
     traces = Traces(store, agent_id=agent_id, entity_id=entity_id)
+    places: dict[Namespace, list[str]] = {}
+    for id, kind, scope in (await traces.read())[0][:limit]:
+        places.setdefault(namespace(agent_id, kind, scope), []).append(id)
     found: list[tuple[Namespace, Fact]] = []
-    told, _ = await traces.read()
-    for id, kind, scope in told[:limit]:
-        ns = namespace(agent_id, kind, scope)
-        fact = read(await store.aget(ns, id))
-        if fact is None:
-            await traces.drop(id)
-        elif fact.speakers == (entity_id,):
-            found.append((ns, fact))
+    for ns, ids in places.items():
+        records = await store.aget_many(ns, ids)
+        for id in ids:
+            if id not in records:
+                await traces.drop(id)
+        facts = [read(value) for value in records.values()]
+        found += [(ns, fact) for fact in facts if fact is not None and fact.speakers == (entity_id,)]
     return found
 
 

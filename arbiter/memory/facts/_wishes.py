@@ -83,11 +83,10 @@ class WishBook:
             if command is None or message.id in hidden.forgotten:
                 continue
             speaker = self._speaker(message)
-            said = self._said_until(message, speaker)
             if command == "everything":
-                await self._everything(speaker, said)
+                await self._everything(speaker, message)
             else:
-                last = _Asked(messages={*said[-2:]})
+                last = _Asked(messages={*self._said_before(message, speaker)[-1:]})
                 await self._forget(
                     speaker,
                     Wanted(
@@ -95,6 +94,7 @@ class WishBook:
                         messages={self.ctx.room_id: last.messages},
                     ),
                 )  # fmt: skip
+                await self._is_done(message)
             hidden = await self.ctx.hidden(anew=True)
 
     # What a model has read
@@ -179,7 +179,7 @@ class WishBook:
         everything = ctx.everything(speaker)
         pending = await everything.pending(ctx.clock())
         if decision is True and _confirms(newest, pending):
-            await self._everything(speaker, self._said_until(newest, speaker))
+            await self._everything(speaker, newest)
         elif decision is True:
             noted = Pending(at=ctx.clock(), entity_id=speaker, message_id=newest.id or "")
             await everything.ask_back(noted)
@@ -191,13 +191,15 @@ class WishBook:
             await everything.ask_back(None if lapses else replace(pending, turns=turns))
             await ctx.hidden(anew=True)
 
-    async def _everything(self, speaker: str, said: Sequence[str]) -> None:
+    async def _everything(self, speaker: str, message: BaseMessage) -> None:
+        said = self._said_before(message, speaker)
         await self._forget(
             speaker,
             Wanted(
                 fact=lambda fact: True, told=True, everything=self.ctx.ended_at, messages={self.ctx.room_id: said}
             ),
         )  # fmt: skip
+        await self._is_done(message)
         await self.ctx.everything(speaker).ask_back(None)
         self.carried.everything = "done"
 
@@ -208,14 +210,19 @@ class WishBook:
         self.carried.add(await forgetting.forget(wanted))
         self.carried.gone += forgetting.gone.values()
 
-    def _said_until(self, message: BaseMessage, speaker: str) -> list[str]:
-        """The ids of a speaker's messages up to that one, oldest first."""
+    async def _is_done(self, message: BaseMessage) -> None:
+        """Note a message whose wish was carried out: at the end, so that a crash repeats it, and apart, so that
+        an undo does not."""
+        await self.ctx.tombstones.bury([str(message.id)], at=self.ctx.clock())
+
+    def _said_before(self, message: BaseMessage, speaker: str) -> list[str]:
+        """The ids of a speaker's messages before that one, oldest first."""
         found: list[str] = []
         for said in self.ctx.messages:
-            if isinstance(said, HumanMessage) and counts(said) and self._speaker(said) == speaker and said.id:
-                found.append(said.id)
             if said.id == message.id:
                 break
+            if isinstance(said, HumanMessage) and counts(said) and self._speaker(said) == speaker and said.id:
+                found.append(said.id)
         return found
 
     def _speaker(self, message: BaseMessage) -> str:
