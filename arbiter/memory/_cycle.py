@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
@@ -39,7 +39,7 @@ from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
 from arbiter.memory._records import utc_now
-from arbiter.memory._strangers import RoomNames, bare_name, marked, strangers_among
+from arbiter.memory._strangers import RoomNames, marked, strangers_among
 from arbiter.memory._telling import NO_CYCLE, NO_MODEL, NO_STORE, Told
 from arbiter.memory._turns import (
     MessageIds,
@@ -604,9 +604,9 @@ class EvaluationCycle(EvaluatorCycle):
     async def _strangers(self, turn: Turn, said: _Said, named: Sequence[Entity]) -> Mapping[str, str]:
         """The names of people without an id in a turn's messages, with ids for this turn. Warns once."""
         place, runtime = place_of(turn.config, turn.kept["runtime"]), turn.kept["runtime"]
-        messages = heard(said.messages, self._speakers(place, named))
-        if not any(map(bare_name, messages)):
+        if not any(isinstance(part, HumanMessage) and part.name for part in said.messages):
             return {}
+        messages = heard(said.messages, self._speakers(place, named))
         room_id, entity_id = self._where(place, turn.history, newest_human(messages))
         store = self.store or self._of_runtime(runtime)
         entities = (*named, Entity(id=self.agent_id, names=(self.character.name,), is_agent=True))

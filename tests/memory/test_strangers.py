@@ -86,6 +86,14 @@ async def test_a_name_that_the_user_has_given_is_the_users() -> None:
     assert await chat.known() == ["The user lives in Oslo"]
 
 
+async def test_what_a_stranger_is_called_is_not_kept(any_store: BaseStore) -> None:
+    chat = Chat(HEAR, says={"I'm Bob": {"names": {"name": "Bob"}}}, store=any_store)
+    await chat.say(human("hello", "Alice"), human("I'm Bob, I live in Rome", "Bob"), user="alice")
+    for id in ("alice", "unknown:Bob"):
+        exported = await chat.cycle.memory.aexport(id)
+        assert (exported["own_names"], exported["facts"], exported["trust"]) == ([], [], [])
+
+
 async def test_the_name_of_a_registered_person_is_not_the_users() -> None:
     """Even if no other name is there; and nobody gets what belongs to that person."""
     chat = Chat(HEAR)

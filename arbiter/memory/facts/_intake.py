@@ -107,7 +107,7 @@ class Intake:
             for name, spoken, gives in found
             for message, speaker in spoken
             if isinstance(message, HumanMessage)
-            and speaker != self.ctx.agent_id
+            and speaker not in (self.ctx.agent_id, *self.ctx.strangers.values())
             and not is_generic(name)
             and gives(text_of(message), name)
         ]
