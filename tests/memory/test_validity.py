@@ -71,6 +71,17 @@ async def test_a_plan_that_is_forgotten_leaves_the_old_home() -> None:
     assert await chat.known() == [SEATTLE]
 
 
+async def test_a_plan_that_was_forgotten_by_mistake_takes_effect() -> None:
+    chat = Chat(MOVES, "supersedes", fact_rules=FactRules(undo_within=timedelta(days=30)))
+    await chat.say("I live in Seattle.")
+    await chat.say("From January on I live in Portland.")
+    await chat.cycle.memory.aforget("user-1", id=(await chat.fact(PORTLAND)).id)
+    await chat.cycle.memory.aundo("user-1")
+    assert await chat.known() == [SEATTLE]
+    chat.clock.now = NEW_YEAR
+    assert await chat.known() == [PORTLAND]
+
+
 async def test_a_plan_that_is_put_off_takes_effect_later() -> None:
     chat = Chat(MOVES, "supersedes")
     for text in ("I live in Seattle.", "From January on I live in Portland.", "It is March now: Portland."):

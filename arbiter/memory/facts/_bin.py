@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from arbiter.memory._records import Record, readable
+from arbiter.memory._records import Fact, Record, readable
 from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory._traces import Traces
+from arbiter.memory.facts._changes import ending, read
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 
@@ -81,8 +82,24 @@ class Bin:
         facts = 0
         for record in binned.records:
             facts += await self._put_back(tuple(record["namespace"]), record["key"], record["value"])
+            fact = read(record["value"]) if "claim" in record["value"] else None
+            if fact is not None and fact.planned(now):
+                await self._plan_again(fact, record["namespace"][-1])
         await self._drop(binned)
         return facts
+
+    async def _plan_again(self, plan: Fact, scope: str) -> None:
+        """Let the fact that a restored plan replaces end again when the plan begins."""
+
+        def change(value: Value | None) -> Value | None:
+            before = read(value)
+            if before is None or before.superseded_by is not None or plan.valid_from is None:
+                return value
+            return ending(before, plan.id, at=plan.valid_from).to_value()
+
+        for kind in ("facts", "status"):
+            if plan.supersedes is not None:
+                await self.store.aupdate(namespace(self.agent_id, kind, scope), plan.supersedes, change)
 
     async def _put_back(self, ns: Namespace, key: str, saved: Value) -> bool:
         """Write a record unless it was learned again meanwhile. True for facts that are back."""
