@@ -22,6 +22,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 from pydantic_core import SchemaError, ValidationError
 
+from arbiter._values.normal import normalized
 from arbiter._values.parameters import Param
 from arbiter._values.states import as_state
 from arbiter.errors import ParameterError
@@ -93,12 +94,12 @@ def normalised(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     kept = "".join(c for c in text if c in _KEPT or unicodedata.category(c) not in _CLEANED)
-    return unicodedata.normalize("NFKC", kept)
+    return normalized("NFKC", kept)
 
 
 def canonical(text: str) -> str:
     """NFC, so that texts which Unicode calls the same are equal."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    return text if text.isascii() else normalized("NFC", text)
 
 
 def readings(value: object) -> tuple[Any, ...]:

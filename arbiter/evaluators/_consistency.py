@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Unpack
 
+from arbiter._values.normal import normalized
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import EvaluationError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
@@ -32,7 +32,7 @@ def similarity(one: str, other: str, n: int = 1) -> float:
 
 
 def _ngrams(text: str, n: int) -> set[tuple[str, ...]]:
-    words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    words = _WORD.findall(normalized("NFKC", text).casefold())
     if not words:
         return set()
     return {tuple(words[at : at + n]) for at in range(max(1, len(words) - n + 1))}

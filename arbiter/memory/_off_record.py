@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from unicodedata import category, normalize
+from unicodedata import category
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from arbiter._values.normal import normalized
 from arbiter.memory._conversation import counts, text_of
 
 # By language. A message that begins with one of them, followed by punctuation or nothing, is off the record.
@@ -106,7 +107,7 @@ def off_the_record(text: str) -> bool:
 def folded(text: str) -> str:
     """The words of a text in lower case with single spaces between them, without punctuation and invisible
     characters."""
-    plain = normalize("NFKC", text).replace("\u2019", "'").casefold()
+    plain = normalized("NFKC", text).replace("\u2019", "'").casefold()
     kept = "".join(
         char
         if char.isalnum() or char == "'" or category(char)[0] == "M"

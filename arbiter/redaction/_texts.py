@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from functools import cache
+
+from arbiter._values.normal import normalized
 
 MOST_CHARACTERS = 8_000
 """Characters of a text that are looked at, by default."""
-_MOST_MARKS = 30
-"""Longest run of combining marks, as in Unicode's stream-safe format: sorting a run takes quadratic time."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]+")
 _UNSEEN = re.compile(
@@ -24,16 +22,4 @@ def bare(text: str) -> str:
     """`text` in NFKC and without invisible characters, so that no zero-width character hides a secret."""
     if text.isascii():
         return text if text.isprintable() else _CONTROLS.sub("", text)
-    return unicodedata.normalize("NFKC", _stream_safe(_UNSEEN.sub("", text)))
-
-
-def _stream_safe(text: str) -> str:
-    """`text` with at most 30 combining marks in a row."""
-    return text if len(text) <= _MOST_MARKS else _marks().sub(r"\1", text)
-
-
-@cache
-def _marks() -> re.Pattern[str]:
-    """A run of too many combining marks, and its allowed part."""
-    marks = "".join(char for char in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(char))
-    return re.compile(f"([{marks}]{{{_MOST_MARKS}}})[{marks}]+")
+    return normalized("NFKC", _UNSEEN.sub("", text))

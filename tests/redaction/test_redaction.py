@@ -7,7 +7,9 @@ from time import process_time
 
 import pytest
 
+from arbiter._values.normal import normalized
 from arbiter.errors import ParameterError
+from arbiter.evaluators._consistency import similarity
 from arbiter.redaction import DETECTORS, SecretRedactor, found_in
 from arbiter.redaction._forms import BY_SIGN, keys_in
 from arbiter.redaction._spoken import SIGNS, TABLE
@@ -215,3 +217,14 @@ def test_invisible_characters_are_all_known() -> None:
         if unicodedata.category(char) in ("Cc", "Cf") and char not in "\t\n\r"
     )
     assert bare(f"a{unseen}é") == "aé"
+
+
+def test_long_runs_of_combining_marks_take_linear_time() -> None:
+    """Unicode's normal forms sort each run of marks, which takes quadratic time."""
+    text = "a\u0301\u0316" + "\u0301\u0316" * 50_000
+    begun = process_time()
+    for form in ("NFC", "NFD", "NFKC"):
+        assert len(normalized(form, text)) <= 31
+    assert similarity(text, f"{text} more") == 0.5
+    assert process_time() - begun < 1
+    assert normalized("NFC", "a\u0316\u0301" * 100) == unicodedata.normalize("NFC", "a\u0316\u0301" * 100)

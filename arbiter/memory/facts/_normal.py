@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from uuid import UUID, uuid5
+
+from arbiter._values.normal import normalized
 
 _FACTS = UUID("6f0c5d1e-6a4b-5b0c-9d0e-0c5f1a7e2b34")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -17,7 +18,7 @@ def normal_form(claim: str) -> str:
     Case and other punctuation stay: "Balance: -10 USD" and "Balance: +10 USD" are two claims, as are "1.5"
     and "1 5", or "API_KEY" and "api_key".
     """
-    return " ".join(unicodedata.normalize("NFKC", claim).split()).removesuffix(".").rstrip()
+    return " ".join(normalized("NFKC", claim).split()).removesuffix(".").rstrip()
 
 
 def fact_id(agent_id: str, subject: str, claim: str, generation: int = 0) -> str:

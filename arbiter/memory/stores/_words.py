@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from functools import lru_cache
 from math import sqrt
-from unicodedata import normalize
+
+from arbiter._values.normal import normalized
 
 # A number with its decimals is one word; scripts that do not separate words count by the character.
 _WORD = re.compile(
@@ -30,7 +31,7 @@ def _kept(text: str) -> frozenset[str]:
 
 def _found(text: str) -> frozenset[str]:
     if not text.isascii():
-        text = normalize("NFKC", text)
+        text = normalized("NFKC", text)
     return frozenset(_WORD.findall(text.casefold()))
 
 
@@ -66,9 +67,9 @@ def terms_of(text: str) -> Counter[str]:
     Japanese, Korean, Thai, Lao, Burmese and Khmer are indexed by pairs of characters, Chinese also by single ones.
     A text has at most 512 different terms.
     """
-    folded = normalize("NFKC", text).casefold()
+    folded = normalized("NFKC", text).casefold()
     if not folded.isascii():
-        folded = normalize("NFC", _ACCENTS.sub("", normalize("NFD", folded))).translate(_LETTERS)
+        folded = normalized("NFC", _ACCENTS.sub("", normalized("NFD", folded))).translate(_LETTERS)
     found: Counter[str] = Counter()
     for match in _TERM.finditer(folded):
         run = match.group()

@@ -1,0 +1,25 @@
+"""Unicode normal forms in linear time."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from typing import Literal
+
+MOST_MARKS = 30
+"""Longest run of combining marks, as in Unicode's stream-safe format: sorting a run takes quadratic time."""
+
+
+def normalized(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
+    """`text` in that normal form, with at most 30 combining marks in a row."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize(form, text if len(text) <= MOST_MARKS else _marks().sub(r"\1", text))
+
+
+@cache
+def _marks() -> re.Pattern[str]:
+    """A run of too many combining marks, and its allowed part."""
+    marks = "".join(char for char in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(char))
+    return re.compile(f"([{marks}]{{{MOST_MARKS}}})[{marks}]+")
