@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result
+from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 
 from arbiter import ArbiterOS
@@ -53,6 +53,8 @@ class Counting(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         asked = list(ops)
+        # PostgreSQL reads all records of the store for it.
+        assert not any(isinstance(op, ListNamespacesOp) for op in asked)
         found = self.inner.batch(asked)
         self.operations += sum(not isinstance(op, GetOp) for op in asked) + any(
             isinstance(op, GetOp) for op in asked
@@ -169,6 +171,23 @@ def test_a_turn_reads_no_more_with_more_people(any_store: BaseStore, made: Any) 
         counts.append((store.operations, store.records))
     assert counts[1] <= counts[0]
     assert counts[1][1] <= counts[0][1]
+
+
+@pytest.mark.parametrize("made", GROWING.values(), ids=GROWING.keys())
+def test_forgetting_reads_no_more_with_more_people(any_store: BaseStore, made: Any) -> None:
+    """By a program; the next turn learns the claim again."""
+    store = Counting(any_store)
+    app = App(store)
+    counts: list[tuple[int, int]] = []
+    for numbers in (range(10), range(10, 2_000)):
+        put(any_store, made(numbers))
+        for _ in range(2):
+            app.turn()
+            store.operations = store.records = 0
+            assert app.cycle.memory.forget("ada", "Oslo") == 1
+        counts.append((store.operations, store.records))
+    assert counts[1][0] <= counts[0][0] + 4  # the rooms of Ada's turns are more by then
+    assert counts[1][1] <= counts[0][1] + 20
 
 
 def superseded(numbers: range) -> list[Change]:

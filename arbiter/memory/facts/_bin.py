@@ -44,7 +44,14 @@ class Bin:
 
     async def open(self, binned: Binned) -> None:
         """Begin a forgetting. It is noted by its last day first, so that no bin is kept for ever."""
-        await self.store.aput(_due(self.agent_id, binned.until), binned.id, _note(binned))
+        day = _due(self.agent_id, binned.until)
+
+        def noted(value: Value | None) -> Value | None:
+            days = _days(value)
+            return value if day[-1] in days else {"days": sorted([*days, day[-1]])}
+
+        await self.store.aupdate(_all_days(self.agent_id), _DAYS, noted)
+        await self.store.aput(day, binned.id, _note(binned))
         await self.store.aput(self._namespace, binned.id, binned.to_value())
 
     async def add(
@@ -130,15 +137,32 @@ class Bin:
 
 async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
     """Delete what can no longer be undone, of all entities. Reads only the days until today."""
-    today = _due(agent_id, now)
-    for day in await store.aspaces(agent_id, "bins"):
-        if day > today:
-            continue
-        for entry in await store.alist(day):
+    today = _due(agent_id, now)[-1]
+    past = [day for day in _days(await store.aget(_all_days(agent_id), _DAYS)) if day <= today]
+    for day in past:
+        ns = namespace(agent_id, "bins", day)
+        for entry in await store.alist(ns):
             note = entry.value
             if datetime.fromisoformat(note["until"]) <= now:
                 await store.adelete(namespace(agent_id, "bin", note["entity_id"]), note["id"])
-                await store.adelete(day, entry.key)
+                await store.adelete(ns, entry.key)
+    if any(day < today for day in past):
+        # Nothing is added to a day that is over.
+        await store.aupdate(
+            _all_days(agent_id), _DAYS, lambda value: {"days": [day for day in _days(value) if day >= today]}
+        )
+
+
+_DAYS = "days"
+
+
+def _all_days(agent_id: str) -> Namespace:
+    """The namespace of the list of the days that have notes. (Stores find namespaces by reading them all.)"""
+    return namespace(agent_id, "bins", "all")
+
+
+def _days(value: Value | None) -> list[str]:
+    return [str(day) for day in (value or {}).get("days", ())]
 
 
 def _due(agent_id: str, until: datetime) -> Namespace:
