@@ -4,6 +4,11 @@ A call of `FactsProvider` for a user with 10,000 known facts, in a SQLite file w
 bare query of the same records. Ten evaluators whose `validate` takes 100 ms each, in sync and async runs. A
 turn with four cognitive evaluators in the background, against the same turn without any; the limit applies to
 a turn that asks a model which answers within 100 ms. Medians of interleaved pairs.
+
+Growth: a turn (a call of the providers, learning, reflection) and a *forget* in a store with 1,000 and 10,000
+entities, relationships, superseded facts of the user, or other users with a fact and a room each, against a store
+with 10 of each; SQLite, and PostgreSQL if there is a server (see ARBITER_POSTGRES in CONTRIBUTING.md). There are
+five times as many relationships, and half as many other users. `--growth` measures only this.
 """
 
 from __future__ import annotations
@@ -11,12 +16,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +34,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.store.base import PutOp
+from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from rich.console import Console
 from rich.table import Table
@@ -42,11 +51,17 @@ from arbiter.memory import (
     MemoryStore,
     ProviderContext,
     ReflectionEvaluator,
+    ReflectionProvider,
+    RelationshipsProvider,
     TrustEvaluator,
+    TrustProvider,
     open_store,
 )
 from arbiter.memory._characters import Character
 from arbiter.memory.stores import namespace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.memory.memory_stores import NoServerError, database, server
 
 FACTS = 10_000
 ROUNDS = 41
@@ -235,12 +250,158 @@ def chat(seconds: float) -> Any:
     return StateGraph(MessagesState).add_node("reply", reply).add_edge(START, "reply").compile()
 
 
+# Growth -------------------------------------------------------------------------------------------
+
+Change = tuple[tuple[str, ...], str, dict[str, Any]]
+TURNS, FORGETS = 9, 5
+TWICE = 2.0
+
+
+def entities(numbers: range) -> Iterator[Change]:
+    for n in numbers:
+        yield namespace("agent", "entities", "all"), f"u{n}", {"id": f"u{n}", "names": [f"Name{n} Smith"]}
+
+
+def relationships(numbers: range) -> Iterator[Change]:
+    at = NOW.isoformat()
+    for n in range(5 * numbers.start, 5 * numbers.stop):
+        ends = {"source": f"u{n}", "target": "agent", "first_seen_at": at, "last_seen_at": at}
+        value = {**ends, "tags": ["friend"], "metadata": {"interactions": 1}}
+        yield namespace("agent", "relationships", "all"), f"r{n}", value
+
+
+def superseded(numbers: range) -> Iterator[Change]:
+    for n in numbers:
+        value = replace(fact(n), state="superseded", superseded_by="x").to_value()
+        yield namespace("agent", "facts", "ada"), f"f{n}", value
+
+
+def others(numbers: range) -> Iterator[Change]:
+    at = NOW.isoformat()
+    for n in range(numbers.start // 2, numbers.stop // 2):
+        known = replace(fact(n), subject=f"u{n}", speaker=f"u{n}").to_value()
+        yield namespace("agent", "facts", f"u{n}"), f"f{n}", known
+        thought = {"id": f"t{n}", "text": "Fine.", "room_id": f"of-u{n}", "at": at, "entity_ids": [f"u{n}"]}
+        yield namespace("agent", "thoughts", f"of-u{n}"), f"t{n}", thought
+
+
+KINDS = (entities, relationships, superseded, others)
+
+
+class Companion:
+    """A governed chat with one user, who says in each turn, in a new room, where she lives."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self.cycle = EvaluationCycle(store=store, evaluator_model=Knows(), conversation_length=2)
+        self.arbiter_os = ArbiterOS()
+        self.arbiter_os.add_evaluation_cycle(self.cycle)
+        for evaluator in (FactEvaluator(), ReflectionEvaluator(), TrustEvaluator()):
+            self.arbiter_os.add_evaluator(evaluator)
+        for provider in (FactsProvider(), RelationshipsProvider(), ReflectionProvider(), TrustProvider()):
+            self.arbiter_os.add_advisor(provider)
+        self.app = self.arbiter_os.govern(chat(0), {"reply": "RESPOND"})
+        self.turns = 0
+
+    def turn(self) -> None:
+        self.turns += 1
+        said = HumanMessage("I live in Oslo", id=f"m{self.turns}")
+        where: Any = {"configurable": {"thread_id": f"room-{self.turns}", "user_id": "ada"}}
+        self.app.invoke({"messages": [said]}, where)
+        item = self.arbiter_os.history_of(thread_id=f"room-{self.turns}").last()
+        assert item is not None
+        assert not item.evaluation_errors
+
+    def forget(self) -> None:
+        assert self.cycle.memory.forget("ada", "Oslo") == 1
+
+
+def growth(opened: Callable[[str], AbstractContextManager[BaseStore]], kind: str) -> list[Found]:
+    found: list[Found] = []
+    for grown in KINDS:
+        sizes = (10, 1_000, 10_000)
+        with ExitStack() as stack:
+            apps: list[Companion] = []
+            for size in sizes:
+                store = stack.enter_context(opened(f"{grown.__name__}{size}"))
+                for make in KINDS:
+                    _put(store, make(range(size if make is grown else 10)))
+                apps.append(Companion(store))
+                for _ in range(3):
+                    apps[-1].turn()
+            times: dict[tuple[str, int], list[float]] = defaultdict(list)
+            for number in range(TURNS):
+                for size, app in zip(sizes, apps, strict=True):
+                    times["turn", size].append(_timed(app.turn))
+                    if number < FORGETS:
+                        times["forget", size].append(_timed(app.forget))
+                        app.turn()
+        for what in ("turn", "forget"):
+            least = median(times[what, 10])
+            found += [
+                Found(
+                    case=f"{what}, {kind}: {sum(1 for _ in grown(range(size))):,} {grown.__name__}",
+                    value=median(times[what, size]) / least,
+                    unit="×",
+                    limit=TWICE,
+                    beside=f"{least * 1000:.0f} ms with {sum(1 for _ in grown(range(10)))}",
+                )
+                for size in sizes[1:]
+            ]
+    return found
+
+
+def _put(store: BaseStore, changes: Iterator[Change]) -> None:
+    while some := [*islice(changes, 1_000)]:
+        store.batch([PutOp(ns, key, value, index=False) for ns, key, value in some])
+
+
+def _timed(call: Callable[[], None]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def growths(folder: Path) -> list[Found]:
+    found = growth(lambda name: open_store(folder / f"{name}.db"), "SQLite")
+    try:
+        with server() as address:
+            os.environ["ARBITER_POSTGRES"] = address
+            found += growth(lambda name: _database(), "PostgreSQL")
+    except NoServerError as error:
+        print(f"Not measured on PostgreSQL: {error}", file=sys.stderr)
+    return found
+
+
+@contextmanager
+def _database() -> Generator[BaseStore]:
+    with database() as url, open_store(url) as store:
+        yield store
+
+
+class Knows(Answers):
+    """Finds a fact, a thought and a relationship, in the form that is asked for."""
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        between = {"sourceEntityId": "ada", "targetEntityId": "agent", "tags": ["friend"]}
+        claims = [{"claim": "Ada lives in Oslo", "type": "fact"}]
+        asked = "".join(str(message.text) for message in messages)
+        reflected = {"thought": "Fine.", "facts": [], "relationships": [between]}
+        text = json.dumps(reflected if '"thought"' in asked else {"claims": claims})
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="What remembering costs.")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--growth", action="store_true", help="measure growth only")
     arguments = parser.parse_args()
+    found: list[Found] = []
     with tempfile.TemporaryDirectory() as folder:
-        found = [provider(Path(folder)), *gates(), background(0.1, 1.05), background(0, None)]
+        if not arguments.growth:
+            found = [provider(Path(folder)), *gates(), background(0.1, 1.05), background(0, None)]
+        found += growths(Path(folder))
     table = Table("case", "measured", "limit", "beside it")
     for each in found:
         limit = "" if each.limit is None else f"{each.limit:g} {each.unit}"

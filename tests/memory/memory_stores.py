@@ -121,19 +121,19 @@ def database() -> Generator[str]:
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
     except ImportError as error:
         raise NoServerError(f"{NO_SERVER}: {error.name} is not installed.") from error
-    with _server() as server:
+    with server() as address:
         name = f"arbiter_test_{uuid4().hex[:12]}"
-        with psycopg.connect(server, autocommit=True) as connection:
+        with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         try:
-            parts = conninfo_to_dict(make_conninfo(server, dbname=name))
+            parts = conninfo_to_dict(make_conninfo(address, dbname=name))
             host = parts.pop("host", None) or ""
             rest = "&".join(
                 f"{key}={value}" for key, value in {"host": host, **parts}.items() if key != "dbname"
             )
             yield f"postgresql:///{name}?{rest}"
         finally:
-            with psycopg.connect(server, autocommit=True) as connection:
+            with psycopg.connect(address, autocommit=True) as connection:
                 connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
@@ -151,7 +151,7 @@ def emptied(url: str) -> None:
 
 
 @contextmanager
-def _server() -> Generator[str]:
+def server() -> Generator[str]:
     """The address of a server: that of ARBITER_POSTGRES, else one on this machine, else a new one."""
     import psycopg
 
