@@ -164,6 +164,9 @@ def put_away(fact: Fact) -> Fact:
 
 def unlinked(fact: Fact, gone: Collection[str]) -> Fact:
     """The fact without links to deleted ones. A dispute with no other side left ends."""
+    links = (*fact.contradicts, *fact.derived_from, fact.supersedes, fact.superseded_by, fact.refines)
+    if not any(id in gone for id in links):
+        return fact
     contradicts = tuple(id for id in fact.contradicts if id not in gone)
     will_last = fact.superseded_by in gone and fact.state not in CLOSED
     lonely = fact.state == "disputed" and fact.contradicts and not contradicts

@@ -13,7 +13,7 @@ from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Fact, checked_time
 from arbiter.memory.facts._bin import Bin, empty_bins
 from arbiter.memory.facts._changes import as_of_now, read
-from arbiter.memory.facts._forgetting import KINDS, Forgetting, Forgotten, Wanted, told_about_others
+from arbiter.memory.facts._forgetting import KINDS, OPEN, Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._retention import keep_within
@@ -23,8 +23,6 @@ from arbiter.models import ChatModel
 
 BELIEVED = ("facts", "status")
 """All kinds except opinions."""
-OPEN = ("active", "disputed")
-"""States of facts that are believed, or may be true."""
 
 
 class FactStore:

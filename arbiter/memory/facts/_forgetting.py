@@ -26,6 +26,8 @@ from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 KINDS = ("facts", "status", "opinions")
+OPEN = ("active", "disputed")
+"""States of facts that are believed, or may be true."""
 _PASSES = 5
 _SHORTEST = 3
 """Values of facts with fewer characters are not looked for in other texts."""
@@ -72,6 +74,8 @@ class Forgetting:
         self._traces = Traces(store, agent_id=agent_id, entity_id=entity_id)
         self._bin = Bin(store, agent_id=agent_id, entity_id=entity_id)
         self._id: str | None = None
+        self._known: dict[Namespace, dict[str, tuple[Value, Fact | None]]] = {}
+        """The records as they were read last."""
 
     async def forget(self, wanted: Wanted) -> Forgotten:
         """Delete everything `wanted`, including concurrent writes."""
@@ -136,13 +140,30 @@ class Forgetting:
     async def _unlink(self) -> None:
         for ns in self._near(self.gone):
             gone = {id for scope, id in self.gone if scope == ns[-1]}
-            for fact in await self._facts(ns):
-                if unlinked(fact, gone) is not fact:
+            # As the last look has read them: it found nothing left to delete.
+            for _, fact in self._known.get(ns, {}).values():
+                if fact is not None and unlinked(fact, gone) is not fact:
                     await self.store.aupdate(ns, fact.id, partial(_unlinked, gone=gone))
 
     async def _facts(self, ns: Namespace) -> list[Fact]:
-        found = [read(entry.value) for entry in await self.store.alist(ns)]
-        return [fact for fact in found if fact is not None]
+        before = self._known.get(ns)
+        if before is None:
+            entries = await self.store.alist(ns)
+        else:
+            # Another look is for what was written meanwhile. Closed records do not change.
+            entries = [e for state in OPEN for e in await self.store.alist(ns, filter={"state": state})]
+        now = {
+            key: known
+            for key, known in (before or {}).items()
+            if (ns[-1], key) not in self.gone and known[1] is not None and known[1].state not in OPEN
+        }
+        for entry in entries:
+            known = (before or {}).get(entry.key)
+            # Reading a fact costs more than comparing values, and most are the same at each look.
+            same = known is not None and known[0] == entry.value
+            now[entry.key] = known if known is not None and same else (entry.value, read(entry.value))
+        self._known[ns] = now
+        return [fact for _, fact in now.values() if fact is not None]
 
     def _near(self, chosen: Iterable[tuple[str, str]]) -> list[Namespace]:
         """The entity's own namespaces, and those of others with chosen facts."""

@@ -129,7 +129,7 @@ class Knowledge:
         for kind in candidate.kinds:
             ns = self.space(kind, candidate)
             found = await self.store.asearch(
-                ns, candidate.claim.claim, limit=2 * rules.candidates, wanted=comparable, closed=True
+                ns, candidate.claim.claim, limit=2 * rules.candidates, wanted=comparable
             )
             for entry in found.entries:
                 fact = Fact.from_value(entry.value)
@@ -140,13 +140,14 @@ class Knowledge:
             if candidate.claim.slot:
                 for fact in await self._linked(ns, "slot", [candidate.claim.slot]):
                     scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
+            # Closed records are history, but an attempt that crashed may have closed some for this claim.
+            for fact in await self._linked(ns, "superseded_by", [candidate.id]):
+                scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
             for fact in await self._linked(ns, "source_message_ids", candidate.claim.corrects):
                 wrong[fact.id] = Known(kind=kind, fact=fact)
             if not found.semantic:
                 # Shared words do not find the same claim in another language.
-                for entry in await self.store.anewest(
-                    ns, limit=rules.candidates, wanted=comparable, closed=True
-                ):
+                for entry in await self.store.anewest(ns, limit=rules.candidates, wanted=comparable):
                     fact = Fact.from_value(entry.value)
                     newest[fact.id] = Known(kind=kind, fact=fact, guessed=True)
         best = [known for _, known in sorted(scored.values(), key=lambda pair: pair[0], reverse=True)]

@@ -47,7 +47,7 @@ class FactRules:
     lexical_score: float = 0.35
     candidates: int = 8
     max_facts_per_entity: int = 500
-    max_closed_per_entity: int = 500
+    max_closed_per_entity: int = 100
     retention_days: float | None = None
     chaining: bool = False
     undo_within: timedelta | None = None

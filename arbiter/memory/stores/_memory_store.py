@@ -34,7 +34,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Value = dict[str, Any]
-Link = Literal["slot", "refines", "source_message_ids"]
+Link = Literal["slot", "refines", "superseded_by", "source_message_ids"]
 """The keys of a value by which records are found without reading others; see `MemoryStore.alinked`."""
 LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A function of a name that returns a lock which several processes share."""

@@ -55,7 +55,7 @@ class Written(NamedTuple):
 CLOSED = ("superseded", "corrected", "retracted", "expired")
 
 
-LINKS = ("slot", "refines", "source_message_ids")
+LINKS = ("slot", "refines", "superseded_by", "source_message_ids")
 
 
 def link(name: str, value: str) -> str:
