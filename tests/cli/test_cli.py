@@ -188,6 +188,7 @@ def test_version_is_that_of_the_distribution() -> None:
 # What is wrong is said in a sentence --------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -72,6 +72,7 @@ def test_no_page_is_about_a_kind_that_is_not_there() -> None:
 # The schema ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_schema_that_ships_is_the_one_that_the_models_give(folder: Any) -> None:
     """`arbiter schema .` writes them again."""
@@ -142,6 +143,7 @@ def test_a_pack_that_ships_loads_and_fits_its_schema(name: str) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_pack_that_ships_is_named_as_its_file_and_names_its_schema(folder: Any) -> None:
     schema = jsonschema.Draft202012Validator(json.loads(schema_text()))

@@ -282,6 +282,7 @@ def shop(pay: Any, sibling: Any, order: Any, *, by: str, mode: str) -> Any:
     return builder.compile()
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("when", ["after the check", "while the body runs"])
 @pytest.mark.parametrize("by", ["state", "send"])

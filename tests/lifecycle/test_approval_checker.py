@@ -72,6 +72,7 @@ def test_a_named_approver_lets_the_node_run_and_the_history_names_them(envelope:
     assert item.check_policy_results["boss"].kind == "ask"
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("kind", ["approve", "edit"])
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ KINDS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.lengthy
 @KINDS
 @pytest.mark.parametrize(("answer", "reason"), NO.values(), ids=NO.keys())
 def test_a_refused_output_is_not_committed(answer: Any, reason: str, kind: type[Review], mode: str) -> None:

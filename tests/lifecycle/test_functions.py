@@ -404,6 +404,7 @@ def test_a_function_may_write_to_the_input_that_was_checked(given: Any) -> None:
 # One approval, one run -----------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("after", ["function fails", "node fails", "node pauses", "function pauses"])

@@ -328,6 +328,7 @@ def asking(*questions: str) -> Callable[[Any], Any]:
     return ask
 
 
+@pytest.mark.lengthy
 @both
 @savers
 async def test_interrupts_in_a_node(driver: str, saver_kind: str) -> None:
@@ -421,6 +422,7 @@ async def test_update_state(driver: str, saver_kind: str) -> None:
         assert items(session) == [(name, "completed", 1) for name in ("a", "c", "a", "b", "c")]
 
 
+@pytest.mark.lengthy
 @both
 @savers
 async def test_time_travel_and_forks(driver: str, saver_kind: str) -> None:

@@ -274,6 +274,7 @@ def test_a_rule_of_a_shipped_pack_may_find_nothing_to_do() -> None:
     assert (finding.code, finding.severity) == ("dead-rule", "info")
 
 
+@pytest.mark.lengthy
 def test_a_graph_with_too_many_runs_is_said_to_be() -> None:
     """The linter gives up in bounded time, and says so instead of passing or alarming."""
     names = [f"n{i}" for i in range(9)]

@@ -109,6 +109,7 @@ def governed(graph: Any, scores: dict[str, Any], **known: Any) -> tuple[Any, Per
     return arbiter_os.govern(graph), gate, arbiter_os
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("way", WAYS)
 def test_a_draft_is_judged_whichever_way_it_is_written(way: str, mode: str) -> None:
@@ -125,6 +126,7 @@ def test_a_draft_is_judged_whichever_way_it_is_written(way: str, mode: str) -> N
     assert "was not sent" in seen[1][-1]
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("way", WAYS)
 def test_an_earlier_draft_is_committed_whichever_way_it_was_written(way: str, mode: str) -> None:
@@ -135,6 +137,7 @@ def test_an_earlier_draft_is_committed_whichever_way_it_was_written(way: str, mo
     assert gate.actions[0].outcome == "forced_through"
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("way", WAYS)
 def test_a_rewritten_draft_replaces_all_messages_of_the_node(way: str, mode: str) -> None:

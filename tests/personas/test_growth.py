@@ -147,6 +147,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_gate_makes_as_many_calls_in_a_long_conversation_as_in_a_short_one(whole: bool, mode: str) -> None:

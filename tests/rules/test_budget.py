@@ -786,6 +786,7 @@ class Branches:
         return run(app, given, thread("1"), mode=self.mode)
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("per", ["run", "thread"])

@@ -98,6 +98,7 @@ def test_usage_that_the_model_does_not_tell_is_absent() -> None:
     assert result.evaluation_results["j"].metadata["usage"] is None
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("kind", [Scripted, ScriptedTools])
 @pytest.mark.parametrize(

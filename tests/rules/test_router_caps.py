@@ -492,6 +492,7 @@ def test_langgraphs_own_retries_come_first(mode: str) -> None:
     assert run(app, EMPTY, mode=mode)["log"] == ["call 0.9", "after"]
 
 
+@pytest.mark.lengthy
 @MODES
 def test_at_the_cap_the_exception_passes_through(mode: str) -> None:
     last = OwnError("3")

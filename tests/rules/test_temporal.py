@@ -444,6 +444,7 @@ STEPS_AND_PASSES: list[tuple[Turn, bool]] = [
 ]
 
 
+@pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize(("step", "allowed"), STEPS_AND_PASSES)
 def test_the_required_step_must_have_passed_and_not_merely_run(mode: str, step: Turn, allowed: bool) -> None:

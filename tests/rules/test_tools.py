@@ -201,6 +201,7 @@ def plain(chunk: Any) -> Any:
     return chunk
 
 
+@pytest.mark.lengthy
 @MODES
 @SHAPES
 @pytest.mark.parametrize("audit", ["mode", "on_deny"])
