@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, Unpack, cast
 from uuid import NAMESPACE_OID, uuid5
@@ -21,6 +21,7 @@ from arbiter.memory._characters import Character
 from arbiter.memory._claims import Claim
 from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
+from arbiter.memory._importing import Import
 from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
     ClaimType,
@@ -35,7 +36,7 @@ from arbiter.memory._records import (
     readable,
     utc_now,
 )
-from arbiter.memory.facts import FactStore, Forgotten
+from arbiter.memory.facts import FactRules, FactStore, Forgotten
 from arbiter.memory.facts._profiles import Profiles, checked_schemas
 from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._relationships import Relationships
@@ -378,6 +379,21 @@ class Memory:
 
     def undo(self, entity_id: str, *, id: str | None = None) -> int:
         return self.wait(self.aundo(entity_id, id=id))
+
+    async def aimport_(self, records: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> int:
+        """Import what `export` has returned, one export or a list of them, or claims from elsewhere: mappings with
+        `entity_id`, `claim` and any other field of a `Fact`.
+
+        Records keep their ids, times and links. A record that is there already stays as it is, so that importing
+        again changes nothing; one whose messages were forgotten since is left out. Returns how many records are
+        new. Raises `ParameterError` with all mistakes, each with its index and field, and imports nothing then.
+        """
+        rules = FactRules() if self.rules is None else self.rules
+        work = Import(self.store, agent_id=self.agent_id, rules=rules, clock=self.clock)
+        return await work.run(records)
+
+    def import_(self, records: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> int:
+        return self.wait(self.aimport_(records))
 
     # Output
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from types import UnionType
@@ -99,6 +99,42 @@ def _plain(found: Any) -> Any:
     if isinstance(found, tuple):
         return [_plain(part) for part in parts]
     return dict(parts) if isinstance(found, Mapping) else parts
+
+
+def mistakes_in(kind: type[Record], value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The fields of a value that is to become a record, each with the problem; none if it can."""
+    wrong: dict[str, str] = {}
+    hints = get_type_hints(kind)
+    times: Any = getattr(kind, "_times", ())
+    tuples: Any = getattr(kind, "_tuples", ())
+    for part in fields(cast(Any, kind)):
+        name = part.name
+        if name not in value:
+            if part.default is MISSING and part.default_factory is MISSING:
+                wrong[name] = "it is missing"
+            continue
+        given: Any = value[name]
+        items: Any = given
+        is_list = isinstance(value[name], list)
+        if is_list and any(isinstance(item, Mapping) for item in items):
+            continue  # records inside, which `from_value` reads
+        types, members = _types_of(cast(Any, kind))[name]
+        if name in times:
+            try:
+                if items is not None or type(None) not in types:
+                    time_of(items)
+            except (TypeError, ValueError):
+                wrong[name] = f"expected a time as ISO 8601, got {given!r:.80}"
+        elif not _is(tuple(items) if name in tuples and is_list else given, types, members):
+            wrong[name] = f"a {type(given).__name__} does not fit"
+        elif get_origin(hints[name]) is Literal and given not in get_args(hints[name]):
+            wrong[name] = f"expected one of {', '.join(map(repr, get_args(hints[name])))}, got {given!r:.80}"
+    if not wrong:
+        try:
+            kind.from_value(value)
+        except ValueError as error:
+            wrong["value"] = str(error).partition(": ")[2] or str(error)
+    return list(wrong.items())
 
 
 def readable(kind: type[R], values: Iterable[Mapping[str, Any]]) -> list[R]:

@@ -1,0 +1,265 @@
+"""Checks and writes records that a program imports: exports of a memory, or claims from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from arbiter.errors import ParameterError, nearest
+from arbiter.memory._entities import Entities, Entity
+from arbiter.memory._records import Fact, Goal, Record, Relationship, Thought, mistakes_in
+from arbiter.memory._related import Related
+from arbiter.memory._tombstones import Tombstones
+from arbiter.memory._traces import Traces
+from arbiter.memory.facts import FactRules
+from arbiter.memory.facts._confidence import prior
+from arbiter.memory.facts._intake import KINDS, LONGEST
+from arbiter.memory.facts._lifetimes import expiry
+from arbiter.memory.facts._normal import fact_id
+from arbiter.memory.facts._privacy import has_secret
+from arbiter.memory.facts._profiles import KIND as PROFILES
+from arbiter.memory.reflection._relationships import key_of
+from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.trust._evidence import TrustProfile
+
+_FACTS = tuple(KINDS.values())
+_RECORDS: Mapping[str, type[Record]] = {
+    **dict.fromkeys(_FACTS, Fact),
+    "trust": TrustProfile,
+    "relationships": Relationship,
+    "goals": Goal,
+    "thoughts": Thought,
+    "entities": Entity,
+}
+_OWN = {"trust": "profile", "own_names": "given"}
+"""Kinds with one record for each entity, and its key."""
+_LISTS = (*_RECORDS, PROFILES, "own_names", "tombstones")
+_MOST = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A record to write, unless there is one already."""
+
+    kind: str
+    ns: Namespace
+    key: str
+    value: Value
+    record: Record | None = None
+
+
+class Import:
+    """Reads records, collects the mistakes in all of them, and writes them if there are none."""
+
+    def __init__(
+        self, store: MemoryStore, *, agent_id: str, rules: FactRules, clock: Callable[[], datetime]
+    ) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.rules = rules
+        self.clock = clock
+        self.mistakes: list[str] = []
+
+    async def run(self, given: Any) -> int:
+        """The number of records that are new. Raises `ParameterError` with all mistakes, and writes nothing then."""
+        planned = [*self._planned(given)]
+        if self.mistakes:
+            more = f" And {len(self.mistakes) - _MOST} more." if len(self.mistakes) > _MOST else ""
+            found = " ".join(self.mistakes[:_MOST])
+            raise ParameterError("import_", "records", f"nothing is imported. {found}{more}")
+        return sum([await self._write(record) for record in planned])
+
+    # Reading
+
+    def _planned(self, given: Any) -> Iterable[Planned]:
+        parts: Any = given
+        if isinstance(given, Mapping):
+            yield from self._of_export(parts, "")
+            return
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            self.mistakes.append(f"expected an export, or a list of records, got {given!r:.80}.")
+            return
+        for number, part in enumerate(parts):
+            where, fields = f"records[{number}]", part
+            if not isinstance(part, Mapping):
+                self.mistakes.append(f"{where}: expected a mapping, got {part!r:.80}.")
+            elif "claim" in part:
+                yield from self._of_claim(fields, where)
+            else:
+                yield from self._of_export(fields, f"{where}.")
+
+    def _of_claim(self, given: Mapping[str, Any], where: str) -> Iterable[Planned]:
+        """A claim from elsewhere: `entity_id` and `claim`, and any other field of a fact."""
+        fields = dict(given)
+        entity_id = fields.pop("entity_id", fields.get("subject"))
+        known = ("entity_id", *Fact.__dataclass_fields__)
+        for name in fields.keys() - {*known}:
+            self.mistakes.append(f"{where}.{name}: there is no such field.{nearest(str(name), known)}")
+        if not isinstance(entity_id, str) or not entity_id.strip():
+            self.mistakes.append(f"{where}.entity_id: expected a non-empty text, got {entity_id!r:.80}.")
+            return
+        now = self.clock().isoformat()
+        seen = fields.get("first_seen_at", fields.get("last_seen_at", now))
+        subject = fields.get("subject", entity_id)
+        own = subject == entity_id
+        value: Value = {
+            "id": fact_id(self.agent_id, str(subject), str(fields["claim"])),
+            "type": "fact",
+            "subject": subject,
+            "agent_id": self.agent_id,
+            "speaker": entity_id,
+            "provenance": "self_reported" if own else "third_party",
+            "confidence": prior("self_reported" if own else "third_party"),
+            "first_seen_at": seen,
+            "last_seen_at": seen,
+            "speakers": [fields.get("speaker", entity_id)],
+            **fields,
+        }
+        kind = KINDS.get(str(value["type"]), "facts")
+        for planned in self._of_record(kind, value, entity_id, where):
+            fact = planned.record
+            if isinstance(fact, Fact) and "expires_at" not in fields:
+                fact = replace(fact, expires_at=expiry(fact, self.rules))
+                planned = replace(planned, record=fact, value=fact.to_value())
+            yield planned
+
+    def _of_export(self, given: Mapping[str, Any], where: str) -> Iterable[Planned]:
+        entity_id = given.get("entity_id")
+        if not isinstance(entity_id, str) or not entity_id.strip():
+            self.mistakes.append(f"{where}entity_id: expected a non-empty text, got {entity_id!r:.80}.")
+            return
+        if given.get("agent_id", self.agent_id) != self.agent_id:
+            expected = f"expected {self.agent_id!r}, got {given['agent_id']!r:.80}"
+            self.mistakes.append(f"{where}agent_id: {expected}. An export belongs to one agent.")
+            return
+        for kind in _LISTS:
+            values: Any = given.get(kind, ())
+            if not isinstance(given.get(kind, ()), list | tuple):
+                self.mistakes.append(f"{where}{kind}: expected a list, got {values!r:.80}.")
+                continue
+            for number, value in enumerate(values):
+                yield from self._of_record(kind, value, entity_id, f"{where}{kind}[{number}]")
+
+    def _of_record(self, kind: str, value: Any, entity_id: str, where: str) -> Iterable[Planned]:
+        parts: Any = value
+        if not isinstance(value, Mapping):
+            self.mistakes.append(f"{where}: expected a mapping, got {parts!r:.80}.")
+            return
+        given: Value = {str(name): part for name, part in parts.items()}
+        record: Record | None = None
+        if (cls := _RECORDS.get(kind)) is not None:
+            wrong = [f"{where}.{name}: {problem}." for name, problem in mistakes_in(cls, given)]
+            self.mistakes += wrong
+            if wrong:
+                return
+            record = cls.from_value(given)
+        if (problem := self._refused(record, given)) is not None:
+            self.mistakes.append(f"{where}{problem}.")
+            return
+        place = self._place(kind, record, given, entity_id)
+        if place is None:
+            self.mistakes.append(f"{where}: it has no key.")
+            return
+        yield Planned(kind=kind, ns=place[0], key=place[1], value=given, record=record)
+
+    def _refused(self, record: Record | None, value: Value) -> str | None:
+        """The field and the reason for which a readable record may not be imported, without its words."""
+        if isinstance(record, Fact):
+            if record.agent_id != self.agent_id:
+                return f".agent_id: expected {self.agent_id!r}, got {record.agent_id!r:.80}"
+            if not record.claim.strip() or len(record.claim) > LONGEST:
+                return f".claim: expected a text of at most {LONGEST:,} characters"
+            if not 0 <= record.confidence <= 1:
+                return f".confidence: expected 0 to 1, got {record.confidence!r}"
+            if has_secret(record.claim, subject=record.subject, slot=record.slot, value=record.value):
+                return ".claim: it holds a secret, which is never stored"
+        elif isinstance(record, TrustProfile) and len(record.evidence) != len(value.get("evidence", ())):
+            return ".evidence: a piece of it cannot be read"
+        elif isinstance(record, Thought) and has_secret(record.text):
+            return ".text: it holds a secret, which is never stored"
+        elif record is None and any(has_secret(text) for text in _texts_in(value)):
+            return ": it holds a secret, which is never stored"
+        return None
+
+    def _place(
+        self, kind: str, record: Record | None, value: Value, entity_id: str
+    ) -> tuple[Namespace, str] | None:
+        scope, key = entity_id, _OWN.get(kind)
+        match record:
+            case Fact():
+                key = record.id
+            case Relationship():
+                scope, key = "all", key_of(record.source, record.target)
+            case Goal() | Thought():
+                scope, key = record.room_id, record.id
+            case Entity():
+                scope, key = "all", record.id
+            case _:
+                if kind == PROFILES:
+                    name = value.get("schema")
+                    key = name if isinstance(name, str) and name else None
+                elif kind == "tombstones":
+                    key = "everything"
+        return None if not key else (namespace(self.agent_id, kind, scope), key)
+
+    # Writing
+
+    async def _write(self, planned: Planned) -> bool:
+        """Write a record if there is none, and nothing was forgotten that it tells. True if it is new."""
+        record, added = planned.record, False
+
+        def change(value: Value | None) -> Value | None:
+            nonlocal added
+            added = value is None
+            return planned.value if value is None else value
+
+        if isinstance(record, Fact | Thought) and await self._is_forgotten(record):
+            return False
+        if isinstance(record, Relationship):
+            related = Related(self.store, agent_id=self.agent_id)
+            await related.update(planned.key, record.source, record.target, change)
+        elif isinstance(record, Entity):
+            entities = Entities(self.store, agent_id=self.agent_id)
+            added = record.id not in await entities.get([record.id])
+            if added:
+                await entities.register(record)
+        else:
+            await self.store.aupdate(planned.ns, planned.key, change)
+        await self._trace(planned)
+        return added
+
+    async def _is_forgotten(self, record: Fact | Thought) -> bool:
+        """True if all messages of a record are forgotten, so that an old export does not bring it back."""
+        rooms = record.room_ids if isinstance(record, Fact) else (record.room_id,)
+        buried = set[str]()
+        for room_id in rooms:
+            buried |= (await Tombstones(self.store, agent_id=self.agent_id, room_id=room_id).read()).forgotten
+        return bool(record.source_message_ids) and buried.issuperset(record.source_message_ids)
+
+    async def _trace(self, planned: Planned) -> None:
+        """Note what a request to forget must find."""
+        record, scope = planned.record, planned.ns[-1]
+        if isinstance(record, Fact):
+            own = namespace(self.agent_id, planned.kind, record.speaker)[-1]
+            traces = Traces(self.store, agent_id=self.agent_id, entity_id=record.speaker)
+            if own != scope and record.speaker != self.agent_id:
+                await traces.has_told(record.id, kind=planned.kind, scope=record.subject)
+            for room_id in record.room_ids:
+                await traces.was_in(room_id)
+        if isinstance(record, Thought):
+            for entity_id in record.entity_ids:
+                await Traces(self.store, agent_id=self.agent_id, entity_id=entity_id).was_in(record.room_id)
+
+
+def _texts_in(value: Any) -> Iterable[str]:
+    parts: Any = value
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in parts.values():
+            yield from _texts_in(part)
+    elif isinstance(value, list | tuple):
+        for part in parts:
+            yield from _texts_in(part)

@@ -1,0 +1,178 @@
+"""Importing: what was exported comes back as it was, bad records are all reported, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
+
+from arbiter.errors import ParameterError
+from arbiter.memory import EvaluationCycle, FactEvaluator, FactRules, Memory, ReflectionEvaluator
+from tests.memory.facts_support import Room
+from tests.memory.memory_support import Clock
+from tests.scripted import Scripted
+
+SECRET = "sk-live-4eC39HqLyjWDarjtT1zdp7dc"
+
+
+class UserProfile(BaseModel):
+    city: str | None = None
+
+
+def memory(store: BaseStore | None = None, **options: Any) -> Memory:
+    given: dict[str, Any] = {"clock": Clock(), **options}
+    return EvaluationCycle(
+        store=InMemoryStore() if store is None else store, agent_id="sarah", **given
+    ).memory
+
+
+async def _lived() -> Memory:
+    """A memory with facts, a correction, a profile, a thought, relationships, goals and trust."""
+    learned = {
+        "claims": [{"claim": "John lives in Oslo", "type": "status", "source_message_ids": ["m1"]}],
+        "profiles": {"UserProfile": {"city": "Oslo"}},
+    }
+    thought = {
+        "thought": "John is friendly.",
+        "relationships": [{"sourceEntityId": "user-1", "targetEntityId": "sarah", "tags": ["chat"]}],
+    }
+    room = Room(InMemoryStore(), json.dumps(learned), json.dumps(thought), length=2)
+    room.says("I live in Oslo")
+    room.replies()
+    await room.evaluate(FactEvaluator(schemas=[UserProfile]))
+    ctx = room.turn()
+    await ReflectionEvaluator().handle(ctx)
+    found = Memory(room.store, agent_id="sarah", clock=room.clock)
+    await found.acreate_goal("room-1", "Find a flat", ["Visit three"], entity_id="user-1")
+    await found.aregister_entity("user-1", "John", "Johnny")
+    [fact] = await found.afacts("user-1")
+    await found.aedit("user-1", fact.id, claim="John lives in Bergen")
+    return found
+
+
+def lived() -> Memory:
+    return asyncio.run(_lived())
+
+
+def without_time(export: dict[str, Any]) -> dict[str, Any]:
+    """An export without its own time, its lists in a fixed order."""
+    return {
+        kind: found if isinstance(found, str) else sorted(found, key=json.dumps)
+        for kind, found in export.items()
+        if kind != "exported_at"
+    }
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_export_comes_back_with_ids_times_and_links(any_store: BaseStore, is_async: bool) -> None:
+    export = json.loads(json.dumps(lived().export("user-1")))
+    assert all(
+        export[kind] for kind in ("status", "profiles", "relationships", "goals", "thoughts", "entities")
+    )
+    other = memory(any_store)
+    new = asyncio.run(other.aimport_(export)) if is_async else other.import_(export)
+    assert new == sum(len(found) for found in export.values() if not isinstance(found, str))
+    assert without_time(other.export("user-1")) == without_time(export)
+    assert other.profile("user-1", UserProfile).city == "Oslo"
+    assert [fact.claim for fact in other.search("lives in", "user-1")] == ["John lives in Bergen"]
+    assert len(other.relationships("user-1")) == 1
+    assert other.forget("user-1") == 2
+    assert other.thoughts("room-1") == []
+
+
+def test_importing_again_changes_nothing_and_keeps_what_is_newer() -> None:
+    export = lived().export("user-1")
+    other = memory()
+    assert other.import_([export, export]) > 0
+    [fact] = other.facts("user-1")
+    other.edit("user-1", fact.id, slot="residence.city")
+    assert other.import_(export) == 0
+    assert other.facts("user-1")[0].slot == "residence.city"
+
+
+def test_an_old_export_does_not_bring_back_what_was_forgotten() -> None:
+    known = lived()
+    export = known.export("user-1")
+    known.forget("user-1", "Oslo")
+    known.import_(export)
+    assert not [fact for fact in known.facts("user-1", None) if "Oslo" in fact.claim]
+
+
+def test_claims_from_elsewhere_need_little() -> None:
+    known = memory()
+    claims: list[dict[str, Any]] = [
+        {"entity_id": "ada", "claim": "Ada bakes"},
+        {"entity_id": "ada", "claim": "Ada feels tired", "type": "status", "slot": "mood"},
+        {
+            "entity_id": "ada",
+            "claim": "Ada moved",
+            "first_seen_at": "2020-05-01",
+            "source_message_ids": ["x1"],
+        },
+    ]
+    assert known.import_(claims) == 3
+    assert known.import_(claims) == 0
+    facts = {fact.claim: fact for fact in known.facts("ada", None)}
+    assert facts["Ada bakes"].confidence == 0.6
+    assert facts["Ada feels tired"].expires_at is not None
+    assert facts["Ada moved"].first_seen_at.year == 2020
+    again = known.remember("ada", "Ada bakes", source="m1")
+    assert (again.id, again.mention_count) == (facts["Ada bakes"].id, 2)
+
+
+def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_imported() -> None:
+    known = memory()
+    export = lived().export("user-1")
+    export["status"][0] |= {"confidence": "high", "first_seen_at": "yesterday", "state": "lost"}
+    export["goals"][0].pop("name")
+    export["thoughts"].append("a text")
+    records: list[Any] = [
+        {"entity_id": "ada", "claim": "Ada bakes"},
+        {"entity_id": "ada", "claim": 3},
+        {"entity_id": "", "claim": "Ada bakes"},
+        {"entity_id": "ada", "claim": f"The key is {SECRET}"},
+        {"entity_id": "ada", "claim": "Ada bakes", "sluice": "x"},
+        {"entity_id": "ada", "agent_id": "other"},
+        "a text",
+        export,
+    ]
+    with pytest.raises(ParameterError) as caught:
+        known.import_(records)
+    told = str(caught.value)
+    for wanted in (
+        "records[1].claim: a int does not fit",
+        "records[2].entity_id: expected a non-empty text, got ''",
+        "records[3].claim: it holds a secret",
+        "records[4].sluice: there is no such field",
+        "records[5].agent_id: expected 'sarah', got 'other'",
+        "records[6]: expected a mapping, got 'a text'",
+        "records[7].status[0].confidence: a str does not fit",
+        "records[7].status[0].first_seen_at: expected a time as ISO 8601, got 'yesterday'",
+        "records[7].status[0].state: expected one of 'active'",
+        "records[7].goals[0].name: it is missing",
+        f"records[7].thoughts[{len(export['thoughts']) - 1}]: expected a mapping",
+    ):
+        assert wanted in told
+    assert SECRET not in told
+    assert known.facts("ada", None) == known.facts("user-1", None) == []
+
+
+@pytest.mark.parametrize("wrong", ["a text", 3, None, {"claims": []}])
+def test_what_is_no_export_is_refused(wrong: Any) -> None:
+    with pytest.raises(ParameterError, match="nothing is imported"):
+        memory().import_(wrong)
+
+
+def test_a_model_is_not_needed_and_not_asked() -> None:
+    model = Scripted(answers=["{}"])
+    known = memory(evaluator_model=model, fact_rules=FactRules(status_ttl=timedelta(days=1)))
+    known.import_(
+        [{"entity_id": "ada", "claim": "Ada bakes"}, {"entity_id": "ada", "claim": "Ada never bakes"}]
+    )
+    assert model.calls == 0
