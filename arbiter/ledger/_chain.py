@@ -17,19 +17,8 @@ SALT_BYTES = 16
 
 
 def canonical(body: Mapping[str, Any]) -> bytes:
-    """The bytes of a body. Raises `TypeError` for values that are not JSON, `ValueError` for a float."""
-    if _has_float(body):
-        raise ValueError("a body of the ledger holds no floats")
+    """The bytes of a body. Raises `TypeError` for values that are not JSON."""
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-
-
-def _has_float(value: Any) -> bool:
-    if isinstance(value, float):
-        return True
-    members: Any = value
-    if isinstance(value, dict):
-        return any(map(_has_float, members.values()))
-    return isinstance(value, list) and any(map(_has_float, members))
 
 
 def first_hash(ledger: str, ref: str) -> bytes:

@@ -73,6 +73,10 @@ class Event:
     """About the number of bytes that the contents take while they wait."""
     complete: Callable[[Event], None] | None = None
     """Called by the writer before it writes the event: adds what was not known yet when it was queued."""
+    is_open: Callable[[], bool] | None = None
+    """True while more will be known soon: the writer then lets the event wait a little."""
+    queued: float = 0.0
+    """When it was queued, by `time.monotonic`."""
 
     @property
     def key(self) -> str:
@@ -123,7 +127,7 @@ def columns_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """The searchable columns of a body."""
     decision: Mapping[str, Any] = body.get("decision") or {}
     found = {name: body.get(name) for name in COLUMNS}
-    found["verdict"] = decision.get("kind")
+    found["verdict"] = decision.get("kind", "allow" if body.get("kind") in ("item", "recovered") else None)
     found["policy"] = decision.get("policy")
     route: Mapping[str, Any] = body.get("route") or {}
     found["target"] = decision.get("target") or route.get("target")

@@ -100,7 +100,7 @@ class Ledger:
         self._key: Key | None = key_from(key)
         self._sink = sink_for(anchors)
         self._clock = clock
-        self._redact = ContentRedactor(also=() if redactor is None else (redactor,)).redact
+        self._redactor = ContentRedactor(also=() if redactor is None else (redactor,))
         self._bounded = states != "full"
         self._lock = new_lock()
         self._engine: Engine | None = None
@@ -111,7 +111,7 @@ class Ledger:
         self._since_anchor = 0
 
     def _open_store(self) -> Store:
-        return Store(open_database(self._where, SCHEMA), self._redact, bounded=self._bounded)
+        return Store(open_database(self._where, SCHEMA), self._redactor, bounded=self._bounded)
 
     @property
     def uuid(self) -> str:
@@ -252,8 +252,8 @@ class Ledger:
     def erase(self, *, thread_id: str | None = None, subject: str | None = None, reason: str) -> Erasure:
         """Delete the contents of a thread, or of all threads of a subject, with their names, for good.
 
-        The chain stays whole: an entry says when and how much was erased. What remains are nodes, verdicts,
-        scores and times. Copies elsewhere are not touched: the checkpointer's thread, backups, and scores that
+        The chain stays whole: an entry says when and how much was erased. Nodes, verdicts, scores and
+        times remain. Copies elsewhere are not touched: the checkpointer's thread, backups, and scores that
         were sent on. Raises `ConfigurationError` unless exactly one of the two is given.
         """
         if (thread_id is None) == (subject is None):

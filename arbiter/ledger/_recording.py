@@ -74,13 +74,14 @@ class Recording(HistoryListener):
             status=record.status,
             took=micros(record.duration),
             times=[repr(record.started), repr(record.duration)],  # exact: a body holds no floats
-            decision=_decision(item),
         )
+        if item.decision.policy is not None:
+            event.fields["decision"] = _decision(item)
         if record.instruction is not None:
             event.fields["instruction"] = record.instruction.qualified
         if record.namespace:
             event.fields["namespace"] = record.namespace
-        if record.path:
+        if record.path and tuple(record.path) != ("__pregel_pull", record.node):
             event.fields["path"] = _plain(record.path)
         if record.checks:
             event.fields["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
@@ -96,6 +97,7 @@ class Recording(HistoryListener):
         if hasattr(evaluations, "then"):
             judgement = _Judgement(event, evaluations, frozenset(item.read_results))
             event.complete = partial(self._complete, judgement)
+            event.is_open = lambda: not judgement.is_over
             with self._lock:
                 self._open[id(evaluations)] = judgement
         self._writer.add(event)
@@ -257,6 +259,7 @@ def _judgements(results: Mapping[str, EvaluationResult], errors: Mapping[str, st
                 **({"metadata": capture(dict(result.metadata))} if result.metadata else {}),
             }
             for name, result in results.items()
+            if result.feedback or result.metadata
         }
     if errors:
         found["evaluation_errors"] = {name: text[:_TEXT] for name, text in errors.items()}

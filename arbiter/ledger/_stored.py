@@ -38,7 +38,7 @@ def record_of(
         body.get("step", 0),
         body.get("namespace", ""),
         started,
-        _path(body.get("path", ())),
+        _path(body.get("path", ("__pregel_pull", body.get("node", "")))),
     )
     record.attempt = body.get("attempt", 1)
     record.status = body.get("status", "completed")

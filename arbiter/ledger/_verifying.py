@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verification:
-    """What `Ledger.verify` found. True if nothing is wrong."""
+    """The result of `Ledger.verify`. True if everything fits."""
 
     threads: int = 0
     entries: int = 0

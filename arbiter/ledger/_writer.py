@@ -24,12 +24,14 @@ from uuid import uuid4
 
 from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter.ledger._chain import SALT_BYTES, canonical, commitment, first_hash, next_hash
-from arbiter.ledger._contents import BYTES, before_redaction, bounded_texts, dumped
+from arbiter.ledger._contents import BYTES, CHARS, before_redaction, bounded_texts, dumped
 from arbiter.ledger._database import LedgerError, writing
 from arbiter.ledger._entries import COLUMNS, Count, Event, body_of, columns_of, counts_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
+
+    from arbiter.redaction import ContentRedactor
 
 _log = logging.getLogger("arbiter")
 
@@ -39,6 +41,8 @@ MOST_BYTES = 64 * 1024 * 1024
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 WARN_AFTER = 30.0
 AT_EXIT = 30.0
+PATIENCE = 0.25
+"""Seconds that an item may wait in the queue for its evaluations, so that it needs no second entry."""
 
 
 class ConflictError(LedgerError):
@@ -82,8 +86,16 @@ class _Rows:
 
     entries: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     contents: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    salts: list[bytes] = field(default_factory=list[bytes])
     scores: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     counts: dict[Count, list[Any]] = field(default_factory=dict[Count, list[Any]])
+
+    def salt(self) -> bytes:
+        # Many at once: each call of the system lets the run's threads go first.
+        if not self.salts:
+            drawn = os.urandom(SALT_BYTES * BATCH)
+            self.salts = [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
+        return self.salts.pop()
 
 
 class Statements:
@@ -130,11 +142,11 @@ class Statements:
 class Store:
     """Writes batches of events to the database of one ledger."""
 
-    def __init__(self, engine: Engine, redact: Callable[[Any], Any], *, bounded: bool = True) -> None:
+    def __init__(self, engine: Engine, redactor: ContentRedactor, *, bounded: bool = True) -> None:
         self.engine = engine
         self.bounded = bounded
         self.statements = Statements(engine.dialect.name)
-        self.redact = redact
+        self.redactor = redactor
         self.uuid, self.lock = self._identity()
 
     def _identity(self) -> tuple[str, int]:
@@ -275,7 +287,7 @@ class Store:
         content = salt = data = None
         if event.contents is not None:
             data = self._encoded(event.contents)
-            salt = os.urandom(SALT_BYTES)
+            salt = rows.salt()
             content = commitment(salt, data)
         thread.seq += 1
         body = body_of(event, ledger=self.uuid, ref=thread.ref, seq=thread.seq, content=content)
@@ -307,10 +319,10 @@ class Store:
             thread.outcome = str(body.get("outcome"))
 
     def _encoded(self, contents: dict[str, Any]) -> bytes:
-        try:
-            redacted = self.redact(before_redaction(contents) if self.bounded else contents)
-        except Exception as error:  # nothing unredacted is ever stored
-            redacted = {"$secret": "failed", "error": type(error).__name__}
+        data = dumped(contents)
+        if len(data) <= CHARS and self.redactor.is_clean(data.decode()):
+            return data  # the usual case: no text in it is long enough to be cut
+        redacted = self.redactor.redact(before_redaction(contents) if self.bounded else contents)
         if not self.bounded:
             return dumped(redacted)
         data = dumped(bounded_texts(redacted))
@@ -421,6 +433,7 @@ class Writer:
                 event.contents = None
                 event.size = 0
             self._bytes += event.size
+            event.queued = time.monotonic()
             self._queue.append(event)
             self._added += 1
             if self._thread is None and not self._closed:
@@ -492,6 +505,8 @@ class Writer:
                 if not self._queue:
                     self._hurry = False
                 self._wake.notify_all()
+                if self._queue:  # they wait for their evaluations
+                    self._wake.wait(PATIENCE / 5)
 
     def _write_waiting(self) -> None:
         while batch := self._batch():
@@ -502,7 +517,14 @@ class Writer:
 
     def _batch(self) -> list[Event]:
         with self._guard:
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_AT_ONCE))]
+            batch, waiting, patience = list[Event](), list[Event](), time.monotonic() - PATIENCE
+            while self._queue and len(batch) < MOST_AT_ONCE:
+                event = self._queue.popleft()
+                if event.is_open is not None and event.queued > patience and event.is_open():
+                    waiting.append(event)  # one entry instead of two
+                else:
+                    batch.append(event)
+            self._queue.extendleft(reversed(waiting))
             self._bytes -= sum(event.size for event in batch)
             if self._gaps and not self._queue:
                 batch += [_gap_entry(gap, self.last_error) for gap in self._gaps.values()]

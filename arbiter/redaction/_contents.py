@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
-from re import IGNORECASE, compile
+from re import IGNORECASE, compile, escape
 from typing import Any
 
+from arbiter.redaction._detectors import found_in
 from arbiter.redaction._redactor import Path, Redactor, SecretRedactor
 
 FIELDS = (
@@ -46,8 +47,20 @@ class ContentRedactor:
         names = "|".join(translate(name) for name in (*FIELDS, *keys))
         self._names = compile(names, IGNORECASE)
         self._known: dict[str, bool] = {}
+        words = {name.strip("*") for name in (*FIELDS, *keys)}
+        self._words = compile("|".join(sorted(map(escape, words))), IGNORECASE)
+        self._detect = tuple(detect)
         self._texts = SecretRedactor(detect, most=_WHOLE)
         self._also = tuple(also)
+
+    def is_clean(self, dumped: str) -> bool:
+        """True if contents in this form, as one line of JSON, surely have nothing to redact.
+
+        A quick look: False may still turn out to be clean.
+        """
+        if self._also or not dumped.isascii() or self._words.search(dumped) is not None:
+            return False
+        return not found_in(dumped, self._detect)
 
     def redact(self, value: Any, path: Path = ()) -> Any:
         """`value` redacted. Never raises."""
