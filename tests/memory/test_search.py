@@ -202,6 +202,21 @@ async def test_the_last_of_the_words_of_a_long_query_count(any_store: BaseStore)
     assert await found(memory, "walrus " + "word " * 5_000 + "zebra") == ["new"]
 
 
+def test_the_last_message_counts_most() -> None:
+    """A question after talk of something else finds its answer."""
+    store = InMemoryStore()
+    remember(store, fact("it", "User lives in Oslo", last_seen_at=NOW - timedelta(days=9)))
+    remember(store, *(fact(f"g{n}", f"User owns Fender guitar number {n}") for n in range(30)))
+    remember(
+        store, *(fact(f"k{n}", f"User bought {claim}") for n, claim in enumerate(claims_of(70).values()))
+    )
+    talk = ["I own a Fender guitar.", "Nice!", "Which number of Fender guitar is best?", "The first number."]
+    ctx = context(store, "\n".join([*talk, "Where do I live?"]))
+    shown = asyncio.run(acompose_context([FactsProvider()], ctx)).data["facts"]["facts"]
+    assert "it" in [value["id"] for value in shown]
+    assert any(value["id"].startswith("g") for value in shown)
+
+
 # What is searched ---------------------------------------------------------------------------------
 
 

@@ -193,7 +193,8 @@ class MemoryStore:
         """The records of one or several namespaces that fit `query`, best first.
 
         All records compete, by the words of their "claim", "slot" and "value" (BM25), and by the embeddings of
-        their claims if the store has them and they work; the two orders are fused. `wanted` selects values
+        their claims if the store has them and they work; the two orders are fused. The last line of `query`
+        counts most. `wanted` selects values
         before `limit` counts them. `closed` also searches records whose "state" is superseded, corrected,
         retracted or expired.
 

@@ -129,23 +129,36 @@ _ANSWERS = {
     "child children kid": "child children kid son daughter",
     "pet": "pet dog cat",
 }
-_ALLY = 0.4
+_ALLY, _EARLIER = 0.4, 0.25
 _QUERY = 4_000
 _ASKED = 96
 
 
 def asked_for(query: str) -> dict[str, float]:
     """The terms to search for and their weights, without English function words; at most 96 terms, the last
-    ones of the query first."""
+    ones of the query first.
+
+    The last line counts most, because a query may be the last messages of a conversation: a line before it
+    counts half, all earlier ones a quarter.
+    """
     return dict(_asked(query[-_QUERY:]))
 
 
 @lru_cache(maxsize=256)
 def _asked(query: str) -> Mapping[str, float]:
     # A turn asks the same of several name spaces.
-    terms = [term for term in reversed(terms_of(query)) if term not in _NO_TERMS][:_ASKED]
-    weights = {ally: _ALLY for term in terms for ally in _ALLIES.get(term, ())}
-    return weights | dict.fromkeys(terms, 1.0)
+    weights: dict[str, float] = {}
+    answers: dict[str, float] = {}
+    weight = 1.0
+    for line in reversed(query.splitlines()):
+        terms = [term for term in reversed(terms_of(line)) if term not in _NO_TERMS]
+        for term in terms:
+            if len(weights) < _ASKED and term not in weights:
+                weights[term] = weight
+                for ally in _ALLIES.get(term, ()):
+                    answers.setdefault(ally, weight * _ALLY)
+        weight = max(weight / 2, _EARLIER) if terms else weight
+    return answers | weights
 
 
 _NO_TERMS = frozenset(terms_of(_FUNCTION))
