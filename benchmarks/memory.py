@@ -1,7 +1,8 @@
 """The cost of remembering. `python benchmarks/memory.py [--json FILE]`.
 
-Ten evaluators whose `validate` takes 100 ms each, in sync and async runs. A turn with four cognitive evaluators in the background, against the same turn without any; the limit applies to
-a turn that asks a model which answers within 100 ms. Medians of interleaved pairs.
+Ten evaluators whose `validate` takes 100 ms each, in sync and async runs. A turn with four cognitive evaluators
+in the background, against the same turn without any; the limit applies to a turn that asks a model which answers
+within 100 ms. Medians of interleaved pairs.
 
 Growth: a turn (a call of the providers, learning, reflection) and a *forget* in a store with 1,000 and 10,000
 entities, relationships, superseded facts of the user, or other users with a fact and a room each, against a store
