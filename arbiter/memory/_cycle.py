@@ -530,7 +530,10 @@ class EvaluationCycle(EvaluatorCycle):
         self, passed: Sequence[NodeEvaluator], ctx: EvalContext, trace: dict[str, EvaluatorTrace]
     ) -> tuple[list[NodeEvaluator], list[EvaluatorTrace]]:
         """The evaluators to run, in the order of registration, and remarks about the selector's answer."""
-        candidates = [e for e in passed if isinstance(e, CognitiveEvaluator)]
+        # A plain command of the user is carried out whatever a selector thinks of it.
+        candidates = [
+            e for e in passed if isinstance(e, CognitiveEvaluator) and not e.does_without_model(ctx)
+        ]
         if self.selector == "rule" or not candidates:
             return [*passed], []
         found = await select(self.selector, ctx, candidates, on_error=self.on_selector_error, seed=self.seed)

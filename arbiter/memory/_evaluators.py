@@ -137,7 +137,8 @@ class CognitiveEvaluator(NodeEvaluator):
         return True
 
     def does_without_model(self, ctx: EvalContext) -> bool:
-        """True if the evaluator has work in this turn that needs no model, although it `needs_model`."""
+        """True if the evaluator has work in this turn that needs no model, although it `needs_model`. It then
+        runs without being selected, too."""
         return False
 
     def handle(self, ctx: EvalContext) -> Outcome | Awaitable[Outcome]:

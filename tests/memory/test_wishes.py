@@ -527,6 +527,14 @@ def test_a_message_that_is_nothing_but_the_command_is_carried_out_at_once(comman
     assert talk.result.metadata["everything"] == "done"
 
 
+def test_a_plain_command_is_carried_out_whatever_a_selector_chooses() -> None:
+    store = InMemoryStore()
+    Talk({"first": claims(OSLO, CAT)}, store=store).say("first things")
+    nothing: list[str] = []
+    talk = Talk(store=store, selector=lambda ctx, candidates: nothing).say("Forget everything about me")
+    assert talk.known() == []
+
+
 def test_messages_of_other_threads_from_before_are_not_learned_afterwards() -> None:
     talk = Talk({"Oslo": claims(OSLO), "Pixel": claims(CAT)}, conversation_length=32)
     talk.say("I live in Oslo", room="a")

@@ -108,7 +108,10 @@ class FactEvaluator(CognitiveEvaluator):
     when_quiet = True
     needs_store = True
     needs_model = True
-    description = "Extracts facts, statuses and opinions about people and their world from the conversation."
+    description = (
+        "Extracts facts, statuses and opinions about people and their world from the conversation, and what the "
+        "users want to be forgotten or kept off the record."
+    )
     similes = ("GET_CLAIMS", "EXTRACT_CLAIMS", "EXTRACT_FACTS", "EXTRACT_CLAIM", "EXTRACT_INFORMATION")
     examples = EXAMPLES
 
