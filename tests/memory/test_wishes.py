@@ -530,8 +530,11 @@ def test_a_message_that_is_nothing_but_the_command_is_carried_out_at_once(comman
 def test_a_plain_command_is_carried_out_whatever_a_selector_chooses() -> None:
     store = InMemoryStore()
     Talk({"first": claims(OSLO, CAT)}, store=store).say("first things")
-    nothing: list[str] = []
-    talk = Talk(store=store, selector=lambda ctx, candidates: nothing).say("Forget everything about me")
+
+    def nobody(ctx: Any, candidates: Any) -> list[str]:
+        return []
+
+    talk = Talk(store=store, selector=nobody).say("Forget everything about me")
     assert talk.known() == []
 
 
