@@ -521,6 +521,7 @@ async def test_a_programs_own_writes_are_not_checked(embeddings: KeywordEmbeddin
     """A program's own writes to its store go as they went before Arbiter used it, vectors of zeros included."""
     inner = InMemoryStore(index={"dims": embeddings.dims, "embed": embeddings, "fields": ["text"]})
     await MemoryStore(inner).aput(NS, "k", {"claim": "a cat"})
+    assert inner.embeddings is embeddings
     embeddings.failing = [[0.0] * embeddings.dims]
     inner.put(("mine",), "k", {"text": "anything"})
     assert inner.get(("mine",), "k") is not None

@@ -15,7 +15,7 @@ from langgraph.store.memory import InMemoryStore
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
 from arbiter.errors import ArbiterError
-from arbiter.memory.stores._embedders import watched_embeddings
+from arbiter.memory.stores._embedders import watched_view
 from arbiter.memory.stores._locks import Locks
 from arbiter.memory.stores._names import Namespace
 from arbiter.memory.stores._searching import LAST, WordSearch
@@ -46,7 +46,9 @@ class Access:
         self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
         self._whole = _is_of(store, _WHOLE)
         self._sorts = _is_of(getattr(store, "inner", store), _SORTING)
-        self.embedder = watched_embeddings(store)
+        viewed = watched_view(store)
+        self._view = None if viewed is None else viewed[0]
+        self.embedder = None if viewed is None else viewed[1]
         self.words = WordSearch(self._all, self._last)
         self.locks = Locks()
 
@@ -78,7 +80,7 @@ class Access:
         return result
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        store = self.store
+        store = self._view or self.store
         if self._untidy:
             self._untidy = False
             await self._keep_vectors_with_records()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from math import isfinite
 from typing import Any, cast
 
@@ -12,6 +13,8 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 
 from arbiter._threads.forks import new_lock
+
+_KNOWN = ("langgraph.store.", "arbiter.memory.")
 
 
 class VectorError(ValueError):
@@ -80,19 +83,24 @@ class WatchedEmbeddings(Embeddings):
         return vectors
 
 
-def watched_embeddings(store: BaseStore) -> WatchedEmbeddings | None:
-    """Wrap the embedder of a store in `WatchedEmbeddings` and return it; None if the store has none or
-    hides it."""
+def watched_view(store: BaseStore) -> tuple[BaseStore, WatchedEmbeddings] | None:
+    """A view of a store whose embedder is watched, and that embedder; None if the store has none or hides it.
+
+    The view is a shallow copy: it shares the records and connections of the store, which stays as it is. Only sync
+    stores of LangGraph and of `open_store` are viewed: an async store works off its operations in a task of its
+    own, and other classes may keep a state that a copy would not share.
+    """
     inner: object = getattr(store, "embeddings", None)
-    if isinstance(inner, WatchedEmbeddings):
-        return inner
     config: object = getattr(store, "index_config", None)
-    if not isinstance(inner, Embeddings) or not isinstance(config, dict):
+    if not isinstance(inner, Embeddings) or not isinstance(config, dict) or hasattr(store, "_loop"):
+        return None
+    if not type(store).__module__.startswith(_KNOWN):
         return None
     dims: object = cast("dict[str, object]", config).get("dims")
     watched = WatchedEmbeddings(inner, dims if isinstance(dims, int) else None)
     try:
-        cast(Any, store).embeddings = watched
+        view = copy(store)
+        cast(Any, view).embeddings = watched
     except (AttributeError, TypeError):
         return None
-    return watched
+    return view, watched
