@@ -114,19 +114,20 @@ def mistakes_in(kind: type[Record], value: Mapping[str, Any]) -> list[tuple[str,
                 wrong[name] = "it is missing"
             continue
         given: Any = value[name]
-        items: Any = given
-        is_list = isinstance(value[name], list)
+        items: Any = value[name]
+        is_list = isinstance(given, list)
         if is_list and any(isinstance(item, Mapping) for item in items):
             continue  # records inside, which `from_value` reads
         types, members = _types_of(cast(Any, kind))[name]
         if name in times:
             try:
-                if items is not None or type(None) not in types:
-                    time_of(items)
+                if given is None and type(None) in types:
+                    continue
+                time_of(items)
             except (TypeError, ValueError):
                 wrong[name] = f"expected a time as ISO 8601, got {given!r:.80}"
         elif not _is(tuple(items) if name in tuples and is_list else given, types, members):
-            wrong[name] = f"a {type(given).__name__} does not fit"
+            wrong[name] = f"a {type(items).__name__} does not fit"
         elif get_origin(hints[name]) is Literal and given not in get_args(hints[name]):
             wrong[name] = f"expected one of {', '.join(map(repr, get_args(hints[name])))}, got {given!r:.80}"
     if not wrong:

@@ -23,9 +23,13 @@ async def _later(config: Any, arbiter_os: Any) -> None:
 
 
 def plugin(**parts: Any) -> Plugin:
-    return Plugin(
-        **{"name": "memory", "evaluators": [TrustEvaluator()], "providers": [TimeProvider()], **parts}
-    )
+    given: dict[str, Any] = {
+        "name": "memory",
+        "evaluators": [TrustEvaluator()],
+        "providers": [TimeProvider()],
+    }
+    given.update(parts)
+    return Plugin(**given)
 
 
 def test_one_call_registers_all_parts() -> None:
