@@ -7,6 +7,7 @@ import math
 import random
 import re
 import sqlite3
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -34,7 +35,9 @@ from arbiter.memory.stores import Entry, Namespace, Value, namespace
 from arbiter.memory.stores import _searching as searching
 from arbiter.memory.stores._words import terms_of
 from tests.memory.memory_stores import opened
+from tests.processes import python
 
+ROOT = Path(__file__).parents[2]
 NS = namespace("agent", "facts", "ada")
 STATUS = namespace("agent", "status", "ada")
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -447,6 +450,50 @@ def test_searches_and_writes_at_the_same_time_leave_the_index_whole(any_store: B
         assert {*await found(memory, "common", limit=50)} == {*held}
 
     asyncio.run(check())
+
+
+WRITER = """
+import asyncio, random, sys
+from arbiter.memory import MemoryStore, open_store
+from arbiter.memory.stores import namespace
+
+async def main(where, seed):
+    choose = random.Random(seed)
+    spaces = [namespace("agent", kind, "ada") for kind in ("facts", "status")]
+    with open_store(where) as store:
+        memory = MemoryStore(store)
+        for step in range(30):
+            ns, key = choose.choice(spaces), f"k{choose.randrange(15)}"
+            if choose.random() < 0.2:
+                await memory.adelete(ns, key)
+            else:
+                await memory.aput(ns, key, {"claim": f"word{choose.randrange(5)} common"})
+            if step % 2:
+                await memory.asearch(choose.sample(spaces, 2), "common")
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_processes_share_an_index(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Three processes write, delete and search in the same namespaces; then each record is found, and no other."""
+    where = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "memory.db")
+    writers = [subprocess.Popen(python("-c", WRITER, where, str(seed)), cwd=ROOT) for seed in range(3)]
+    assert [writer.wait(120) for writer in writers] == [0, 0, 0]
+    with open_store(where) as store:
+        memory = MemoryStore(store)
+        held = {
+            (ns, entry.key): entry.value["claim"].split()[0]
+            for ns in (NS, STATUS)
+            for entry in await memory.alist(ns)
+        }
+        for word in {*held.values()}:
+            entries = (await memory.asearch([NS, STATUS], word, limit=50)).entries
+            assert {(entry.ns, entry.key) for entry in entries} == {
+                at for at, has in held.items() if has == word
+            }
 
 
 # Cost ---------------------------------------------------------------------------------------------
