@@ -2,7 +2,8 @@
 
 Ten evaluators whose `validate` takes 100 ms each, in sync and async runs. A turn with four cognitive evaluators
 in the background, against the same turn without any; the limit applies to a turn that asks a model which answers
-within 100 ms. Medians of interleaved pairs.
+within 100 ms. A text of 100,000 characters, and another user's turn at that moment. Medians of interleaved
+pairs.
 
 Growth: a turn (a call of the providers, learning, reflection) and a *forget* in a store with 1,000 and 10,000
 entities, relationships, superseded facts of the user, or other users with a fact and a room each, against a store
@@ -20,6 +21,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
@@ -235,6 +237,87 @@ def background(seconds: float, limit: float | None) -> Found:
     )
 
 
+# Long texts ---------------------------------------------------------------------------------------
+
+LENGTH = 100_000
+HOSTILE = (
+    "please ",
+    "forget ",
+    "( ( (",
+    "password is ",
+    "4 ",
+    "\n",
+    "\u5bc6\u7801",
+    "a\u0301\u0316",
+    "x",
+    "line\n",
+)
+
+
+def long_texts() -> list[Found]:
+    """A turn with a text of 100,000 characters, and another user's turn beside it: the text that is the worst."""
+    costs: dict[str, float] = {}
+    waits: dict[str, float] = {}
+    for part in HOSTILE:
+        text = (part * LENGTH)[:LENGTH]
+        cpu: dict[str, list[float]] = {"hello": [], text: []}
+        beside: dict[str, list[float]] = {"hello": [], text: []}
+        for _ in range(9):
+            app = learning()
+            turn(app, "hello", "evil")
+            turn(app, "hello", "bob")
+            for said in cpu:
+                cpu[said].append(turn(app, said, "evil")[0])
+            for said in beside:
+                other = threading.Thread(target=turn, args=(app, said, "evil"))
+                other.start()
+                beside[said].append(turn(app, "hello", "bob")[1])
+                other.join()
+        costs[part] = (min(cpu[text]) - min(cpu["hello"])) * 1000
+        waits[part] = quarter(beside[text]) / quarter(beside["hello"])
+    slowest, longest = max(costs, key=costs.__getitem__), max(waits, key=waits.__getitem__)
+    return [
+        Found(
+            case="CPU that a text of 100,000 characters adds to a turn with three evaluators",
+            value=costs[slowest],
+            unit="ms",
+            limit=50,
+            beside=f"{len(HOSTILE)} texts; the worst repeats {slowest!r}",
+        ),
+        Found(
+            case="another user's turn at that moment, against one beside a short text",
+            value=waits[longest],
+            unit="×",
+            limit=2,
+            beside=f"the worst repeats {longest!r}",
+        ),
+    ]
+
+
+def quarter(taken: list[float]) -> float:
+    """The lower quartile: other work on the machine disturbs it less than the median."""
+    return sorted(taken)[len(taken) // 4]
+
+
+def learning() -> Any:
+    """A governed graph with memory, whose evaluators run in each turn."""
+    cycle = EvaluationCycle(store=InMemoryStore(), evaluator_model=Answers(), conversation_length=2)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluation_cycle(cycle)
+    for evaluator in (FactEvaluator(), ReflectionEvaluator(), TrustEvaluator(judge=True)):
+        arbiter_os.add_evaluator(evaluator)
+    arbiter_os.add_advisor(FactsProvider())
+    return arbiter_os.govern(chat(0), {"reply": "RESPOND"})
+
+
+def turn(app: Any, text: str, who: str) -> tuple[float, float]:
+    """The seconds of CPU and of wall time."""
+    config: Any = {"configurable": {"thread_id": who, "user_id": who}}
+    cpu, wall = time.process_time(), time.perf_counter()
+    app.invoke({"messages": [HumanMessage(text)]}, config)
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
 class Answers(BaseChatModel):
     """Finds a fact in everything."""
 
@@ -412,7 +495,7 @@ def main() -> int:
     found: list[Found] = []
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.growth:
-            found = [*gates(), background(0.1, 1.05), background(0, None)]
+            found = [*gates(), background(0.1, 1.05), background(0, None), *long_texts()]
         found += growths(Path(folder))
     table = Table("case", "measured", "limit", "beside it")
     for each in found:

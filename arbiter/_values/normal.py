@@ -15,7 +15,10 @@ def normalized(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
     """`text` in that normal form, with at most 30 combining marks in a row."""
     if text.isascii():
         return text
-    return unicodedata.normalize(form, text if len(text) <= MOST_MARKS else _marks().sub(r"\1", text))
+    # A run that is too long has a mark at one of these places.
+    if any(map(unicodedata.combining, text[:: MOST_MARKS + 1])):
+        text = _marks().sub(r"\1", text)
+    return unicodedata.normalize(form, text)
 
 
 @cache

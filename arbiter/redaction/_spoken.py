@@ -208,7 +208,10 @@ def told_in(text: str, folded: str) -> Iterator[Range]:
                 yield from _told(text, folded, name, left)
     if not is_ascii:
         for unspaced in _NO_BLANKS:
-            yield from _unspaced(text, unspaced)
+            if text.count(unspaced) > _MOST_NAMES:
+                yield text.find(unspaced), len(text)
+            else:
+                yield from _unspaced(text, unspaced)
 
 
 def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[Range]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from statistics import median
 from typing import Any
 
 import pytest
@@ -147,13 +146,15 @@ def test_another_users_turn_takes_at_most_twice_its_time_meanwhile(name: str) ->
     companion.says("hello")
     companion.says("hello", who="bob")
     beside: dict[str, list[float]] = {"hello": [], text: []}
-    for _ in range(7):
+    for _ in range(12):
         for said, took in beside.items():
             other = threading.Thread(target=companion.says, args=(said,))
             other.start()
             took.append(companion.says("hello", who="bob")[1])
             other.join()
-    assert median(beside[text]) <= 2 * median(beside["hello"]) + 5
+    # The lower quartiles: other work on the machine disturbs them less than the medians.
+    short, long = (sorted(took)[len(took) // 4] for took in (beside["hello"], beside[text]))
+    assert long <= 2 * short + 5
 
 
 def test_what_is_beyond_the_bound_is_shown_to_no_model() -> None:
