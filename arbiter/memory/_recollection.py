@@ -405,6 +405,8 @@ class Memory:
         it took part in, and its registration.
         """
         kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
+        # A wish to forget everything that was not confirmed is none.
+        kinds["tombstones"] = [value for value in kinds["tombstones"] if "turns" not in value]
         known = await Entities(self.store, agent_id=self.agent_id).get([entity_id])
         registered = list(known.values())
         names = (entity_id, *(name for entity in registered for name in entity.names))

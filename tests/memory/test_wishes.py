@@ -500,6 +500,15 @@ def test_a_wish_to_forget_everything_can_be_confirmed_for_a_day() -> None:
     assert talk.known() == [CAT, OSLO]
 
 
+def test_an_unconfirmed_wish_is_not_imported() -> None:
+    asked = wiping()
+    talk = Talk({"Pixel": claims(CAT)}, clock=asked.clock, conversation_length=32)
+    talk.say("My cat is Pixel")
+    talk.memory.import_(asked.memory.export("ada"))
+    talk.cycle.conversation_length = 4
+    assert talk.say("hello").known() == [CAT, OSLO]
+
+
 def test_another_user_cannot_confirm() -> None:
     talk = wiping(yes=everything(True))
     talk.say("yes, do", user="bob", room="b").say("yes, do", user="bob", room="b")
