@@ -364,8 +364,9 @@ def test_without_embeddings_old_facts_are_found_by_their_words(kind: str) -> Non
         batch: Any = store.batch
 
         def watched(ops: Iterable[Op]) -> Any:
-            found = batch(ops)
-            read.append(sum(len(part) if isinstance(part, list) else 1 for part in found))
+            found: list[Any] = batch(ops)
+            listed: list[list[Any]] = [[*part] if isinstance(part, list) else [part] for part in found]
+            read.append(sum(map(len, listed)))
             return found
 
         if kind != "memory":
