@@ -41,6 +41,7 @@ from arbiter._threads.forks import new_rlock
 from arbiter._values.states import Snapshot
 from arbiter._weaving import Origin, Rules, facts_channel_of, weave
 from arbiter._weaving.coverage import Coverage, report_unused
+from arbiter._weaving.executions import report_executions
 from arbiter._weaving.functions import GovernedRunnable, govern_function
 from arbiter._weaving.govern import (
     Label,
@@ -125,6 +126,7 @@ class ArbiterOS:
         """Instructions of labels and functions, which this object does not keep itself."""
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakSet[Origin] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
         if ledger is not None:
             opened: Any = ledger
             if isinstance(ledger, str | os.PathLike):
@@ -141,6 +143,8 @@ class ArbiterOS:
         """
         if ensure_listener(listener) not in self._core.settings.listeners:
             self._core.settings.listeners.append(listener)
+            for graph in list(self._graphs):
+                report_executions(graph)
 
     # Copies
 
@@ -581,6 +585,9 @@ class ArbiterOS:
             check_registered(self._core.registry, graph, rules)
             self._check_names(name for name, _ in nodes)
             governed = weave(graph, self._core, rules)
+            if self._core.settings.listeners:
+                report_executions(governed)
+            self._graphs.add(governed)
             self._governed.add(cast(Any, facts_channel_of(governed)).origin)
             self._coverage.add(nodes)
         self._coverage.report_missing_instructions()

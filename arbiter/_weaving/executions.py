@@ -1,7 +1,7 @@
 """Executions as listeners see them: each call of a governed graph, from its begin to its end.
 
-All the ways to run a graph go through its `stream` or `astream`, so a governed graph is of a subclass of its own
-class that has these two. Without listeners they return what LangGraph's return.
+All the ways to run a graph go through its `stream` or `astream`, so a governed graph with listeners is of a
+subclass of its own class that has these two. Without listeners it is of that class itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from arbiter.history._recorder import Execution, Run, starting
 from arbiter.listening import tell
 
 _PLAIN = (str, int, float, bool)
+
+
+def report_executions(graph: Pregel[Any, Any, Any, Any]) -> None:
+    """From now on report the executions of a governed graph, and of its later copies, to listeners."""
+    graph.__class__ = listened_to(type(graph))
 
 
 @cache

@@ -21,7 +21,6 @@ from arbiter._lifecycle import Schemas
 from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Registration
 from arbiter._weaving.channel import FACTS, FactsChannel, Origin
-from arbiter._weaving.executions import listened_to
 from arbiter._weaving.lcel import LcelSteps
 from arbiter._weaving.node import GovernedNode
 from arbiter._weaving.sequence import GovernedSequence, Passthrough
@@ -115,7 +114,6 @@ def weave(
     governed = copy.copy(graph)
     governed.nodes = nodes
     governed.channels = {**graph.channels, FACTS: FactsChannel(Origin(core, graph, rules, path))}
-    governed.__class__ = listened_to(type(graph))
     # A graph without `stream_channels` streams all channels; this list leaves out the hidden one.
     governed.stream_channels = graph.stream_channels_asis
     return governed

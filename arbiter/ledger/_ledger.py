@@ -320,11 +320,10 @@ class Ledger:
             line = line_of(store.uuid, number, upto, at, len(rows), root, previous, None, None)
             if self._key is not None:
                 line["key"], line["signature"] = self._key.id, self._key.sign(signed_part(line))
-            run(
-                store.statements.anchor,
-                (number, upto, at, len(rows), root, previous, line.get("key"), line.get("signature")),
-            )
-            run(store.statements.anchor_head, [(number, id, seq, hash) for id, _, seq, hash in rows])
+            insert, sql = store.statements.insert, store.statements
+            made = (number, upto, at, len(rows), root, previous, line.get("key"), line.get("signature"))
+            insert(connection, sql.anchor, [made])
+            insert(connection, sql.anchor_head, [(number, id, seq, hash) for id, _, seq, hash in rows])
         if self._sink is not None:
             try:
                 self._sink(line)

@@ -17,8 +17,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -41,6 +42,7 @@ MOST_BYTES = 64 * 1024 * 1024
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 WARN_AFTER = 30.0
 AT_EXIT = 30.0
+_LET_GO = 0.0002
 PATIENCE = 0.25
 """Seconds that an item may wait in the queue for its evaluations, so that it needs no second entry."""
 
@@ -68,7 +70,6 @@ class _Thread:
     ref: str
     seq: int
     hash: bytes
-    is_new: bool
     thread_id: str | None
     subject: str | None = None
     graph: str | None = None
@@ -99,44 +100,62 @@ class _Rows:
 
 
 class Statements:
-    """The statements of the writer, in the words of the database's driver."""
+    """The statements of the writer, in the words of the database's driver.
+
+    A statement writes many rows: a driver lets other threads run during each statement, and a run that computes
+    then keeps the writer waiting for milliseconds.
+    """
 
     def __init__(self, dialect: str) -> None:
         self.mark = "%s" if dialect == "postgresql" else "?"
-        names = ("id", "thread", "seq", "key", "kind", *COLUMNS, "body", "hash")
-        self.entry = self._insert("entries", names)
-        self.content = self._insert("contents", ("entry", "salt", "body"))
-        self.score = self._insert("scores", ("entry", "evaluator", "score", "passed", "read", "at"))
+        self.entry = ("entries", ("id", "thread", "seq", "key", "kind", *COLUMNS, "body", "hash"), "")
+        self.content = ("contents", ("entry", "salt", "body"), "")
+        self.score = ("scores", ("entry", "evaluator", "score", "passed", "read", "at"), "")
         self.count = (
-            self._insert("rollups", ("hour", "kind", "name", "value", "n", "total", "least", "most"))
-            + " ON CONFLICT (hour, kind, name, value) DO UPDATE SET n = rollups.n + excluded.n, "
+            "rollups",
+            ("hour", "kind", "name", "value", "n", "total", "least", "most"),
+            " ON CONFLICT (hour, kind, name, value) DO UPDATE SET n = rollups.n + excluded.n, "
             "total = rollups.total + excluded.total, "
             "least = CASE WHEN rollups.least IS NULL OR excluded.least < rollups.least "
             "THEN excluded.least ELSE rollups.least END, "
             "most = CASE WHEN rollups.most IS NULL OR excluded.most > rollups.most "
-            "THEN excluded.most ELSE rollups.most END"
+            "THEN excluded.most ELSE rollups.most END",
         )
-        self.thread = self._insert(
+        self.thread = (
             "threads",
             (
                 "id", "ref", "thread_id", "subject", "graph", "first_at", "last_at", "items", "denied", "asked",
                 "outcome", "head_seq", "head_hash",
             ),
+            " ON CONFLICT (id) DO UPDATE SET subject = COALESCE(excluded.subject, threads.subject), "
+            "graph = COALESCE(excluded.graph, threads.graph), last_at = excluded.last_at, "
+            "items = threads.items + excluded.items, denied = threads.denied + excluded.denied, "
+            "asked = threads.asked + excluded.asked, outcome = COALESCE(excluded.outcome, threads.outcome), "
+            "head_seq = excluded.head_seq, head_hash = excluded.head_hash",
         )  # fmt: skip
-        self.anchor = self._insert(
-            "anchors", ("id", "upto", "at", "threads", "root", "previous", "key_id", "signature")
-        )
-        self.anchor_head = self._insert("anchor_heads", ("anchor", "thread", "seq", "hash"))
-        m = self.mark
-        self.head = (
-            f"UPDATE threads SET subject = COALESCE({m}, subject), graph = COALESCE({m}, graph), "
-            f"last_at = {m}, items = items + {m}, denied = denied + {m}, asked = asked + {m}, "
-            f"outcome = COALESCE({m}, outcome), head_seq = {m}, head_hash = {m} WHERE id = {m}"
-        )
+        self.anchor = (
+            "anchors", ("id", "upto", "at", "threads", "root", "previous", "key_id", "signature"), ""
+        )  # fmt: skip
+        self.anchor_head = ("anchor_heads", ("anchor", "thread", "seq", "hash"), "")
 
-    def _insert(self, table: str, names: Sequence[str]) -> str:
-        marks = ", ".join([self.mark] * len(names))
-        return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})"
+    def insert(
+        self, connection: Connection, into: tuple[str, Sequence[str], str], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Insert rows with as few statements as the drivers' limits allow."""
+        table, names, conflict = into
+        size = _MOST_VALUES // len(names)
+        row = f"({', '.join([self.mark] * len(names))})"
+        for at in range(0, len(rows), size):
+            part = rows[at : at + size]
+            values = ", ".join([row] * len(part))
+            connection.exec_driver_sql(
+                f"INSERT INTO {table} ({', '.join(names)}) VALUES {values}{conflict}",
+                tuple(chain.from_iterable(part)),
+            )
+
+
+_MOST_VALUES = 30_000
+"""SQLite takes 32,766 values in a statement, PostgreSQL 65,535."""
 
 
 class Store:
@@ -209,7 +228,7 @@ class Store:
                 of_thread = f"(SELECT id FROM entries WHERE thread = {mark})"
                 gone = run(f"DELETE FROM contents WHERE entry IN {of_thread}", (id,)).rowcount
                 removed += gone
-                thread = _Thread(id, ref, seq, bytes(hash), False, name, last_at=at)
+                thread = _Thread(id, ref, seq, bytes(hash), name, last_at=at)
                 event = Event(
                     kind="erasure",
                     at=at,
@@ -252,30 +271,31 @@ class Store:
         return {row[0]: row[1] for row in rows}
 
     def _threads(self, connection: Connection, events: Sequence[Event]) -> dict[str, _Thread]:
-        mark = self.statements.mark
+        """The threads of these events by their place, with their heads; new ones get an id."""
+        # A thread without an id is found by its ref, which then is the uuid of its run.
         found: dict[str, _Thread] = {}
+        for column, prefix, names in (
+            ("thread_id", "thread ", {event.thread_id for event in events if event.thread_id is not None}),
+            ("ref", "run ", {event.run for event in events if event.thread_id is None}),
+        ):
+            if not names:
+                continue
+            marks = ", ".join([self.statements.mark] * len(names))
+            rows = connection.exec_driver_sql(
+                f"SELECT id, ref, head_seq, head_hash, first_at, last_at, thread_id FROM threads "
+                f"WHERE {column} IN ({marks}) AND erased_at IS NULL",
+                tuple(names),
+            )
+            for row in rows:
+                at = _Thread(row[0], row[1], row[2], bytes(row[3]), row[6], first_at=row[4], last_at=row[5])
+                found[prefix + (row[6] if column == "thread_id" else row[1])] = at
         newest = 0
         for event in events:
             if (at := found.get(event.place)) is None:
-                # A thread without an id is found by its ref, which then is the uuid of its run.
-                column, value = (
-                    ("ref", event.run) if event.thread_id is None else ("thread_id", event.thread_id)
-                )
-                row = connection.exec_driver_sql(
-                    f"SELECT id, ref, head_seq, head_hash, first_at, last_at FROM threads "
-                    f"WHERE {column} = {mark} AND erased_at IS NULL",
-                    (value,),
-                ).first()
-                if row is None:
-                    newest = newest or connection.exec_driver_sql("SELECT MAX(id) FROM threads").scalar() or 0
-                    newest += 1
-                    ref = event.run if event.thread_id is None else str(uuid4())
-                    at = _Thread(
-                        newest, ref, 0, first_hash(self.uuid, ref), True, event.thread_id, first_at=event.at
-                    )
-                else:
-                    at = _Thread(row[0], row[1], row[2], bytes(row[3]), False, event.thread_id)
-                    at.first_at, at.last_at = row[4], row[5]
+                newest = newest or connection.exec_driver_sql("SELECT MAX(id) FROM threads").scalar() or 0
+                newest += 1
+                ref = event.run if event.thread_id is None else str(uuid4())
+                at = _Thread(newest, ref, 0, first_hash(self.uuid, ref), event.thread_id, first_at=event.at)
                 found[event.place] = at
             at.subject = event.subject or at.subject
             at.graph = event.graph or at.graph
@@ -328,35 +348,25 @@ class Store:
         data = dumped(bounded_texts(redacted))
         return data if len(data) <= BYTES else dumped(_without_largest(redacted))
 
-    def _insert(self, connection: Connection, rows: _Rows, threads: Any, last: int) -> None:
-        sql, run = self.statements, connection.exec_driver_sql
-        new = [thread for thread in threads if thread.is_new]
-        if new:
-            run(
-                sql.thread,
-                [
-                    (
-                        t.id, t.ref, t.thread_id, t.subject, t.graph, t.first_at, t.last_at, t.items, t.denied,
-                        t.asked, t.outcome, t.seq, t.hash,
-                    )
-                    for t in new
-                ],
-            )  # fmt: skip
-        run(sql.entry, rows.entries)
-        if rows.contents:
-            run(sql.content, rows.contents)
-        if rows.scores:
-            run(sql.score, rows.scores)
-        if rows.counts:
-            run(sql.count, [(*count, *amounts) for count, amounts in sorted(rows.counts.items())])
-        old = [
-            (t.subject, t.graph, t.last_at, t.items, t.denied, t.asked, t.outcome, t.seq, t.hash, t.id)
+    def _insert(self, connection: Connection, rows: _Rows, threads: Iterable[_Thread], last: int) -> None:
+        sql = self.statements
+        heads = [
+            (
+                t.id, t.ref, t.thread_id, t.subject, t.graph, t.first_at, t.last_at, t.items, t.denied, t.asked,
+                t.outcome, t.seq, t.hash,
+            )
             for t in threads
-            if not t.is_new
-        ]
-        if old:
-            run(sql.head, old)
-        run(f"UPDATE ledgers SET last_entry = {sql.mark}", (last,))
+        ]  # fmt: skip
+        counts = [(*count, *amounts) for count, amounts in sorted(rows.counts.items())]
+        for into, of_table in (
+            (sql.thread, heads),
+            (sql.entry, rows.entries),
+            (sql.content, rows.contents),
+            (sql.score, rows.scores),
+            (sql.count, counts),
+        ):
+            sql.insert(connection, into, of_table)
+        connection.exec_driver_sql(f"UPDATE ledgers SET last_entry = {sql.mark}", (last,))
 
 
 def _without_largest(contents: Any) -> Any:
@@ -439,10 +449,13 @@ class Writer:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="arbiter-ledger", daemon=True)
                 self._thread.start()
-            is_batch = len(self._queue) == BATCH
-        if is_batch:
+            waiting = len(self._queue)
+        if waiting % BATCH == 0:
             with self._wake:
                 self._wake.notify()
+            if waiting > 2 * BATCH:
+                # A run that computes without a pause keeps the interpreter to itself: the writer would not get on.
+                time.sleep(_LET_GO)
 
     def _note_gap(self, event: Event, *, whole: bool) -> None:
         gap = self._gaps.get(event.place)

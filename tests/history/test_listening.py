@@ -244,6 +244,15 @@ def test_what_is_no_listener_is_refused() -> None:
         ArbiterOS().add_listener(bad)  # type: ignore[arg-type]
 
 
+def test_a_listener_added_after_governing_is_told_of_executions_too() -> None:
+    arbiter_os, diary = ArbiterOS(), Diary()
+    app = arbiter_os.govern(chain(Spy("a")))
+    run(app, {})
+    arbiter_os.add_listener(diary)
+    run(app, {})
+    assert diary.told == ["execution began", "a began", "a completed", "execution completed"]
+
+
 def test_a_listener_added_twice_is_told_once() -> None:
     arbiter_os, diary = listened()
     arbiter_os.add_listener(diary)
