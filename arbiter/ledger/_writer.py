@@ -287,8 +287,10 @@ class Store:
                 tuple(names),
             )
             for row in rows:
-                at = _Thread(row[0], row[1], row[2], bytes(row[3]), row[6], first_at=row[4], last_at=row[5])
-                found[prefix + (row[6] if column == "thread_id" else row[1])] = at
+                name: str = row[6] if column == "thread_id" else row[1]
+                found[prefix + name] = _Thread(
+                    row[0], row[1], row[2], bytes(row[3]), row[6], first_at=row[4], last_at=row[5]
+                )
         newest = 0
         for event in events:
             if (at := found.get(event.place)) is None:
