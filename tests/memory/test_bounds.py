@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from typing import Any
@@ -108,7 +109,13 @@ class Companion:
 def test_100_000_characters_of_anything_cost_at_most_50_ms_of_cpu(mode: str, embeds: bool) -> None:
     """More than a turn of five characters does. The limit is for a machine on which that one takes 20 ms."""
     slow: dict[str, float] = {}
-    for name, text in hostile_texts().items():
+    texts = hostile_texts()
+    # All texts in one mode; a part of them shows that the other modes take the same way.
+    chosen = (
+        [*texts] if (mode, embeds) == ("sync", True) or os.environ.get("ARBITER_STRESS") else [*texts][::6]
+    )
+    for name in chosen:
+        text = texts[name]
         extra: list[float] = []
         usual: list[float] = []
         for _ in range(3):  # other work on the machine makes all turns slower, so the best one counts
