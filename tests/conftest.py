@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any, cast
 
@@ -95,6 +96,28 @@ def any_indexed_store(request: pytest.FixtureRequest, embeddings: KeywordEmbeddi
     """An empty store of each kind in turn, searched by the keywords of `embeddings`."""
     with opened(cast(Kind, request.param), url=_url(request), embeddings=embeddings) as store:
         yield store
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cases", type=int, default=0, help="run at most that many cases of each test; 0 runs all"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    most: int = config.getoption("--cases")
+    if not most:
+        return
+    seen: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        seen[test] += 1
+        if seen[test] <= most:
+            kept.append(item)
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept
 
 
 def pytest_collection_finish() -> None:

@@ -224,6 +224,7 @@ def test_a_mistake_is_a_sentence(arguments: tuple[str, ...], said: str, project:
     assert re.search(said, str(done.exception)), done.exception
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "arguments", [("lint", "rude:graph"), ("run", "team:graph", "-c", "bad.yaml"), ("explain", "budgt")]
 )
@@ -426,6 +427,7 @@ def test_run_ends_with_1_when_the_graph_fails(project: Path) -> None:
     assert done.stderr.startswith("the graph raised InvalidUpdateError")
 
 
+@pytest.mark.lengthy
 def test_run_ends_with_4_when_it_waits_and_another_process_goes_on(project: Path) -> None:
     given = ("run", "team:saved", "-c", ".")
     done = started(*given, "--input", '{"amount": 500}', "--thread", "a", folder=project, code=4)

@@ -209,6 +209,7 @@ def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
             ledger.verify(anchors=tmp_path / "bad")
 
 
+@pytest.mark.lengthy
 def test_an_anchor_is_written_every_thousand_entries(tmp_path: Path) -> None:
     lines: list[Any] = []
     with Ledger(tmp_path / "l.db", anchors=lines.append) as ledger:

@@ -72,6 +72,7 @@ def test_filters_alone_and_together_find_what_a_scan_finds(ledger: Ledger, names
     assert found == expected
 
 
+@pytest.mark.lengthy
 def test_pages_by_cursor_show_each_item_once_while_others_are_written(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 10) as ledger:
         there = {item.id for item in ledger.items()}

@@ -222,6 +222,7 @@ if sys.argv[2] == "terminated":
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("end", ["returns", "raises", "terminated"])
 def test_everything_that_was_queued_is_written_when_the_script_ends(tmp_path: Path, end: str) -> None:
     subprocess.run([*python("-c", QUEUED), str(tmp_path / "l.db"), end], check=False)
@@ -246,6 +247,7 @@ while True:
 """
 
 
+@pytest.mark.lengthy
 def test_a_killed_process_loses_only_what_was_just_queued_and_the_ledger_is_whole(tmp_path: Path) -> None:
     for number in range(3):
         ended = subprocess.run(
@@ -275,6 +277,7 @@ def test_a_run_goes_on_while_another_process_holds_the_write_lock(
         assert sum(1 for _ in ledger.items()) == 50
 
 
+@pytest.mark.lengthy
 def test_what_does_not_fit_the_queue_is_a_gap_with_its_exact_number(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db", queue=10) as ledger:
         app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), checkpointer=InMemorySaver()))

@@ -504,6 +504,7 @@ async def test_a_lock_of_a_process_that_died_is_free(where: str) -> None:
             pass
 
 
+@pytest.mark.lengthy
 async def test_stores_of_one_process_share_the_locks_of_their_place(where: str) -> None:
     """Closing one of them ends no lock of the other."""
     with open_store(where) as opened:

@@ -111,6 +111,7 @@ def test_a_quiet_thread_is_learned_from_by_itself(when: Any) -> None:
     assert chat.model.calls == 1
 
 
+@pytest.mark.lengthy
 def test_a_turn_begins_the_wait_anew() -> None:
     chat = Chat(after_idle_s=1.5)
     for text in SAID:
