@@ -105,7 +105,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    most: int = config.getoption("--cases")
+    most = int(config.getoption("--cases") or 0)
     if not most:
         return
     seen: Counter[str] = Counter()
