@@ -251,7 +251,7 @@ while True:
 def test_a_killed_process_loses_only_what_was_just_queued_and_the_ledger_is_whole(tmp_path: Path) -> None:
     for number in range(3):
         ended = subprocess.run(
-            [*python("-c", KILLED), str(tmp_path / "l.db"), str(0.8 + 0.2 * number)],
+            [*python("-c", KILLED), str(tmp_path / "l.db"), str(1.5 + 0.2 * number)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         done = int(ended.stdout.split()[-1])
