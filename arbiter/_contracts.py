@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, get_args
 from weakref import WeakKeyDictionary
 
 from arbiter._threads.forks import new_lock, new_rlock
 from arbiter._values.parameters import Param, parameters, problem, words
+from arbiter._values.versions import Version, hash_of, parameters_of
 from arbiter.errors import RegistrationError
 from arbiter.instructions import Instruction, find_instruction
 
@@ -69,11 +70,18 @@ class Contract:
     deadline: float | None = None
     blocking: bool | None = None
     mode: Mode = "enforce"
+    when_idle: tuple[str, str] | None = None
+    """Why it applies to no node, and the remedy: for a contract that selects its nodes in a way of its own, or
+    whose settings switch it off.
+    """
     asks: bool = False
     """True if it may ask a human. Its graphs are then checked for a checkpointer."""
     description: str = ""
     source: str = ""
     """The place of its declaration, such as "policies/payments.yaml:14"; empty if code registered it."""
+    version: Any = Version()
+    """A text of 16 hex digits that changes with the code of a user's class, with each parameter that is kept
+    under its name, and with each text that is sent to a model. Set your own to replace it."""
 
     def __init__(
         self,
@@ -94,6 +102,23 @@ class Contract:
 
     def governs(self, nodes: Collection[str]) -> None:
         """Called for each governed graph with the names of the nodes to which the contract applies."""
+
+    def version_parts(self) -> Mapping[str, str]:
+        """Hashes of what its answers depend on, by name: its class, its parameters and `texts`.
+
+        Chat models are no part of it, and neither are its name and its deadline.
+        """
+        targets: Sequence[tuple[Any, ...] | None] = (self.target_instructions, self.target_nodes)
+        known = {name: value for name, value in parameters_of(self).items() if name not in _NOT_ASKED}
+        return {
+            "class": hash_of(type(self)),
+            "targets": hash_of([None if each is None else frozenset(each) for each in targets]),
+            **{name: hash_of(value) for name, value in {**known, **self.texts()}.items()},
+        }
+
+    def texts(self) -> Mapping[str, Any]:
+        """Other things that its answers depend on, by name, such as the prompts that it sends to a model."""
+        return {}
 
     @property
     def enforced(self) -> bool:
@@ -165,6 +190,9 @@ class Contract:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
+
+_NOT_ASKED = frozenset({"name", "durable", "deadline", "target_instructions", "target_nodes"})
+"""Parameters that change no answer, or have a part of their own."""
 
 _FRESH: Mapping[Any, Callable[[], Any]] = {
     type(threading.Lock()): new_lock,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from arbiter._conditions.failures import broken_text, kind_of, kinds
 from arbiter._conditions.handover import Handover
-from arbiter._conditions.needs import TYPES, Field, Scan
+from arbiter._conditions.needs import RECORDS, TYPES, Field, Scan
 from arbiter._conditions.program import MAX_LENGTH, compile_cel, is_failure
 from arbiter._conditions.totals import check_history
 from arbiter._conditions.work import Work, refuse_deep
@@ -21,10 +22,13 @@ class Condition:
 
     Raises `ConditionError` if the expression is not CEL, is longer than 4,000 characters, nests macros more
     than 5 deep, names a variable or function that does not exist, or would need a whole state. `fields` are
-    the fields that it gets: those that it names, each as far as the text shows.
+    the fields that it gets: those that it names, each as far as the text shows. `records` are the variables
+    of which it may not need all.
     """
 
-    def __init__(self, expression: str, variables: Collection[str]) -> None:
+    def __init__(
+        self, expression: str, variables: Collection[str], *, records: Collection[str] = RECORDS
+    ) -> None:
         given: Any = expression
         if not isinstance(given, str):
             raise ConditionError(str(given), f"expected a text, got {given!r}")
@@ -33,7 +37,8 @@ class Condition:
         if len(expression) <= MAX_LENGTH:
             refuse_deep(expression)
         self._program = compile_cel(expression)
-        scan = Scan(expression, self.variables)
+        scan = Scan(expression, self.variables, records)
+        self._records = frozenset(records)
         named = set(self._program.variables())
         if audited := named - scan.needs.keys() - scan.bound - TYPES:
             raise ConditionError(expression, f"the use of {min(audited)!r} could not be followed")
@@ -67,6 +72,9 @@ class Condition:
         except BaseException as exc:
             if not is_failure(exc):
                 raise
+            for value in handover.unread[:1]:
+                with suppress(Exception):  # it notes that it was used
+                    bool(value)
             raise self._failure(exc, handover, handed) from None
         if answer is True or answer is False:
             return answer
@@ -102,10 +110,14 @@ class Condition:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Condition, (self.expression, tuple(sorted(self.variables)))
+        return _condition, (self.expression, tuple(sorted(self.variables)), tuple(sorted(self._records)))
 
     def __repr__(self) -> str:
         return f"<Condition {self.expression!r}>"
+
+
+def _condition(expression: str, variables: Collection[str], records: Collection[str]) -> Condition:
+    return Condition(expression, variables, records=records)
 
 
 _FUNCTION = re.compile(r"Function '(\w+)' error")

@@ -16,6 +16,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from arbiter._conditions.needs import Need
+from arbiter._values.states import Unreadable
 from arbiter.errors import ConditionError
 
 MAX_DEPTH = 64
@@ -49,13 +50,15 @@ class Handover:
     Values are recognised by their types: no method of an unknown object is called.
     """
 
-    __slots__ = ("_expression", "_left", "_missing", "characters")
+    __slots__ = ("_expression", "_left", "_missing", "characters", "unread")
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._left = MAX_VALUES
         self.characters = 0
         self._missing: list[tuple[str | int, Need]] = []
+        self.unread: list[Unreadable] = []
+        """Values that are not there: CEL fails if it looks into one, and otherwise its answer holds without it."""
 
     @property
     def weight(self) -> int:
@@ -97,6 +100,8 @@ class Handover:
             return self._elements(need, value)
         if shape in ("int", "scalar"):
             return self.whole(value, 0)  # another kind than the expression expects; CEL reports that
+        if shape == "unreadable":
+            return self._unreadable(need, value)
         handed: dict[Any, Any] = {}
         if need.size or need.each is not None:
             names = _names(value, shape)
@@ -111,6 +116,12 @@ class Handover:
             else:
                 handed[key] = self.part(wanted, found)
         return handed
+
+    def _unreadable(self, need: Need, value: Any) -> Any:
+        if need.size or need.each is not None or any(part.presence for part in need.keys.values()):
+            return len(value)  # raises: CEL would take it for an empty one
+        self.unread.append(value)
+        return {}
 
     def _elements(self, need: Need, value: Any) -> Any:
         length = len(value)
@@ -149,6 +160,8 @@ class Handover:
             if not _LOWEST <= number < _HIGHEST:
                 raise _UnfitError("holds a number that does not fit into 64 bits")
             return number
+        if shape == "unreadable":
+            return len(value)  # raises
         if depth > MAX_DEPTH:
             raise _UnfitError(f"is nested more than {MAX_DEPTH} deep, or holds itself")
         if shape == "scalar":
@@ -230,6 +243,8 @@ def _shape(kind: Any) -> str:
     """The way in which a value of that type is read, by the type alone."""
     if issubclass(kind, _LISTS):
         return "list"
+    if issubclass(kind, Unreadable):
+        return "unreadable"
     if issubclass(kind, dict):
         return "dict"
     if issubclass(kind, BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, NoReturn
 
 from arbiter._conditions.program import compile_cel
@@ -143,7 +143,9 @@ class Scan:
     are named.
     """
 
-    def __init__(self, expression: str, variables: frozenset[str]) -> None:
+    def __init__(
+        self, expression: str, variables: frozenset[str], records: Collection[str] = RECORDS
+    ) -> None:
         self.expression = expression
         self.variables = variables
         self.needs: dict[str, Need] = {}
@@ -154,7 +156,7 @@ class Scan:
         self._tokens = tokens_of(expression)
         self._until("")
         for name, need in self.needs.items():
-            if name in RECORDS and (need.whole or need.size or need.each is not None):
+            if name in records and (need.whole or need.size or need.each is not None):
                 self._refuse(
                     f"it needs all of {name!r}, and only fields that are named are handed over. "
                     f"Name them, as in {name}.{_EXAMPLES[name]}; has({name}.x) says whether there is a field x"

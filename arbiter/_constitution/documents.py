@@ -37,9 +37,17 @@ from arbiter.errors import (
 
 Kind = Literal["instructions", "policies", "evaluators"]
 
-MAX_BYTES = 256 * 1024
-MAX_DEPTH = 20
-MAX_VALUES = 20_000
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The size that a file may have: bytes, levels of nesting, and values at any depth."""
+
+    bytes: int = 256 * 1024
+    depth: int = 20
+    values: int = 20_000
+
+
+PACK = Bounds()
 MAX_BITS = 1024
 """The size of a whole number. Python cannot print numbers with thousands of digits."""
 
@@ -81,7 +89,7 @@ class Document:
         return self.lines[place]
 
     def mistake(self, place: Place, message: str) -> PackMistake:
-        return PackMistake(self.file, self.line(place), _path(place), message)
+        return PackMistake(self.file, self.line(place), path_of(place), message)
 
 
 class _UnreadableError(Exception):
@@ -97,19 +105,23 @@ class _Loader(yaml.SafeLoader):
 
     depth = 0
 
+    def __init__(self, text: str, bounds: Bounds) -> None:
+        super().__init__(text)
+        self.bounds = bounds
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
-        if self.depth > MAX_DEPTH:
+        if self.depth > self.bounds.depth:
             # The stubs of yaml leave this method open.
             event = cast(Any, self.peek_event())  # type: ignore[no-untyped-call]
-            raise _UnreadableError(int(event.start_mark.line) + 1, _too_deep())
+            raise _UnreadableError(int(event.start_mark.line) + 1, _too_deep(self.bounds))
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
 
-def _too_deep() -> str:
-    return f"expected at most {MAX_DEPTH} levels of nesting, got more"
+def _too_deep(bounds: Bounds) -> str:
+    return f"expected at most {bounds.depth} levels of nesting, got more"
 
 
 @dataclass(slots=True)
@@ -123,10 +135,11 @@ class _Reader:
     def read(self, node: yaml.Node, place: Place = ()) -> Any:
         # An alias is the same node again, so its size counts here, where it is expanded.
         self.values += 1
-        if self.values > MAX_VALUES:
-            raise _UnreadableError(_line(node), f"expected at most {MAX_VALUES} values, got more")
-        if len(place) > MAX_DEPTH:
-            raise _UnreadableError(_line(node), _too_deep())
+        bounds = self.loader.bounds
+        if self.values > bounds.values:
+            raise _UnreadableError(_line(node), f"expected at most {bounds.values} values, got more")
+        if len(place) > bounds.depth:
+            raise _UnreadableError(_line(node), _too_deep(bounds))
         self.lines.setdefault(place, _line(node))
         if node.tag == "tag:yaml.org,2002:map" and isinstance(node, yaml.MappingNode):
             return self.read_mapping(node, place)
@@ -142,6 +155,8 @@ class _Reader:
             key = key_node.value
             if key_node.tag != "tag:yaml.org,2002:str" or not isinstance(key, str):
                 got = short(key) if isinstance(key, str) else f"a {key_node.id}"
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    got = "the merge key '<<'. Write its keys out"
                 self.mistake(key_node, place, f"expected a text as key, got {got}")
             elif not _is_text(key):
                 self.mistake(key_node, place, f"expected a key in Unicode, got {short(key)}")
@@ -166,7 +181,7 @@ class _Reader:
         return value
 
     def mistake(self, node: yaml.Node, place: Place, message: str) -> None:
-        self.mistakes.append(PackMistake(self.file, _line(node), _path(place), message))
+        self.mistakes.append(PackMistake(self.file, _line(node), path_of(place), message))
 
 
 def _is_text(text: str) -> bool:
@@ -178,7 +193,7 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _path(place: Iterable[str | int]) -> str:
+def path_of(place: Iterable[str | int]) -> str:
     """`("checkers", 2, "max_calls")` as `checkers[2].max_calls`."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
     return "".join(steps).removeprefix(".")
@@ -189,10 +204,10 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read_document(file: Traversable, name: str) -> Document:
-    """One file as plain data. Raises `PackError` if it cannot be read at all."""
+def read_document(file: Traversable, name: str, bounds: Bounds = PACK) -> Document:
+    """One file as plain data. Raises `PackError` if it cannot be read at all, or is larger than `bounds`."""
     try:
-        return _parse(file, name)
+        return _parse(file, name, bounds)
     except OSError as error:
         raise PackError.at(
             name, 1, f"expected a file that can be read, got {error.strerror or error}"
@@ -201,13 +216,13 @@ def read_document(file: Traversable, name: str) -> Document:
         raise PackError.at(name, error.line, error.message) from None
 
 
-def _read(file: Traversable) -> bytes:
-    """The bytes of a regular file, at most one more than allowed. Any other file, such as a named pipe, could
+def _read(file: Traversable, most: int) -> bytes:
+    """The bytes of a regular file, at most one more than `most`. Any other file, such as a named pipe, could
     block for ever.
     """
     if not isinstance(file, Path):
         with file.open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)
+            return stream.read(most + 1)
     number = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         mode = os.fstat(number).st_mode
@@ -215,7 +230,7 @@ def _read(file: Traversable) -> bytes:
             kind = next((name for is_kind, name in _NOT_FILES if is_kind(mode)), "something else")
             raise _UnreadableError(1, f"expected a file, got {kind}")
         with open(number, "rb", closefd=False) as stream:
-            return stream.read(MAX_BYTES + 1)
+            return stream.read(most + 1)
     finally:
         os.close(number)
 
@@ -237,12 +252,12 @@ def _whole(loader: _Loader) -> yaml.Node | None:
         raise _UnreadableError(loader.line + 1, message) from None
 
 
-def _parse(file: Traversable, name: str) -> Document:
-    raw = _read(file)
-    if len(raw) > MAX_BYTES:
-        raise _UnreadableError(1, f"expected at most {MAX_BYTES} bytes, got more")
+def _parse(file: Traversable, name: str, bounds: Bounds) -> Document:
+    raw = _read(file, bounds.bytes)
+    if len(raw) > bounds.bytes:
+        raise _UnreadableError(1, f"expected at most {bounds.bytes} bytes, got more")
     try:
-        loader = _Loader(raw.decode("utf-8-sig"))
+        loader = _Loader(raw.decode("utf-8-sig"), bounds)
         root = _whole(loader)
     except UnicodeDecodeError as error:
         raise _UnreadableError(raw.count(b"\n", 0, error.start) + 1, "expected UTF-8 text") from None

@@ -9,6 +9,7 @@ naming it again; a change that is not known to be tighter needs `override: true`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from arbiter._constitution.documents import (
     pack_files,
     pack_folder,
     read_document,
+    short,
     validate,
 )
 from arbiter._constitution.kinds import (
@@ -43,11 +45,13 @@ from arbiter._constitution.kinds import (
     takes_model,
     tightening,
 )
-from arbiter._constitution.pack_file import HEAD, Binding, DomainCore, PackFile, RuleHead
+from arbiter._constitution.pack_file import HEAD, Binding, DomainCore, PackFile, RecordsEntry, RuleHead
+from arbiter._constitution.records import changed, looser_parts
 from arbiter._constitution.tightening import is_same, is_tighter
 from arbiter._contracts import Contract, Mode
 from arbiter._threads.forks import new_rlock
 from arbiter._values.parameters import Tighter
+from arbiter._values.records import Records
 from arbiter.errors import (
     ArbiterError,
     ConfigurationError,
@@ -63,6 +67,7 @@ from arbiter.errors import (
 from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction, find_instruction, means, withdraw
 from arbiter.policy import PolicyChecker, PolicyRouter
+from arbiter.redaction import PatternError, Patterns
 
 OneSource = str | Path | Traversable
 Source = OneSource | Sequence[OneSource]
@@ -101,6 +106,12 @@ class Constitution:
 
     declared: Mapping[str, str] = field(default_factory=dict[str, str])
     """The deciding part of each contract's declaration, by section and name."""
+
+    records: Records | None = None
+    """What a ledger keeps; None if no pack says anything about it."""
+
+    text: str = "{}"
+    """All rules and instructions as one pack, after extending, as JSON."""
 
     models: frozenset[str] = frozenset()
     """The models that rules name."""
@@ -166,6 +177,17 @@ def load_constitution(
     loader = _Loader(prefixes_of(allow), models_by_name(models))
     with all_or_nothing():
         return loader.load(_sources(source))
+
+
+def load_evaluators(
+    document: Document, *, allow: Iterable[str] = (), models: Mapping[str, Any] | None = None
+) -> tuple[NodeEvaluator, ...]:
+    """The entries under `evaluators` of a document that is no pack, as a pack would have them.
+
+    Raises `PackError` with every mistake in them.
+    """
+    loader = _Loader(prefixes_of(allow), models_by_name(models))
+    return loader.load_entries(replace(document, data={"evaluators": document.data.get("evaluators", [])}))
 
 
 def _sources(source: Source) -> Sequence[OneSource]:
@@ -280,6 +302,7 @@ class _Loader:
         cores = self._cores(order)
         bindings = tuple(self._bindings(pack) for pack in order if pack.file.instructions)
         rules = self._merged(order)
+        records = self._records(order)
         contracts = [(rule.section, self._made(rule)) for rule in rules]
         for rule in self.twins:
             if "use" in rule.data:  # otherwise it may change the rule with that name
@@ -293,6 +316,8 @@ class _Loader:
             cores={name: core for name, (core, _) in cores.items()},
             core_places={name: place for name, (_, place) in cores.items()},
             given={f"{rule.section}.{rule.name}": _given(rule) for rule in rules},
+            records=records,
+            text=_text(order, rules, records),
             models=frozenset(self.named),
             prefixes=frozenset(self.used),
             declared={f"{rule.section}.{rule.name}": _decisive(rule) for rule in rules},
@@ -300,6 +325,14 @@ class _Loader:
             routers=tuple(cast(PolicyRouter, c) for section, c in found if section == "routers"),
             evaluators=tuple(cast(NodeEvaluator, c) for section, c in found if section == "evaluators"),
         )
+
+    def load_entries(self, document: Document) -> tuple[NodeEvaluator, ...]:
+        """The evaluators that a document declares."""
+        self.files.append(document.file)
+        rules = self._merged([_Pack(document, _readable(document, document.file))])
+        found = [self._made(rule) for rule in (*rules, *self.twins)]
+        self._stop()
+        return tuple(each for each in found if isinstance(each, NodeEvaluator))
 
     def _stop(self) -> None:
         if self.mistakes:
@@ -498,6 +531,43 @@ class _Loader:
             if not is_same(before, after) and not is_tighter(how, before, after):
                 message = f"expected {_wanted(how, before)}, got {after!r}; {remedy}"
                 self.mistakes.append(rule.mistake((parameter,), message))
+
+    # Records
+
+    def _records(self, order: Sequence[_Pack]) -> Records | None:
+        """The records of the constitution: at most one pack has them, or several that extend one another."""
+        records, owner = None, None
+        for pack in order:
+            entry, document = pack.file.records, pack.document
+            if entry is None:
+                continue
+            self._check_patterns(pack, entry)
+            source = f"{document.file}:{document.line(('records',))}"
+            if records is None or owner is None:
+                if entry.override and not self.broken.intersection(pack.file.extends):
+                    message = "expected records in a pack that this one extends, got none to override"
+                    self.mistakes.append(document.mistake(("records", "override"), message))
+                records, owner = changed(Records(), entry, source), pack
+                continue
+            if id(owner) not in self._below(pack):
+                message = f"expected at most one, got another beside the records at {records.source}"
+                self.mistakes.append(document.mistake(("records",), message))
+                continue
+            if not entry.override:
+                remedy = f"it changes the records at {records.source}. Keep less, or write override: true"
+                for place, message in looser_parts(records, entry):
+                    self.mistakes.append(document.mistake(("records", *place), f"{message}; {remedy}"))
+            records, owner = changed(records, entry, source), pack
+        return records
+
+    def _check_patterns(self, pack: _Pack, entry: RecordsEntry) -> None:
+        for name, pattern in entry.redact.patterns.items():
+            try:
+                Patterns({name: pattern})
+            except PatternError as error:
+                place: Place = ("records", "redact", "patterns", name)
+                message = f"expected an expression of RE2, got {short(pattern)}: {error}"
+                self.mistakes.append(pack.document.mistake(place, message))
 
     # Making
 
@@ -821,13 +891,54 @@ def _readable(document: Document, name: str) -> PackFile:
         "description": "-",
         "mode": mode if mode in get_args(Mode) else "enforce",
         "match": [],
+        "records": _readable_records(given.get("records")),
         **lists,
     }
     return PackFile.model_construct(**found)
 
 
+def _readable_records(given: Any) -> RecordsEntry | None:
+    """The parts of `records:` without a mistake."""
+    if not isinstance(given, dict):
+        return None
+    parts = {key: part for key, part in cast("dict[str, Any]", given).items() if key != "redact"}
+    found = {key: part for key, part in parts.items() if _fits({key: part})}
+    redact: Any = cast("dict[str, Any]", given).get("redact")
+    if isinstance(redact, dict):
+        inside = cast("dict[str, Any]", redact)
+        found["redact"] = {key: part for key, part in inside.items() if _fits({"redact": {key: part}})}
+    return RecordsEntry.model_validate(found)
+
+
+def _fits(part: dict[str, Any]) -> bool:
+    try:
+        RecordsEntry.model_validate(part)
+    except ValidationError:
+        return False
+    return True
+
+
 def _given(rule: _Rule) -> dict[str, Any]:
     return {key: value for key, value in rule.data.items() if key not in HEAD}
+
+
+def _text(order: Sequence[_Pack], rules: Sequence[_Rule], records: Records | None) -> str:
+    """One pack with all that these packs declare: loading it gives the same rules."""
+    whole: dict[str, Any] = {
+        "version": 1,
+        "name": "constitution",
+        "description": f"The packs {', '.join(pack.name for pack in order)} after extending.",
+        "instructions": [entry for pack in order for _, entry in pack.entries("instructions")],
+    }
+    if records is not None:
+        whole["records"] = records.to_dict()
+    for section in SECTIONS:
+        whole[section] = [
+            {**{key: value for key, value in rule.data.items() if key != "override"}, "mode": rule.mode}
+            for rule in rules
+            if rule.section == section
+        ]
+    return json.dumps(whole, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def _decisive(rule: _Rule) -> str:

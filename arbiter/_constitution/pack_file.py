@@ -12,6 +12,7 @@ from arbiter._constitution.documents import (
 )
 from arbiter._constitution.kinds import INSTRUCTION, Text
 from arbiter._contracts import Mode
+from arbiter._values.records import States
 
 
 class Member(PackModel):
@@ -55,6 +56,50 @@ Entries = Annotated[list[dict[str, Any]], Field(default_factory=list[dict[str, A
 Match = Annotated[FingerprintEntry, AfterValidator(has_traits)]
 
 
+class RedactEntry(PackModel):
+    """Names, expressions and detectors of secrets that are replaced before anything is stored."""
+
+    keys: Annotated[
+        list[Text],
+        Field(
+            default_factory=list[Text],
+            description="names of fields, at any depth, whose values are redacted: patterns with `*` and `?`, no case",
+        ),
+    ]
+    patterns: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")], Text],
+        Field(
+            default_factory=dict[str, str],
+            description="expressions of RE2 by name; the name is shown in the place of what one finds",
+        ),
+    ]
+    detect: Annotated[
+        list[Literal["secrets", "cards", "papers", "spoken", "emails", "phones"]] | None,
+        Field(description="the detectors that look into texts; by default `secrets` and `cards`"),
+    ] = None
+
+
+class RecordsEntry(PackModel):
+    """The records that a ledger keeps. An extending pack can only keep less, unless it overrides."""
+
+    states: Annotated[
+        States | None,
+        Field(
+            description="what is kept of inputs and outputs at most, from `none` over `digest` and `bounded` to `full`"
+        ),
+    ] = None
+    redact: Annotated[
+        RedactEntry,
+        Field(default_factory=lambda: RedactEntry.model_validate({}), description="what is replaced"),
+    ]
+    keep_days: Annotated[
+        float | None, Field(gt=0, description="the days after which contents and old threads are removed")
+    ] = None
+    override: Annotated[
+        bool, Field(description="whether it may keep more than the records of an extended pack")
+    ] = False
+
+
 class PackFile(PackModel):
     """One file."""
 
@@ -75,6 +120,10 @@ class PackFile(PackModel):
         Entries,
         Field(description="which nodes are which instructions, and cores of instructions of your own"),
     ]
+    records: Annotated[
+        RecordsEntry | None,
+        Field(description="what a ledger keeps of the runs: states, redaction, for how long"),
+    ] = None
     checkers: Annotated[Entries, Field(description="rules that decide before a node runs whether it may")]
     routers: Annotated[Entries, Field(description="rules that decide after a node where the run goes")]
     evaluators: Annotated[Entries, Field(description="rules that judge what a node returned")]

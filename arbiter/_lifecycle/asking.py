@@ -251,7 +251,7 @@ def _used_elsewhere(run: NodeRun, policy: str, cause: BaseException | None = Non
     record = run.record
     error = ApprovalUsedError(policy=policy, node=record.node, instruction=record.instruction, cause=cause)
     record.status, record.error = "denied", str(error)
-    record.duration = run.settings.timer() - run.begun
+    record.duration = run.lasted
     return Raised(error)
 
 

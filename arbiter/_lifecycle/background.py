@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import Empty
 from time import monotonic
 from typing import Any
 
@@ -116,34 +116,43 @@ class Background:
     def _hand_over(self, queue: EvaluatorQueue, evaluations: Evaluations) -> None:
         with self._lock:
             self._open += 1
-            if queue.backlog is not None:
-                queue.backlog.put(evaluations)
+            queue.open += 1
+            queue.backlog.put(evaluations)
+            if queue.workers >= min(queue.open, queue.places.size):
                 return
-            queue.backlog = backlog = SimpleQueue[Evaluations]()
-            backlog.put(evaluations)
+            queue.workers += 1
         try:
             threading.Thread(
-                target=self._run_queue, args=(queue, backlog), name=f"arbiter-{queue.name}", daemon=True
+                target=self._run_queue, args=(queue,), name=f"arbiter-{queue.name}", daemon=True
             ).start()
-        except RuntimeError:  # the next call tries again
-            queue.backlog = None
+        except RuntimeError:
+            with self._lock:
+                queue.workers -= 1
+                if queue.workers:
+                    return
+                with suppress(Empty):  # a reader of the result runs it, and the next call tries again
+                    queue.backlog.get_nowait()
+                queue.open -= 1
             self._closed()
             raise
 
-    def _run_queue(self, queue: EvaluatorQueue, backlog: SimpleQueue[Evaluations]) -> None:
+    def _run_queue(self, queue: EvaluatorQueue) -> None:
+        backlog = queue.backlog
         while True:
             try:
                 evaluations = backlog.get(timeout=_IDLE)
             except Empty:
                 with self._lock:
                     if backlog.empty():
-                        queue.backlog = None
+                        queue.workers -= 1
                         return
                 continue
             try:
                 evaluations.resolve(queue)
             finally:
                 del evaluations
+                with self._lock:
+                    queue.open -= 1
                 self._closed()
 
     def _closed(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.errors import GraphBubbleUp
@@ -12,12 +12,13 @@ from langgraph.errors import GraphBubbleUp
 from arbiter._lifecycle.asking import approve, refused_by
 from arbiter._lifecycle.handlers import Harmless
 from arbiter._lifecycle.outcomes import denied, input_refused
-from arbiter._lifecycle.requests import CallAll, Raised, ReadCheckpoint, Spent, Steps, Unusual
+from arbiter._lifecycle.requests import Call, CallAll, Raised, ReadCheckpoint, Spent, Steps, Unusual
 from arbiter._lifecycle.runs import NOTHING, NodeRun, call_isolated
 from arbiter._lifecycle.stops import Stopping
 from arbiter._values.states import as_state, digest, freeze
-from arbiter.errors import SyncDriverError, describe
+from arbiter.errors import PolicyViolationError, SyncDriverError, describe
 from arbiter.history._facts import RunFact
+from arbiter.history._record import PolicyDecision, Record
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import ALLOW, FAILED, Verdict
 
@@ -45,7 +46,8 @@ def check(run: NodeRun) -> Steps:
                 return stopped
         if not verdicts:
             record.checks = plan.all_allowed
-            return _watch(run) if plan.watchers or plan.shadow is not None else None
+            watched = plan.watchers or plan.shadow is not None
+            return (yield from _watch(run)) if watched else None
         for registration in plan.checkers:
             if registration.name in verdicts and registration.contract.enforced:
                 registration.contract.reads_history = (
@@ -56,6 +58,8 @@ def check(run: NodeRun) -> Steps:
         }
         record.checks = verdicts
         enforced: list[PolicyChecker] = [s.contract for s in plan.checkers if s.contract.enforced]
+        if record.kept_account.checked is None:  # else a human has edited the input that was checked first
+            _note_checked(record, enforced, verdicts)
         for checker in enforced:
             if verdicts[checker.name].kind == "deny":
                 cause = causes.get(checker.name)
@@ -72,7 +76,7 @@ def check(run: NodeRun) -> Steps:
                 )
             asking = [c for c in asking if (c.name, key) not in approved]
         if not asking:
-            return _watch(run)
+            return (yield from _watch(run))
         asked_about = run.input
         while asking and run.input is asked_about:
             stopped = yield from approve(run, asking, verdicts, approved)
@@ -80,7 +84,18 @@ def check(run: NodeRun) -> Steps:
                 return stopped
             asking = [checker for checker in asking if (checker.name, key) not in approved]
         if run.input is asked_about:
-            return _watch(run)
+            return (yield from _watch(run))
+
+
+def _note_checked(record: Record, enforced: Sequence[PolicyChecker], verdicts: Mapping[str, Verdict]) -> None:
+    for kind in ("deny", "ask"):
+        for checker in enforced:
+            if verdicts[checker.name].kind == kind:
+                consequence = checker.on_deny if kind == "deny" else "ask"
+                record.kept_account.checked = PolicyDecision(
+                    kind=kind, policy=checker.name, consequence=consequence
+                )
+                return
 
 
 def _read_verdicts(
@@ -138,6 +153,7 @@ def check_output(run: NodeRun, output: Any) -> Steps:
         if registration.name in verdicts and checker.enforced:
             checker.reads_history = True  # from now on no cache answers for this checker
             reason = f"its output was not committed: {verdicts[registration.name].reason}"
+            _note_checked(record, [checker], verdicts)
             return denied(run, registration.name, checker.on_deny, reason, causes.get(registration.name))
     return None
 
@@ -184,8 +200,12 @@ def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
     return None
 
 
-def _watch(run: NodeRun) -> Raised | None:
-    """Install the handlers of the checkers that look into the body, now that the node may run."""
+def _watch(run: NodeRun) -> Steps:
+    """Install the handlers of the checkers that look into the body, now that the node may run.
+
+    Checkers that may wait come last, and not at all if the body is done already: an answer about its output
+    is all that is left.
+    """
     shadow = run.plan.shadow
     if not run.plan.watchers and shadow is None:
         return None
@@ -197,22 +217,48 @@ def _watch(run: NodeRun) -> Raised | None:
         except Exception as exc:
             run.record.failed(f"shadow {checker.name}", describe(exc))
     for checker in run.plan.watchers:
+        if checker.blocking:
+            continue
         try:
-            found = call_isolated(run, checker, checker.handlers, run.view)
-            handlers.extend(
-                Stopping(handler, checker, run)
-                if checker.enforced and handler.raise_error
-                else (handler if checker.enforced else Harmless(handler, run.isolated_config))
-                for handler in found
-            )
+            handlers.extend(_installed(run, checker, call_isolated(run, checker, checker.handlers, run.view)))
         except Exception as exc:
-            _log.warning("checker %s failed on node %r: %s", checker.name, run.record.node, describe(exc))
-            reason = f"{FAILED}{describe(exc)}"
-            run.record.checks = {**run.record.checks, checker.name: Verdict.deny(reason)}
-            if checker.enforced:
-                return denied(run, checker.name, checker.on_deny, "", exc)
+            if (stopped := _not_watched(run, checker, exc)) is not None or run.redirect is not None:
+                return stopped
+    for registration in run.plan.waiting if run.held is None else ():
+        checker, answer = registration.contract, (yield Call(registration, (run.view,)))
+        if type(answer) is not Raised:
+            handlers.extend(_installed(run, checker, answer))
+        elif not isinstance(answer.error, Exception):  # the run was cancelled meanwhile
+            run.record.status, run.record.error = "cancelled", describe(answer.error)
+            return answer
+        elif (stopped := _not_watched(run, checker, answer.error)) is not None or run.redirect is not None:
+            return stopped
     run.handlers = handlers
     return None
+
+
+def _installed(
+    run: NodeRun, checker: PolicyChecker, found: Sequence[BaseCallbackHandler]
+) -> Iterator[BaseCallbackHandler]:
+    for handler in found:
+        if not checker.enforced:
+            yield Harmless(handler, run.isolated_config)
+        else:
+            yield Stopping(handler, checker, run) if handler.raise_error else handler
+
+
+def _not_watched(run: NodeRun, checker: PolicyChecker, error: Exception) -> Raised | None:
+    """Deny for a checker whose handlers could not be made. If it is enforced, returns `Raised` or sets the
+    redirect.
+    """
+    reason, cause = "", cast("Exception | None", error)
+    if isinstance(error, PolicyViolationError) and error.cause is None:
+        reason, cause = error.reason, None
+    else:
+        _log.warning("checker %s failed on node %r: %s", checker.name, run.record.node, describe(error))
+    verdict = Verdict.deny(reason or f"{FAILED}{describe(error)}")
+    run.record.checks = {**run.record.checks, checker.name: verdict}
+    return denied(run, checker.name, checker.on_deny, reason, cause) if checker.enforced else None
 
 
 def tallies_of(facts: Sequence[RunFact], spent: Spent = NOTHING) -> dict[str, dict[str, float]]:

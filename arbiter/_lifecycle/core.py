@@ -26,6 +26,11 @@ class Core:
     settings: Settings
     planned: Callable[[Plan, RunnableConfig | None], None]
 
+    @property
+    def keeps_facts(self) -> bool:
+        """True if node runs leave facts: a rule may look back on them, or a listener gets what was lost."""
+        return self.registry.version > 0 or bool(self.settings.listeners)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Core:
         """Returns the same object, so that a copied graph stays governed by the same `ArbiterOS`."""
         return self

@@ -49,7 +49,7 @@ def drive(run: NodeRun) -> Any:
                 elif type(op) is CallAll:
                     answer = _call_all(op, run)
                 elif type(op) is Call:
-                    answer = _call(op.registration, op.args, run)
+                    answer = call(op.registration, op.args, run)
                 elif type(op) is Resolve:
                     answer = op.evaluations.resolve(op.queue)
                 else:
@@ -195,7 +195,7 @@ def _call_all(op: CallAll, run: NodeRun) -> Unusual:
                     if type(answer) not in _ANSWERS:
                         answer = _no_coroutine(answer, registration, run)
                 else:
-                    answer = _call(registration, args, run)
+                    answer = call(registration, args, run)
                 if (verdict := as_verdict(answer)) is not ALLOW:
                     unusual.append((registration, verdict))
             except Exception as exc:
@@ -211,7 +211,8 @@ def _pauses(error: Exception, registration: Registration[Any]) -> bool:
     return isinstance(error, GraphBubbleUp) and registration.contract.enforced
 
 
-def _call(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:
+def call(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:
+    """The answer of a contract's method, called without an event loop."""
     with_effects = registration.in_place or registration.contract.enforced
     token = _set_ambient(run.contract_config if with_effects else run.isolated_config)
     try:
@@ -242,7 +243,7 @@ async def _aperform(op: Op, run: NodeRun) -> Any:
     if type(op) is CallAll:
         return await _acall_all(op, run)
     if type(op) is Call:
-        return await _acall(op.registration, op.args, run)
+        return await acall(op.registration, op.args, run)
     of = op.run if type(op) is ReadCheckpoint else run
     return await aaccess(of.access(cast(Saving, op)), of.saver)
 
@@ -261,7 +262,7 @@ async def _acall_all(op: CallAll, run: NodeRun) -> Unusual:
                     if type(answer) not in _ANSWERS and isawaitable(answer):
                         answer = await _waited(registration, answer)
                 else:
-                    answer = await _acall(registration, args, run)
+                    answer = await acall(registration, args, run)
                 if (verdict := as_verdict(answer)) is not ALLOW:
                     unusual.append((registration, verdict))
             except Exception as exc:
@@ -273,7 +274,8 @@ async def _acall_all(op: CallAll, run: NodeRun) -> Unusual:
     return unusual
 
 
-async def _acall(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:
+async def acall(registration: Registration[Any], args: tuple[Any, ...], run: NodeRun) -> Any:
+    """As `call`, in an event loop."""
     token = _set_ambient(run.contract_config if registration.contract.enforced else run.isolated_config)
     try:
         if registration.amethod is not None:

@@ -51,7 +51,12 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
         "tuples": list(_tuples(update, [])),
         "command": None if command is None else {"goto": command.goto, "graph": command.graph},
         "evaluations": {
-            name: {"score": float(r.score), "passed": r.passed, "feedback": r.feedback}
+            name: {
+                "score": float(r.score),
+                "passed": r.passed,
+                "feedback": r.feedback,
+                **({} if r.outcome == "scored" else {"outcome": r.outcome}),
+            }
             for name, r in read.items()
         },
         "notes": dict(record.notes),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context, ContextVar, copy_context
@@ -18,6 +19,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from math import inf
 from queue import SimpleQueue
+from threading import Condition, Lock
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -34,11 +36,19 @@ from arbiter._threads.deadlines import (
     within,
 )
 from arbiter._threads.forks import new_lock, renew_in_child
-from arbiter.errors import MissingEvaluationError, describe
+from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history._items import History
-from arbiter.history._results import Lazy, Results
-from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Several, as_evaluation, evaluation_fault
+from arbiter.history._results import Judgement, Lazy, Results
+from arbiter.models import judged_thread, usage_meter
+from arbiter.verdicts import (
+    EvaluationResult,
+    EvaluatorTrace,
+    Outcome,
+    Several,
+    as_evaluation,
+    evaluation_fault,
+)
 
 LOOK = 0.05
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -55,6 +65,7 @@ running: ContextVar[Stack] = ContextVar("arbiter_running_evaluations", default=(
 @dataclass(frozen=True, slots=True)
 class _Failure:
     message: str
+    outcome: Unscored = "error"
 
 
 class _NotRun:
@@ -72,7 +83,7 @@ class _Parts:
 
 
 NOT_RUN = _NotRun()
-Outcome = EvaluationResult | _Parts | _Failure | _NotRun
+Found = EvaluationResult | _Parts | _Failure | _NotRun
 
 
 def owner_of(name: str, evaluators: Collection[str]) -> str | None:
@@ -82,21 +93,68 @@ def owner_of(name: str, evaluators: Collection[str]) -> str | None:
     return max((each for each in evaluators if name.startswith(f"{each}.")), key=len, default=None)
 
 
+class Places:
+    """The places in which an evaluator's calls run: at most `size` at once, and one for each node run."""
+
+    __slots__ = ("_free", "_lock", "_waiting", "awaiting", "size", "taken")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lock = Lock()
+        self._free = Condition(self._lock)
+        self._waiting = 0
+        self.taken: set[int] = set()
+        """The ids of the `Evaluations` that are being worked on."""
+        self.awaiting: set[int] = set()
+        """Those of them whose call waits for the evaluator's event loop."""
+
+    def take(self, key: int, seconds: float) -> bool:
+        """Take a place for a node run. Returns False if `seconds` (0: do not wait) were too short."""
+        with self._lock:
+            if self._blocked(key):
+                if seconds <= 0:
+                    return False
+                self._waiting += 1
+                try:
+                    if not self._free.wait_for(lambda: not self._blocked(key), seconds):
+                        return False
+                finally:
+                    self._waiting -= 1
+            self.taken.add(key)
+            return True
+
+    def _blocked(self, key: int) -> bool:
+        return key in self.taken or len(self.taken) >= self.size
+
+    def leave(self, key: int) -> None:
+        """Give the place back. Code that begins to wait meanwhile looks once more."""
+        self.taken.discard(key)
+        if self._waiting:
+            with self._lock:
+                self._free.notify_all()
+
+    def waits_for_loop(self, key: int) -> bool:
+        """True if a place for that node run becomes free only when the evaluator's event loop goes on."""
+        return key in self.awaiting or len(self.awaiting) >= self.size
+
+
 class EvaluatorQueue:
-    """One registered evaluator. Its calls run one after another."""
+    """One registered evaluator. At most `concurrency` of its calls run at once, by default one."""
 
     __slots__ = (
         "__weakref__",
-        "awaits",
+        "_runners",
+        "_version",
         "backlog",
         "evaluator",
         "is_async",
-        "lock",
         "loop",
         "mark",
         "name",
-        "runner",
+        "open",
+        "places",
         "timing",
+        "workers",
     )
 
     def __init__(self, evaluator: NodeEvaluator, loop: EventLoop) -> None:
@@ -104,54 +162,78 @@ class EvaluatorQueue:
         self.loop = loop
         self.name = evaluator.name
         self.is_async = evaluator.is_async
+        self._version: str | None = None
         self.mark = secrets.token_hex()  # as that of a `Registration`
-        self.lock = new_lock()
-        self.awaits = False
-        """True if the holder of the lock waits for the event loop."""
-        self.runner = Runner()
         # A deadline needs another thread, which costs more than most evaluators and doubles the cost of a
         # step. So a deadline that the user set is always kept, and the default one is dropped once an
-        # evaluator has proved to be quick.
+        # evaluator has proved to be quick. The time of a call that returns a coroutine proves nothing.
         asked_for = evaluator.deadline not in (None, NodeEvaluator.deadline)
-        self.timing = InlineTiming(True if asked_for else evaluator.blocking)
-        self.backlog: SimpleQueue[Evaluations] | None = None
+        is_unknown = self.is_async and evaluator.blocking is None
+        self.timing = InlineTiming(True if asked_for or is_unknown else evaluator.blocking)
+        self.renew()
         renew_in_child(self)
 
     def renew(self) -> None:
         """Start anew after a fork: the evaluator's threads exist only in the parent process."""
-        self.awaits, self.runner, self.backlog = False, Runner(), None
+        self.places = Places(self.evaluator.concurrency)
+        self._runners: list[Runner] = []
+        """Threads for calls with a deadline, as far as no call uses them."""
+        self.backlog = SimpleQueue[Evaluations]()
+        self.open = 0
+        """The number of node runs that were handed over to the evaluator's threads and are not judged."""
+        self.workers = 0
+        """The number of these threads."""
 
-    def run(self, evaluations: Evaluations, at: int) -> Outcome:
+    @property
+    def version(self) -> str:
+        """The evaluator's version; "" if it cannot be found. The first call may read its source."""
+        if self._version is None:
+            try:
+                self._version = str(self.evaluator.version)
+            except Exception as exc:  # of a user's own `version` or `texts`
+                log.warning("evaluator %s has no version: %s", self.name, describe(exc))
+                self._version = ""
+        return self._version
+
+    def run(self, evaluations: Evaluations, at: int) -> Found:
         """The evaluator's outcome at place `at`, run now if it is missing. Never raises."""
-        stack, own = running.get(), (self, id(evaluations))
+        key = id(evaluations)
+        stack, own = running.get(), (self, key)
         if own in stack:
             return _Failure(f"evaluator {self.name!r} waits for its own result")
-        if not self.lock.acquire(False) and (problem := self._problem_of_waiting()) is not None:
-            return self._failed(problem.message, evaluations.view)
+        if not self.places.take(key, 0) and (problem := self._problem_of_waiting(key)) is not None:
+            return self._failed(problem, evaluations.view)
         try:
             found = evaluations.found
             if (outcome := found[at]) is None:  # another reader may have put it there meanwhile
+                begun = 0 if evaluations.times is None else time.time_ns()
                 outcome = copy_context().run(self._outcome, (*stack, own), evaluations)
+                if evaluations.times is not None:
+                    evaluations.times[self.name] = begun, time.time_ns()
                 found[at] = outcome
                 evaluations.let_go()
             return outcome
         finally:
-            self.lock.release()
+            self.places.leave(key)
 
-    def _problem_of_waiting(self) -> _Failure | None:
-        """Wait for the lock. Returns a `_Failure` if that was impossible or took too long."""
+    def _problem_of_waiting(self, key: int) -> _Failure | None:
+        """Wait for a place. Returns a `_Failure` if that was impossible or took too long."""
         left = inf if self.evaluator.deadline is None else self.evaluator.deadline
         while left > 0:
-            if self.awaits and self.loop.is_here:  # the holder of the lock waits for this very loop
+            if self.loop.is_here and self.places.waits_for_loop(key):  # which this very thread blocks
                 return _Failure(_FROM_THE_LOOP.format(self.name))
-            if self.lock.acquire(timeout=min(left, LOOK)):
+            if self.places.take(key, min(left, LOOK)):
                 return None
             left -= LOOK
-        return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running")
+        return _Failure(f"TimeoutError: an earlier call of {self.name!r} is still running", "timeout")
 
-    def _outcome(self, stack: Stack, evaluations: Evaluations) -> Outcome:
+    def _outcome(self, stack: Stack, evaluations: Evaluations) -> Found:
         view: Any = evaluations.view
         running.set(stack)
+        if (thread_id := getattr(view, "thread_id", None)) != judged_thread.get():
+            judged_thread.set(thread_id)
+        if usage_meter.get() is not None:
+            usage_meter.set(None)
         # An evaluator never gets the graph's callbacks and streams, whichever code reads its result.
         _set_ambient(None)
         try:
@@ -161,18 +243,18 @@ class EvaluatorQueue:
                 answer = self._called(view)
             if type(answer) is not EvaluationResult:
                 if isawaitable(answer):
-                    answer = self._waited(answer)
+                    answer = self._waited(answer, id(evaluations))
                 if isinstance(answer, _Failure):
-                    return self._failed(answer.message, view)
+                    return self._failed(answer, view)
             read = as_evaluation(answer)
         except BaseException as exc:  # also SystemExit: an evaluator's failure never ends the run
             if isinstance(exc, KeyboardInterrupt) and is_from_outside(exc):
                 raise
-            return self._failed(describe(exc), view)
+            return self._failed(_Failure(describe(exc), _unscored(exc)), view)
         if isinstance(read, EvaluationResult):
             return read
         if isinstance(read, str):
-            return self._failed(f"evaluator {self.name!r} {read}", view)
+            return self._failed(_Failure(f"evaluator {self.name!r} {read}"), view)
         return self._parts(read, evaluations, view)
 
     def _parts(self, several: Several, evaluations: Evaluations, view: History) -> _Parts:
@@ -183,17 +265,17 @@ class EvaluatorQueue:
                     f"returned a result {key!r}, but '{self.name}.{key}' is another evaluator. Rename one of the two"
                 )
         for key, fault in faults.items():
-            self._failed(f"its result {key!r}: evaluator {self.name!r} {fault}", view)
+            self._failed(_Failure(f"its result {key!r}: evaluator {self.name!r} {fault}"), view)
         return _Parts(
             {f"{self.name}.{key}": found for key, found in several.results.items() if key not in faults},
             {f"{self.name}.{key}": f"evaluator {self.name!r} {fault}" for key, fault in faults.items()},
         )
 
-    def _failed(self, problem: str, view: History | None) -> _Failure:
+    def _failed(self, failure: _Failure, view: History | None) -> _Failure:
         if view is not None and log.isEnabledFor(logging.WARNING):
             node = view.item.node
-            log.warning("evaluator %s failed on node %r: %s", self.name, node, problem)
-        return _Failure(problem)
+            log.warning("evaluator %s failed on node %r: %s", self.name, node, failure.message)
+        return failure
 
     def _called(self, view: History) -> Any:
         deadline = self.evaluator.deadline
@@ -201,21 +283,31 @@ class EvaluatorQueue:
             return self.timing.timed(self.evaluator.evaluate, view)
         context = _own_context()
         call = partial(self.timing.timed, self.evaluator.evaluate, view)
-        return self.runner.run(lambda: context.run(call), deadline)
+        try:
+            runner = self._runners.pop()
+        except IndexError:
+            runner = Runner()
+        try:
+            return runner.run(lambda: context.run(call), deadline)
+        finally:
+            self._runners.append(runner)
 
-    def _waited(self, answer: Any) -> Any:
+    def _waited(self, answer: Any, key: int) -> Any:
         coroutine = answer if iscoroutine(answer) else as_coroutine(answer)
         if self.loop.is_here:
             coroutine.close()
             raise RuntimeError(_FROM_THE_LOOP.format(self.name))
-        self.awaits = True
+        awaiting = self.places.awaiting
+        awaiting.add(key)
         try:
-            return within(self.evaluator.deadline, self.loop.submit(_in(running.get(), coroutine)))
+            return within(
+                self.evaluator.deadline, self.loop.submit(_in(running.get(), judged_thread.get(), coroutine))
+            )
         except TimeoutError:
             self.loop.leave_if_stuck()
             raise
         finally:
-            self.awaits = False
+            awaiting.discard(key)
 
 
 def _own_context() -> Context:
@@ -224,11 +316,13 @@ def _own_context() -> Context:
     """
     context = Context()
     context.run(running.set, running.get())
+    context.run(judged_thread.set, judged_thread.get())
     return context
 
 
-async def _in(stack: Stack, coroutine: Any) -> Any:
+async def _in(stack: Stack, thread_id: str | None, coroutine: Any) -> Any:
     running.set(stack)
+    judged_thread.set(thread_id)
     try:
         return await coroutine
     except (
@@ -236,6 +330,13 @@ async def _in(stack: Stack, coroutine: Any) -> Any:
         KeyboardInterrupt,
     ) as exc:  # would end the event loop with all its coroutines
         return _Failure(describe(exc))
+
+
+def _unscored(error: BaseException) -> Unscored:
+    """The outcome of an evaluator that raised this."""
+    if isinstance(error, EvaluationError):
+        return error.outcome
+    return "timeout" if isinstance(error, TimeoutError) else "error"
 
 
 _FROM_THE_LOOP = (
@@ -298,9 +399,12 @@ class CycleRun:
 
     @property
     def trace(self) -> Sequence[EvaluatorTrace]:
-        if self._future is not None and self._future.done():
-            return self._trace
+        if self._trace or (self._future is not None and self._future.done()):
+            return self._trace  # known before the results are, which end the wait
         return tuple(EvaluatorTrace(queue.name, "run", "pending") for queue in self.queues)
+
+
+_UNREAD: tuple[Collection[str], Collection[str]] = ((), ())
 
 
 class Evaluations(Lazy):
@@ -310,7 +414,7 @@ class Evaluations(Lazy):
     failed is absent, and `errors` gives the reason.
     """
 
-    __slots__ = ("_after", "found", "queues", "together", "view")
+    __slots__ = ("_after", "found", "queues", "read", "times", "together", "view")
 
     def __init__(
         self, queues: tuple[EvaluatorQueue, ...], view: History, together: CycleRun | None = None
@@ -319,9 +423,13 @@ class Evaluations(Lazy):
         self.view: History | None = view
         """The history that the evaluators see, until all are done."""
         self.together = together
-        self.found: list[Outcome | None] = [None] * len(queues)
+        self.found: list[Found | None] = [None] * len(queues)
         """The outcomes so far, in the order of the evaluators."""
         self._after: Callable[[], None] | None = None
+        self.times: dict[str, tuple[int, int]] | None = None
+        """When each evaluator began and ended, in nanoseconds since 1970, if somebody listens."""
+        self.read: tuple[Collection[str], Collection[str]] = _UNREAD
+        """The evaluators whose results, or whose failures, the deciding rules have read so far."""
 
     def then(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when all evaluations are done: now, or on the thread that ends the last one.
@@ -331,15 +439,15 @@ class Evaluations(Lazy):
         self._after = callback
         self.let_go()
 
-    def outcome(self, queue: EvaluatorQueue) -> Outcome | None:
+    def outcome(self, queue: EvaluatorQueue) -> Found | None:
         """The outcome of that evaluator, or None if it is not done."""
         return self.found[self.queues.index(queue)]
 
-    def resolve(self, queue: EvaluatorQueue) -> Outcome:
+    def resolve(self, queue: EvaluatorQueue) -> Found:
         """The outcome of that evaluator. Runs it here and now unless it has begun."""
         return self._resolved(queue, self.queues.index(queue))
 
-    def _resolved(self, queue: EvaluatorQueue, at: int) -> Outcome:
+    def _resolved(self, queue: EvaluatorQueue, at: int) -> Found:
         if (outcome := self.found[at]) is not None:
             return outcome
         return self._run_together(queue) if self.in_cycle(queue) else queue.run(self, at)
@@ -348,7 +456,7 @@ class Evaluations(Lazy):
         """True if the cycle runs that evaluator together with others."""
         return self.together is not None and queue in self.together.queues
 
-    def _run_together(self, queue: EvaluatorQueue) -> Outcome:
+    def _run_together(self, queue: EvaluatorQueue) -> Found:
         if (queue, id(self)) in running.get():
             return _Failure(f"evaluator {queue.name!r} waits for its own turn")
         if LOOP.is_here:
@@ -512,6 +620,46 @@ class Evaluations(Lazy):
                 errors.update(found.errors)
         return MappingProxyType(errors)
 
+    def version_of(self, name: str) -> str:
+        """The version of the evaluator that gives the result of that name; "" if it is not known."""
+        queue = self.queue(name)
+        return "" if queue is None else queue.version
+
+    def versions_of(self, names: Iterable[str]) -> dict[str, str]:
+        """The versions of the evaluators that give the results of these names."""
+        return {name: version for name in names if (version := self.version_of(name))}
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions of the evaluators behind the results. Waits for all of them."""
+        return self.versions_of(self)
+
+    @property
+    def ended(self) -> Mapping[str, Outcome]:
+        """The outcome of each evaluation. Waits for all of them."""
+        self.resolve_all()
+        return MappingProxyType({each.name: each.outcome for each in self.judgements()})
+
+    def judgements(self) -> list[Judgement]:
+        """The evaluations that are done so far. Waits for nothing."""
+        done: list[Judgement] = []
+        for queue, found in zip(self.queues, list(self.found), strict=True):
+            if found is None:
+                continue
+            version = queue.version
+            if isinstance(found, EvaluationResult):
+                done.append(Judgement(queue.name, found, None, found.outcome, version))
+            elif isinstance(found, _Parts):
+                for name, result in found.results.items():
+                    done.append(Judgement(name, result, None, result.outcome, version))
+                for name, problem in found.errors.items():
+                    done.append(Judgement(name, None, problem, "error", version))
+            elif isinstance(found, _Failure):
+                done.append(Judgement(queue.name, None, found.message, found.outcome, version))
+            else:
+                done.append(Judgement(queue.name, None, None, "not_applicable", version))
+        return done
+
     @property
     def outcomes(self) -> Mapping[str, EvaluationResult | None]:
         """The results so far; None for an evaluator that failed."""
@@ -534,9 +682,10 @@ class Evaluations(Lazy):
         return f"<evaluations {', '.join(states)}>"
 
 
-def _settled(name: str, outcome: TurnOutcome) -> Outcome:
+def _settled(name: str, outcome: TurnOutcome) -> Found:
     if (problem := outcome.errors.get(name)) is not None:
-        return _Failure(problem)
+        late = any(part.name == name and part.status == "timeout" for part in outcome.trace)
+        return _Failure(problem, "timeout" if late else "error")
     found: object = outcome.results.get(name, NOT_RUN)
     if found is NOT_RUN:
         return NOT_RUN
@@ -558,7 +707,7 @@ class ReadEvaluations(Lazy):
 
     def __init__(self, evaluations: Evaluations, audited: frozenset[str] = frozenset()) -> None:
         self.evaluations = evaluations
-        self._failed: tuple[str, ...] = ()
+        self._failed: list[str] = []
         self.read: dict[str, EvaluationResult] = {}
         self._audited = audited
 
@@ -573,12 +722,16 @@ class ReadEvaluations(Lazy):
             return default
         if (found := self.evaluations.find(key)) is None:
             if self.evaluations.error_of(key) is not None:
-                self._failed = (*self._failed, key)
+                self._failed.append(key)
             return default
         if "." in key:
             self.read.update(self.evaluations.parts(key))
         self.read[key] = found
         return found
+
+    def note(self) -> None:
+        """From now on the evaluations know which of them are read here."""
+        self.evaluations.read = self.read, self._failed
 
     def commit(self, queue: EvaluatorQueue) -> None:
         """Read whatever that evaluator gave."""
@@ -597,12 +750,13 @@ class ReadEvaluations(Lazy):
     def unread(self) -> Results:
         """All visible results, without marking them as read. Waits for them."""
         seen = {name: result for name, result in self.evaluations.items() if not self._hides(name)}
-        return Results(seen, self.errors, self.evaluations.trace)
+        versions = self.evaluations.versions_of(seen)
+        return Results(seen, self.errors, self.evaluations.trace, self.ended, versions)
 
     def untracked(self) -> ReadEvaluations:
         """The same for a policy in audit mode: further results that it reads are not marked as read."""
         own = ReadEvaluations(self.evaluations)
-        own.read, own._failed = dict(self.read), self._failed
+        own.read, own._failed = dict(self.read), list(self._failed)
         return own
 
     @property
@@ -626,6 +780,17 @@ class ReadEvaluations(Lazy):
     def errors(self) -> Mapping[str, str]:
         errors = self.evaluations.errors
         return MappingProxyType({k: v for k, v in errors.items() if k not in self._audited})
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """As `Evaluations.versions`."""
+        return self.evaluations.versions_of(self)
+
+    @property
+    def ended(self) -> Mapping[str, Outcome]:
+        """As `Evaluations.ended`."""
+        ended = self.evaluations.ended
+        return MappingProxyType({k: v for k, v in ended.items() if not self._hides(k)})
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self.evaluations if not self._hides(name))

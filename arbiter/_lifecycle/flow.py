@@ -79,6 +79,7 @@ def _govern(run: NodeRun) -> Steps:
     ):
         stopped = yield from check(run)
         if stopped is not None or run.redirect is not None:
+            run.record.kept_account.kept_out = True
             return end(run, stopped)
     if run.held is not None:
         output = _held_output(run)
@@ -95,6 +96,7 @@ def _govern(run: NodeRun) -> Steps:
     elif type(output) is Ended:
         return output.answer
     elif run.schemas is not None and (wrong := output_refused(run, output)) is not None:
+        run.take_back()
         return (yield from _failed(run, Raised(wrong)))
     note_output(run, output)
     if plan.watchers or plan.output_checkers:
@@ -169,7 +171,10 @@ def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
     plan = run.plan
     together = _turn(run, output) if plan.members else None
     evaluations = run.record.evaluations = Evaluations(plan.queues, run.view, together)
+    if run.settings.listeners:
+        evaluations.times = {}
     reads = ReadEvaluations(evaluations, plan.audited)
+    reads.note()
     if run.held is not None:
         # The human saw these results with the question, so the output is not judged again.
         known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
@@ -237,7 +242,7 @@ def _failed(run: NodeRun, raised: Raised) -> Steps:
         record.status = "completed"
         stopped = yield from _kept_back(run, raised.error.args[0])
         return end(run, raised if stopped is None and run.redirect is None else stopped)
-    record.duration = run.settings.timer() - run.begun
+    record.duration = run.lasted
     if run.stops:
         note_stops(run)
     if run.entry is not None and isinstance(error, Exception):

@@ -65,11 +65,12 @@ def note_spent(run: NodeRun) -> Steps:
         or record.redirected_to is not None
     ):
         return
-    shadow = plan.shadow
-    names = {
-        *plan.counts_consumption,
-        *(SHADOW + name for name in (shadow.counts_consumption if shadow else ())),
-    }
+    # Each constitution by itself: a shadow counts as it would if it were in force.
+    names: set[str] = set()
+    if any(checker.reads_unfinished for checker in plan.observers):
+        names.update(plan.counts_consumption)
+    if (shadow := plan.shadow) is not None and shadow.reads_unfinished:
+        names.update(SHADOW + name for name in shadow.counts_consumption)
     spent = {policy: amounts for policy, amounts in record.tallies.items() if policy in names and amounts}
     if not spent:
         return

@@ -20,14 +20,13 @@ _log = logging.getLogger("arbiter")
 
 
 def end(run: NodeRun, output: Any) -> Any:
-    run.record.duration = run.settings.timer() - run.begun
+    run.record.duration = run.lasted
     return output
 
 
 def note_output(run: NodeRun, output: Any) -> None:
     record, settings = run.record, run.settings
-    timer = settings.timer
-    record.duration = timer() - run.begun
+    record.duration = run.lasted
     record.output = snapshot(run.written(output), settings.snapshot)
     record.status = "completed"
     if record.drafts:
@@ -85,7 +84,7 @@ def denied(
     record = run.record
     record.status = "denied"
     record.kept_account.decision = PolicyDecision(kind="deny", policy=policy, consequence=on_deny)
-    record.duration = run.settings.timer() - run.begun
+    record.duration = run.lasted
     _, found, target = on_deny.partition("redirect:")
     if on_deny == "end":
         target = END
@@ -94,9 +93,9 @@ def denied(
     # If states are not kept, reasons are not either, because they may quote them.
     shown = "" if run.settings.snapshot == "digest" else f": {reason or (cause and describe(cause))}"
     log(run, "%s denied it%s", policy, shown)
+    run.take_back()  # LangGraph would save what the body has written by itself, also with an exception
     if target and target in run.targets:
         log(run, "%s redirected to %r", policy, target)
-        run.take_back()
         run.redirect = record.redirected_to = target
         return None
     error = PolicyViolationError(

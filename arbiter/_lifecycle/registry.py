@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import secrets
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -18,6 +18,7 @@ from arbiter.advice import Advisor, CorrectionGate
 from arbiter.errors import RegistrationError, nearest, with_article
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
 from arbiter.history._items import History
+from arbiter.history._record import Described
 from arbiter.instructions import Instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.verdicts import ALLOW, Verdict
@@ -93,6 +94,8 @@ class Plan:
     """Checkers that observe the end of the node run."""
     watchers: tuple[PolicyChecker, ...] = ()
     """Checkers that look into the body."""
+    waiting: tuple[Registration[PolicyChecker], ...] = ()
+    """Those of `watchers` whose `handlers` may wait, so that an async run calls them on another thread."""
     output_checkers: tuple[Registration[PolicyChecker], ...] = ()
     """Checkers that check the output before it is committed."""
     counts_consumption: frozenset[str] = frozenset()
@@ -112,6 +115,8 @@ class Plan:
     """The plan of a shadow constitution."""
     empty: bool = True
     """True if no contract applies, so that the node run is only recorded."""
+    rules: Described | None = None
+    """The constitution in force."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self
@@ -135,6 +140,8 @@ class Registry:
         self.advisors: list[Registration[Advisor]] = []
         self.gates: list[Registration[CorrectionGate]] = []
         self.shadow: Registry | None = None
+        self.rules: Described | None = None
+        """The constitution in force."""
         self.cycle: EvaluatorCycle | None = None
         self._cycle_was_added = False
 
@@ -146,6 +153,11 @@ class Registry:
         """Let the contracts of `shadow` decide next to these, without effect."""
         with self._lock:
             self.shadow = shadow
+            self.version += 1
+
+    def keep_facts(self) -> None:
+        """From now on commit the facts of node runs even if there are no contracts."""
+        with self._lock:
             self.version += 1
 
     def with_replaced(self, old: Collection[Contract], new: Sequence[Contract]) -> Registry:
@@ -160,9 +172,10 @@ class Registry:
             draft.advisors, draft.gates = list(self.advisors), list(self.gates)
         return draft
 
-    def adopt(self, draft: Registry) -> None:
-        """Take over the contracts of `draft`. Evaluators that stay keep their queues."""
+    def adopt(self, draft: Registry, rules: Described) -> None:
+        """Take over the contracts of `draft` and its constitution. Evaluators that stay keep their queues."""
         with self._lock:
+            self.rules = rules
             kept = {id(queue.evaluator): queue for queue in self.evaluators}
             self.evaluators = [kept.get(id(queue.evaluator), queue) for queue in draft.evaluators]
             self.checkers = _keeping(self.checkers, draft.checkers)
@@ -369,7 +382,10 @@ class Registry:
                 no_routes=MappingProxyType({registration.name: None for registration in plain}),
                 kinds={registration.name: "allow" for registration in checkers},
                 observers=observers,
-                watchers=tuple(s.contract for s in checkers if _defines(s.contract, "handlers")),
+                watchers=(
+                    watchers := tuple(s.contract for s in checkers if _defines(s.contract, "handlers"))
+                ),
+                waiting=tuple(Registration.of(c, "handlers") for c in watchers if c.blocking),
                 output_checkers=output_checkers,
                 counts_consumption=frozenset(
                     registration.name
@@ -391,7 +407,18 @@ class Registry:
                 ),
                 shadow=shadow,
                 empty=not called and not queues and not observers and shadow is None,
+                rules=self.rules,
             )
+
+
+def shadow_of(contracts: Iterable[Contract]) -> Registry:
+    """A registry in which the enforced ones of these contracts decide without effect."""
+    shadow = Registry()
+    for contract in contracts:
+        if contract.enforced:
+            contract.mode = "audit"  # its side effects are suppressed too
+            shadow.add(contract)
+    return shadow
 
 
 def _applying(

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from arbiter._contracts import Contract
 from arbiter._lifecycle.background import Background
-from arbiter._lifecycle.evaluations import Evaluations, ReadEvaluations
+from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue, ReadEvaluations
 from arbiter._lifecycle.registry import Plan
 from arbiter._lifecycle.requests import Entry, Raised, Saved, Saving
 from arbiter._lifecycle.saving import Access
@@ -30,7 +30,7 @@ from arbiter.history._causal import CausalHistory
 from arbiter.history._facts import KEEP, RunFact, Value, fold
 from arbiter.history._items import HistoryItem, ToolsOf
 from arbiter.history._past import Past
-from arbiter.history._record import ExecutionInfo, Record, fact_from, facts_of, with_spent
+from arbiter.history._record import ExecutionInfo, Position, Record, fact_from, facts_of, with_spent
 from arbiter.history._recorder import Recovered, Run
 from arbiter.listening import HistoryListener, tell
 from arbiter.policy import PolicyChecker, PolicyRouter
@@ -243,9 +243,14 @@ class NodeRun:
         outer = parent.inherited
         return (*outer, *parent.handed) if outer else parent.handed
 
-    def tell_began(self, execution: ExecutionInfo) -> None:
+    @property
+    def lasted(self) -> float:
+        """Seconds since the lifecycle began."""
+        return self.settings.timer() - self.begun
+
+    def tell_began(self, execution: ExecutionInfo, position: Position) -> None:
         """Tell listeners that this attempt begins."""
-        self.record.execution = execution
+        self.record.execution, self.record.position = execution, position
         self.is_told = True
         tell(self.settings.listeners, "began", HistoryItem(self.record))
 
@@ -255,11 +260,10 @@ class NodeRun:
         record, listeners = self.record, self.settings.listeners
         if record.status == "interrupted" and record.execution is not None:
             record.execution.outcome = "paused"
-        item = HistoryItem(record)
-        tell(listeners, "ended", item)
+        tell(listeners, "ended", HistoryItem(record, self.reads))
         evaluations = record.evaluations
         if isinstance(evaluations, Evaluations):
-            evaluations.then(lambda: tell(listeners, "judged", item))
+            evaluations.then(lambda: tell(listeners, "judged", HistoryItem(record)))
 
     def own_input(self) -> Raised | None:
         """Make what the checkers looked at the node's own. Returns `Raised` if it cannot be copied.
@@ -293,6 +297,10 @@ class NodeRun:
             self._shadow_view.give_tools(self.tools)
         return self._shadow_view
 
+    def shadow_evaluations(self, queues: tuple[EvaluatorQueue, ...]) -> Evaluations:
+        """The evaluations of a shadow constitution."""
+        return Evaluations(queues, self.shadow_view)
+
     @property
     def contract_config(self) -> RunnableConfig | None:
         """The ambient config during a contract's call.
@@ -321,7 +329,7 @@ class NodeRun:
         plan, record, reads = self.plan, self.record, self.reads
         fact = fact_from(record, plan.kinds if record.checks is plan.all_allowed else None)
         if reads is not None and reads.read:
-            fact["evals"] = facts_of(reads.read)
+            fact["evals"] = facts_of(reads.read, reads.evaluations.version_of)
         if plan.keeps_output:
             if self.redirect is not None:
                 fact["task"] = record.id

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
+from langgraph.constants import END
 from langgraph.errors import GraphBubbleUp
 
-from arbiter._lifecycle.evaluations import Evaluations
 from arbiter._lifecycle.registry import Plan, Registration
 from arbiter._lifecycle.requests import Call, CallAll, Raised, Resolve, Steps
 from arbiter._lifecycle.routing import may_go_to
@@ -15,6 +15,7 @@ from arbiter._lifecycle.runs import NO_RESULTS, SHADOW, NodeRun
 from arbiter._lifecycle.shadow import ShadowDecision, ShadowDifference
 from arbiter._values.states import freeze
 from arbiter.errors import describe
+from arbiter.history._record import PolicyDecision, Record
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import FAILED, Verdict
 
@@ -53,26 +54,42 @@ _STRENGTH = {"allow": 0, "ask": 1, "deny": 2}
 
 
 def _decision(verdict: Verdict, checker: PolicyChecker) -> ShadowDecision:
-    target = ""
-    if verdict.kind == "deny" and checker.on_deny not in ("raise", "audit"):
-        target = checker.on_deny.removeprefix("redirect:")
+    target = target_of(checker.on_deny) if verdict.kind == "deny" else ""
     return ShadowDecision(kind=verdict.kind, policy=checker.name, reason=verdict.reason, target=target)
+
+
+def target_of(on_deny: str) -> str:
+    return "" if on_deny in ("raise", "audit") else on_deny.removeprefix("redirect:")
+
+
+def recorded_check(checked: PolicyDecision, checks: Mapping[str, Verdict]) -> ShadowDecision:
+    """The decision that the checkers of a record came to."""
+    policy = checked.policy or ""
+    target = target_of(checked.consequence or "raise") if checked.kind == "deny" else ""
+    reason = checks[policy].reason if policy in checks else ""
+    return ShadowDecision(kind=checked.kind, policy=policy, reason=reason, target=target)
+
+
+def recorded_route(record: Record) -> ShadowDecision:
+    """The decision that the routers of a record came to."""
+    if record.redirected_to is not None:
+        return ShadowDecision(kind="redirect", policy=record.redirected_by or "", target=record.redirected_to)
+    if record.redirected_by is not None:  # its router has had a human asked
+        return ShadowDecision(kind="ask", policy=record.redirected_by)
+    return ShadowDecision(kind="continue")
 
 
 def compare_checks(run: NodeRun, shadow: Plan) -> None:
     """Compare the decisions before the body, inside it, and about its output. Call it after both have
     observed the end.
     """
-    if run.shadow is None:
+    record = run.record
+    if run.shadow is None or "input_schema" in record.checks:  # the schema is not a rule: both have it
         return
     enforced = ShadowDecision(kind="allow")
-    by_name = {registration.name: registration.contract for registration in run.plan.checkers}
-    for name, verdict in run.record.checks.items():
-        checker = by_name.get(name)
-        if checker is None:  # an input schema, which both have
-            return
-        if checker.enforced and _STRENGTH[verdict.kind] > _STRENGTH[enforced.kind]:
-            enforced = _decision(verdict, checker)
+    checked = None if record.account is None else record.account.checked
+    if checked is not None:
+        enforced = recorded_check(checked, record.checks)
     enforced = _stopped(run, [c for c in run.plan.observers if c.enforced], "") or enforced
     decided = run.shadow
     if decided.kind == "allow":
@@ -98,7 +115,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
     registrations = shadow.error_routers if failed else shadow.routers
     if not registrations or (failed and not _asks_about_error(run, output)):
         return None
-    evaluations = None if failed else Evaluations(shadow.queues, view)
+    evaluations = None if failed else run.shadow_evaluations(shadow.queues)
     if evaluations is not None:
         view.item.give_results(evaluations)
     decision = ShadowDecision(kind="continue")
@@ -109,14 +126,20 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
             if evaluations is not None and (queue := evaluations.queue(name)) is not None:
                 yield Resolve(evaluations, queue)
         target = yield Call(registration, (view, shown))
-        if isinstance(target, Verdict) and target.kind == "ask" and router.escalates and not failed:
-            decision = ShadowDecision(kind="ask", policy=router.name, reason=target.reason)
-        elif may_go_to(target, run, router):
-            if view.past.redirects(registration.name) >= router.max_redirects:
-                continue
-            decision = ShadowDecision(kind="redirect", policy=router.name, target=str.__str__(target))
-        else:
+        question = target if isinstance(target, Verdict) else None
+        asks = question is not None and question.kind == "ask" and router.escalates and not failed
+        if not asks and not may_go_to(target, run, router):
             continue
+        if view.past.redirects(registration.name) >= router.max_redirects:
+            if router.on_cap != "end" or END not in run.targets:
+                continue
+            decision = ShadowDecision(kind="redirect", policy=router.name, target=END)
+        elif question is not None:
+            decision = ShadowDecision(kind="ask", policy=router.name, reason=question.reason)
+        else:
+            decision = ShadowDecision(
+                kind="redirect", policy=router.name, target=str.__str__(cast(str, target))
+            )
         break
     if evaluations is not None:
         view.item.give_results(NO_RESULTS)
@@ -133,15 +156,8 @@ def _asks_about_error(run: NodeRun, output: Any) -> bool:
 
 
 def compare_routes(run: NodeRun, decision: ShadowDecision | None) -> None:
-    record = run.record
-    if decision is None:
-        return
-    enforced = ShadowDecision(kind="continue")
-    if record.redirected_to is not None:
-        enforced = ShadowDecision(
-            kind="redirect", policy=record.redirected_by or "", target=record.redirected_to
-        )
-    _note_difference(run, "route", enforced, decision)
+    if decision is not None:
+        _note_difference(run, "route", recorded_route(run.record), decision)
 
 
 def _note_difference(

@@ -168,15 +168,27 @@ async def awaited(deadline: float | None, awaitable: Awaitable[T]) -> T:
         return await awaitable
     # Not `wait_for`: it waits until the awaitable accepts its cancellation, and accepts a late answer.
     task = asyncio.ensure_future(awaitable)
+    loop = asyncio.get_running_loop()
+    late: asyncio.Future[None] = loop.create_future()
+    # In an empty context: a loop keeps a cancelled timer until its time, and would keep the graph's run alive.
+    timer = loop.call_later(deadline, _pass, late, context=Context())
     try:
-        done, _ = await asyncio.wait({task}, timeout=deadline)
+        waiting: set[asyncio.Future[Any]] = {task, late}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     except BaseException:
         task.cancel()
         raise
-    if done:
+    finally:
+        timer.cancel()
+    if task.done():
         return task.result()
     task.cancel()
     raise TimeoutError(f"no answer within {deadline:g} s")
+
+
+def _pass(late: asyncio.Future[None]) -> None:
+    if not late.done():
+        late.set_result(None)
 
 
 class EventLoop:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -121,15 +124,29 @@ _DEPTH = 20
 _BITS = 10_000
 
 
-def jsonable(value: Any) -> Any:
+def jsonable(value: Any, models: Callable[[Any], Any] | None = None) -> Any:
     """Plain JSON-able data of at most `MAX_VALUES` values; values without a JSON form become text. Never
-    raises.
+    raises. `models` returns what stands for an object with fields, in place of its `model_dump()`.
     """
-    return _Export().of(value, 0)
+    return _Export(models or _fields_of).of(value, 0)
+
+
+def _fields_of(model: Any) -> Any:
+    return model.model_dump()
+
+
+def unboxed(value: Any) -> Any:
+    """A number, bool, text or time of numpy as Python's own; any other value as it is."""
+    numpy = sys.modules.get("numpy")  # there can be one only if it has been imported
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    plain: Any = value.item()
+    return float(plain) if isinstance(plain, numpy.generic) else plain  # a longdouble
 
 
 class _Export:
-    def __init__(self) -> None:
+    def __init__(self, models: Callable[[Any], Any]) -> None:
+        self._models = models
         self._left = MAX_VALUES
         self._around: set[int] = set()
 
@@ -145,6 +162,8 @@ class _Export:
         kind = cast(Any, type(value))
         if value is None or kind is bool:
             return value
+        if issubclass(kind, Enum):
+            return self.of(value.value, depth + 1)
         if issubclass(kind, str):
             return _clean(str.__str__(value))
         if kind is int:
@@ -153,6 +172,8 @@ class _Export:
             return value if bits <= _BITS else f"<int of {bits} bits>"
         if issubclass(kind, float):
             return float(value) if math.isfinite(value) else str(float(value))
+        if (plain := unboxed(value)) is not value:
+            return self.of(plain, depth)
         if depth < _DEPTH and (export := self._export_of(value)) is not None:
             if id(value) in self._around:
                 return f"<{_name(value)} that holds itself>"
@@ -169,7 +190,11 @@ class _Export:
         if isinstance(value, list | tuple | set | frozenset):
             return self._elements
         if hasattr(value, "model_dump"):
-            return lambda model, depth: self.of(model.model_dump(), depth + 1)
+            return lambda model, depth: self.of(self._models(model), depth + 1)
+        if is_dataclass(value):
+            return lambda of, depth: self._fields(
+                {each.name: getattr(of, each.name) for each in fields(of)}, depth
+            )
         return None
 
     def _elements(self, parts: Collection[Any], depth: int) -> list[Any]:
@@ -197,7 +222,7 @@ def _more(parts: Collection[Any], found: Collection[Any]) -> str:
 
 def _text(key: Any) -> str:
     try:
-        return str(key)
+        return str(key.value if isinstance(key, Enum) else key)
     except Exception:
         return f"<{_name(key)}>"
 

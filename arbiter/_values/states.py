@@ -439,6 +439,18 @@ _refuse: Any = _read_only
 _item = cast(Any, dict.__getitem__)
 
 
+class View:
+    """Base of mappings that are shown as they are: they are read-only themselves."""
+
+    __slots__ = ()
+
+
+class Unreadable(View):
+    """Base of values that are not there. Any use of one raises."""
+
+    __slots__ = ()
+
+
 class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed and returns frozen values. Equal to a dict with the same items."""
 
@@ -683,7 +695,8 @@ _NOT_SEEN = object()
 
 
 # A tuple and not `A | B`, which Python would build again at every use.
-_UNCHANGING = (FrozenDict, FrozenList, Digest, Enum, type)
+# `View` comes first: a view may note that its class was asked for.
+_UNCHANGING = (View, FrozenDict, FrozenList, Digest, Enum, type)
 _DICTS: frozenset[Any] = frozenset((dict, FrozenDict))
 _LISTS: frozenset[type] = frozenset({list, tuple, FrozenList})
 _BASES = (int, str, float, bytes, bytearray, dict, list, tuple, set, frozenset)

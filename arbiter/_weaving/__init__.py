@@ -20,8 +20,9 @@ from arbiter._weaving.graph import (
     targets_of,
     weave,
 )
-from arbiter._weaving.node import GovernedNode, NodeAttempt, with_handlers, without_effects
+from arbiter._weaving.node import GovernedNode, NodeAttempt, without_effects
 from arbiter._weaving.tools import HeldTools
+from arbiter._weaving.watching import watched
 
 __all__ = [
     "FACTS",
@@ -39,7 +40,7 @@ __all__ = [
     "saver_of",
     "subgraph_of",
     "targets_of",
+    "watched",
     "weave",
-    "with_handlers",
     "without_effects",
 ]

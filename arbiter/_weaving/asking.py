@@ -207,6 +207,16 @@ def _is_of(shown: Mapping[str, Any], question: Question) -> bool:
     return found == (question["number"], question["type"], question["digest"], question["asked_at"])
 
 
+def is_answered(writes: Sequence[Any], task: str, shown: Any) -> bool:
+    """True if the pending writes of a checkpoint have an answer to the question that an interrupt shows."""
+    notes = notes_of(writes, task)
+    return any(
+        f"answer {note['ask']}" in notes
+        for name, note in notes.items()
+        if name.startswith("ask ") and _shows(shown, cast(Question, note))
+    )
+
+
 # Questions ----------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,9 @@ from arbiter._lifecycle.core import Core
 from arbiter.history._facts import RunFact, Value
 from arbiter.history._items import task_order
 from arbiter.history._past import Past
+from arbiter.history._record import Described, Position, Record
 from arbiter.history._recorder import Execution
+from arbiter.listening import tell_restored
 
 FACTS = "__arbiter_ledger"
 _log = logging.getLogger("arbiter")
@@ -48,7 +50,7 @@ class Origin:
     subgraph.
     """
 
-    __slots__ = ("__weakref__", "core", "graph", "path", "rules", "source")
+    __slots__ = ("__weakref__", "_described", "core", "describe", "graph", "path", "rules", "source")
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Origin:
         rules: Any,
         path: tuple[str, ...] = (),
         source: Origin | None = None,
+        describe: Callable[[Origin], Described] | None = None,
     ) -> None:
         self.core = core
         self.graph = graph
@@ -66,9 +69,18 @@ class Origin:
         """For a copy, the origin of the governed graph that was copied. Contracts are checked against it, so
         it is kept alive.
         """
+        self.describe = describe
+        self._described: Described | None = None
+
+    def described(self) -> Described | None:
+        """The description of the graph for listeners, made at its first use."""
+        if self._described is None and self.describe is not None:
+            self._described = self.describe(self)
+        return self._described
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
-        return Origin(self.core, copy.deepcopy(self.graph, memo), self.rules, self.path, self)
+        graph = copy.deepcopy(self.graph, memo)
+        return Origin(self.core, graph, self.rules, self.path, self, self.describe)
 
 
 class FactsChannel(BaseChannel[Any, Any, Value]):
@@ -92,7 +104,7 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
         They avoid a write, which costs LangGraph as much time as a whole governed node run.
         """
-        self.ending: dict[str, Callable[[], None]] = {}
+        self.ending: dict[str, tuple[Record, Callable[[], None]]] = {}
         """By task, the call that tells listeners of its end once its writers are done."""
 
     def __eq__(self, other: object) -> bool:
@@ -142,6 +154,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         facts = facts_in(values) if values else []
         if len(facts) < len(values):  # ignored, as LangGraph ignores a write to an unknown channel
             _log.warning("ignored a write to channel %r, to which Arbiter alone writes", FACTS)
+        if facts and self.core.settings.listeners:
+            self._tell_unknown(facts)
         if done := self.done:
             self.done = {}
             # In the order in which LangGraph would apply them as writes.
@@ -151,6 +165,19 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
             return False
         self.past = self.past.after(facts)
         return True
+
+    def _tell_unknown(self, facts: Sequence[RunFact]) -> None:
+        """Tell listeners of siblings that another process ran before it ended, within this superstep."""
+        execution = self.execution
+        if execution is None or execution.run is None or execution.info is None:
+            return  # not begun here: the first node tells
+        runs = [fact for write in facts for fact in (*write.get("inner", {}).get("facts", ()), write)]
+        unknown = execution.run.log.unknown(fact for fact in runs if "node" in fact)
+        if unknown:
+            after, past = self.past.end
+            place = Position(after=after, past=past, graph=self.origin.described())
+            positions = {fact["id"]: place for fact in unknown if not fact.get("ns")}
+            tell_restored(self.core.settings.listeners, execution.info, unknown, unknown, lambda: positions)
 
 
 def _order_of(done: tuple[RunFact, Any]) -> str:

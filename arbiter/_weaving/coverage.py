@@ -8,7 +8,6 @@ node has an instruction, that is reported when the graph is governed.
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from collections import Counter
@@ -27,8 +26,10 @@ from arbiter._threads.forks import new_lock
 from arbiter._weaving.asking import saver_of
 from arbiter._weaving.channel import Origin, conf_of, facts_channel_in
 from arbiter._weaving.govern import SAVE_QUESTIONS, unsaved
-from arbiter.errors import ArbiterWarning, UnknownNodeError, nearest
+from arbiter._weaving.tools import tools_in
+from arbiter.errors import ArbiterWarning, UnknownNodeError, callers, nearest
 from arbiter.instructions import Instruction
+from arbiter.policy import PolicyChecker
 
 if TYPE_CHECKING:
     from arbiter._constitution.bindings import BindingPack
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 Node = tuple[str, Instruction | None]
 """Name and instruction. A node of a subgraph is named `parent:child`."""
 SHIPPED = "arbiter:"
-_LIBRARIES = frozenset(
-    {"arbiter", "asyncio", "concurrent", "contextvars", "langchain_core", "langgraph", "threading"}
-)
 _MOST = 10
 _NO_INSTRUCTION = "no node has an instruction"
 _INIT = "Run `arbiter init app.py:graph`, or name the instructions in govern(graph, instructions={...})."
@@ -74,6 +72,8 @@ class Coverage:
         self._checked = 0
         self._unsaved: WeakSet[Origin] = WeakSet()
         """The graphs without a checkpointer whose first node has run."""
+        self._searched: WeakSet[Origin] = WeakSet()
+        """The graphs whose tools were compared with the names of denied tools."""
         self._spelt = (0, 0)
         """The number of rules and nodes at the last check of names in a call of a governed function."""
 
@@ -141,6 +141,8 @@ class Coverage:
             origin = facts_channel_in(conf_of(config)).origin
             if saver_of(config) is None or origin.graph.checkpointer is False:
                 self._report_unsaved(plan, origin)
+            if not origin.path and origin not in self._searched:
+                self._report_misspelt_tools(origin)
 
     def _report_unsaved(self, plan: Plan, origin: Origin) -> None:
         """Report, once for each graph, that its rules cannot ask a human without a checkpointer.
@@ -164,8 +166,31 @@ class Coverage:
             f"this graph has no checkpointer to keep a question until it is answered, so these rules deny where "
             f"they ask a human: {asking}. {SAVE_QUESTIONS}",
             ArbiterWarning,
-            stacklevel=_callers(),
+            stacklevel=callers(),
         )
+
+    def _report_misspelt_tools(self, origin: Origin) -> None:
+        """Report, once for each graph, the denied tools that it does not have, but one of nearly that name.
+
+        Other names may be those of tools that exist only during a run.
+        """
+        self._searched.add(origin)
+        rules = [
+            rule
+            for rule in self._registry.contracts()
+            if isinstance(rule, PolicyChecker) and rule.mode != "off" and rule.tools_not_in(())
+        ]
+        held = list(tools_in(origin.graph)) if rules else []
+        for rule in rules:
+            for tool in rule.tools_not_in(held):
+                if (meant := misspelt(tool, held)) is not None:
+                    where = f"{rule.source}: " if rule.source else ""
+                    warnings.warn(
+                        f"{where}{rule.kind} {rule.name!r} denies the tool {tool!r}, which this graph does not "
+                        f"have. Did you mean {meant!r}?",
+                        ArbiterWarning,
+                        stacklevel=callers(),
+                    )
 
     def _report(self, only: str | None = None) -> None:
         rules = [rule for rule in self._registry.contracts() if rule.mode != "off"]
@@ -185,7 +210,7 @@ class Coverage:
         declared = Counter((True, _origin(rule.source)) for rule in rules)
         declared.update((False, pack.file) for pack in self.bindings for _ in pack.bindings)
         for group, each in groupby(sorted((idle for _, idle in idle), key=_order), key=_group):
-            warnings.warn(_sentence(list(each), declared[group]), ArbiterWarning, stacklevel=_callers())
+            warnings.warn(_sentence(list(each), declared[group]), ArbiterWarning, stacklevel=callers())
 
 
 def _key(owner: object) -> object:
@@ -231,7 +256,9 @@ def _bound(packs: Iterable[BindingPack]) -> Iterator[tuple[str, Sequence[str], b
 
 
 def _finds_itself(contract: Contract) -> bool:
-    """True if a user's class overrides `applies_to`."""
+    """True if `applies_to` alone says to which nodes it applies, as that of a user's class."""
+    if contract.when_idle is not None:
+        return True
     owner = next(cls for cls in type(contract).__mro__ if "applies_to" in vars(cls))
     return not owner.__module__.startswith("arbiter.")
 
@@ -253,7 +280,9 @@ def _idle_rule(rule: Contract, nodes: set[Node]) -> _Idle | None:
         return None  # a general rule that this graph has no use for
     wanted, targets = rule.target_instructions or (), rule.target_nodes or ()
     missing = [name for name in targets if name not in names]
-    if missing and len(missing) == len(targets):
+    if rule.when_idle is not None:
+        why, remedy = rule.when_idle
+    elif missing and len(missing) == len(targets):
         why = f"there is no node {_one_of(map(repr, missing))}"
         remedy = f"Nodes: {_some(sorted(names))}.{nearest(missing[0], names)} Correct target_nodes, or remove the rule."
     elif wanted and not held:
@@ -320,14 +349,6 @@ def _one_of(texts: Iterable[str]) -> str:
     return " or ".join(texts)
 
 
-def _callers() -> int:
-    """The `stacklevel` of the caller's own code, so that a warning points at a line that the user can change."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in _LIBRARIES:
-        level, frame = level + 1, frame.f_back
-    return level - 1 if frame is not None else 1
-
-
 # Arguments that no rule uses ----------------------------------------------------------------------
 
 
@@ -352,7 +373,7 @@ def _warn_unused(argument: str, unused: Sequence[str], why: str, there: str) -> 
     warnings.warn(
         f"{argument} {', '.join(map(repr, unused))}, and {why} {it}.{there} Correct the name, or leave {it} out.",
         ArbiterWarning,
-        stacklevel=_callers(),
+        stacklevel=callers(),
     )
 
 

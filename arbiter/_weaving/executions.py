@@ -7,22 +7,28 @@ subclass of its own class that has these two. Without listeners it is of that cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from functools import cache
-from typing import Any, cast
-from uuid import uuid4
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, contextmanager, nullcontext
+from functools import cache, partial
+from typing import Any, TypeVar, cast
+from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.pregel import Pregel
 
 from arbiter._lifecycle import NodeRun, Settings, current_run
-from arbiter._weaving.channel import FACTS, FactsChannel
+from arbiter._weaving.channel import FACTS, FactsChannel, facts_in
 from arbiter.errors import PolicyViolationError
-from arbiter.history._record import ExecutionInfo, Record
+from arbiter.history._items import HistoryItem
+from arbiter.history._past import Past
+from arbiter.history._record import ExecutionInfo, Position, Record
 from arbiter.history._recorder import Execution, Run, starting
-from arbiter.listening import tell
+from arbiter.listening import RestoredItems, tell
 
+T = TypeVar("T")
 _PLAIN = (str, int, float, bool)
 
 
@@ -43,16 +49,15 @@ def listened_to(cls: type[Any]) -> type[Any]:
         _arbiter_listens = True
 
         def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-            chunks: Any = base.stream(self, input, config, **kwargs)
-            settings = _heard(self)
-            return chunks if settings is None else _told(settings, _info(self, settings, config), chunks)
+            return _reported(self, config, base.stream(self, input, config, **kwargs), _stream)
 
         def astream(
             self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
         ) -> AsyncIterator[Any]:
-            chunks: Any = base.astream(self, input, config, **kwargs)
-            settings = _heard(self)
-            return chunks if settings is None else _atold(settings, _info(self, settings, config), chunks)
+            return _reported(self, config, base.astream(self, input, config, **kwargs), _astream)
+
+        def _arbiter_checkpointed(self, thread_id: str | None) -> Iterator[Sequence[HistoryItem]]:
+            return checkpointed(self, thread_id)
 
     for name in ("__module__", "__qualname__", "__name__", "__doc__"):
         setattr(Listened, name, getattr(cls, name))
@@ -71,13 +76,16 @@ def _heard(graph: Pregel[Any, Any, Any, Any]) -> Settings | None:
 def _info(graph: Any, settings: Settings, config: RunnableConfig | None) -> ExecutionInfo:
     merged: Any = merge_configs(graph.config, config)
     conf: Mapping[str, Any] = merged.get("configurable") or {}
-    return _made(settings, graph.get_name(), conf, graph)
+    info = _made(settings, graph.get_name(), conf)
+    rules = graph.channels[FACTS].core.registry.rules
+    info.rules = None if rules is None else rules.digest
+    return info
 
 
-def _made(settings: Settings, name: str, conf: Mapping[str, Any], graph: Any = None) -> ExecutionInfo:
+def _made(settings: Settings, name: str, conf: Mapping[str, Any]) -> ExecutionInfo:
     thread_id = conf.get("thread_id")
     return ExecutionInfo(
-        id=str(uuid4()),
+        id=_uuid_of_now(),
         run_id="",
         thread_id=None if thread_id is None else str(thread_id),
         graph=name,
@@ -87,8 +95,13 @@ def _made(settings: Settings, name: str, conf: Mapping[str, Any], graph: Any = N
             for key, value in conf.items()
             if not key.startswith("__") and (value is None or isinstance(value, _PLAIN))
         },
-        nodes=graph,
     )
+
+
+def _uuid_of_now() -> str:
+    """A uuid of version 7: it begins with the time, so that listeners can keep executions in their order."""
+    drawn = int.from_bytes(os.urandom(10)) & ~(0xF << 76 | 0x3 << 62)
+    return str(UUID(int=(time.time_ns() // 1_000_000) << 80 | 0x7 << 76 | drawn | 0x2 << 62))
 
 
 def info_of(
@@ -105,58 +118,102 @@ def info_of(
     return info
 
 
-def _told(settings: Settings, info: ExecutionInfo, chunks: Iterator[Any]) -> Iterator[Any]:
-    tell(settings.listeners, "execution_began", info)
-    try:
-        # LangGraph makes the execution before its first chunk.
-        token = starting.set([info])
-        try:
-            chunk = next(chunks, _END)
-        finally:
-            starting.reset(token)
-        while chunk is not _END:
-            _look(info, chunk)
-            yield chunk
-            chunk = next(chunks, _END)
-    except BaseException as error:
-        info.outcome = _outcome(error)
-        raise
-    finally:
-        close = getattr(chunks, "close", None)
-        if close is not None:
-            close()
-        _end(settings, info)
+def checkpointed(graph: Pregel[Any, Any, Any, Any], thread_id: str | None) -> Iterator[Sequence[HistoryItem]]:
+    """The node runs in the newest checkpoint of each thread and namespace of a governed graph's checkpointer."""
+    saver = cast("Any", graph.checkpointer)
+    channel: Any = cast("Mapping[str, Any]", graph.channels)[FACTS]
+    seen: set[tuple[str, str]] = set()
+    graph_name = graph.get_name()
+    now = channel.core.settings.clock()
+    for saved in saver.list(None if thread_id is None else {"configurable": {"thread_id": thread_id}}):
+        conf = saved.config["configurable"]
+        place = str(conf["thread_id"]), str(conf.get("checkpoint_ns", ""))
+        if place in seen:
+            continue  # an older checkpoint
+        seen.add(place)
+        past = Past.restored(saved.checkpoint["channel_values"].get(FACTS) or {}, channel.core.settings.facts)
+        pending = [value for _, name, value in saved.pending_writes or () if name == FACTS]
+        written = [fact for fact in facts_in(pending) if "node" in fact]
+        run = str(past.value.get("run_id") or "")
+        info = ExecutionInfo(id="", run_id=run, thread_id=place[0], graph=graph_name, began=now, config={})
+        facts = [*past.value.get("facts", ()), *written]
+        yield RestoredItems(
+            info, facts, [*past.this_run(), *written], partial(_positions, channel, past, written)
+        )
 
 
-async def _atold(settings: Settings, info: ExecutionInfo, chunks: Any) -> AsyncIterator[Any]:
-    tell(settings.listeners, "execution_began", info)
-    try:
-        token = starting.set([info])
+def _positions(channel: FactsChannel, past: Past, written: Sequence[Any]) -> Mapping[str, Position]:
+    """The places of the facts of a checkpoint, and of those that were written after it."""
+    graph, (after, number) = channel.origin.described(), past.end
+    next = Position(after=after, past=number, graph=graph)
+    return {**past.positions(graph), **{fact["id"]: next for fact in written if not fact.get("ns")}}
+
+
+class _Reporting:
+    """Reports the begin and the end of an execution around the iteration of its chunks."""
+
+    def __init__(self, settings: Settings, info: ExecutionInfo) -> None:
+        self._settings = settings
+        self._info = info
+
+    def __enter__(self) -> _Reporting:
+        tell(self._settings.listeners, "execution_began", self._info)
+        return self
+
+    @contextmanager
+    def first_chunk(self) -> Generator[None]:
+        """LangGraph makes the execution before its first chunk, in this context."""
+        token = starting.set([self._info])
         try:
-            chunk = await anext(chunks, _END)
+            yield
         finally:
             starting.reset(token)
+
+    def look(self, chunk: Any) -> None:
+        """Note that the graph pauses, as LangGraph reports it in its stream."""
+        parts: Any = chunk
+        payload = parts[-1] if isinstance(chunk, tuple) and parts else parts
+        if isinstance(payload, dict) and "__interrupt__" in payload:
+            self._info.outcome = "paused"
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._info.outcome = _outcome(error)
+        _end(self._settings, self._info)
+
+
+def _reported(
+    graph: Any, config: RunnableConfig | None, chunks: Any, iterate: Callable[[_Reporting, Any], T]
+) -> T:
+    settings = _heard(graph)
+    return (
+        chunks if settings is None else iterate(_Reporting(settings, _info(graph, settings, config)), chunks)
+    )
+
+
+def _stream(reporting: _Reporting, chunks: Any) -> Iterator[Any]:
+    # A class of the user's may return an iterator that cannot be closed.
+    with reporting, closing(chunks) if hasattr(chunks, "close") else nullcontext():
+        with reporting.first_chunk():
+            chunk = next(chunks, _END)
         while chunk is not _END:
-            _look(info, chunk)
+            reporting.look(chunk)
             yield chunk
-            chunk = await anext(chunks, _END)
-    except BaseException as error:
-        info.outcome = _outcome(error)
-        raise
-    finally:
-        await chunks.aclose()
-        _end(settings, info)
+            chunk = next(chunks, _END)
+
+
+async def _astream(reporting: _Reporting, chunks: Any) -> AsyncIterator[Any]:
+    with reporting:
+        async with aclosing(chunks):
+            with reporting.first_chunk():
+                chunk = await anext(chunks, _END)
+            while chunk is not _END:
+                reporting.look(chunk)
+                yield chunk
+                chunk = await anext(chunks, _END)
 
 
 _END: Any = object()
-
-
-def _look(info: ExecutionInfo, chunk: Any) -> None:
-    """Note that the graph pauses, as LangGraph reports it in its stream."""
-    parts: Any = chunk
-    payload = parts[-1] if isinstance(chunk, tuple) and parts else parts
-    if isinstance(payload, dict) and "__interrupt__" in payload:
-        info.outcome = "paused"
 
 
 def _outcome(error: BaseException) -> str:

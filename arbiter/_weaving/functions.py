@@ -10,7 +10,8 @@ import functools
 import inspect
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -41,7 +42,7 @@ from arbiter._weaving import (
     begin_function,
     pause_function,
     saver_of,
-    with_handlers,
+    watched,
     without_effects,
 )
 from arbiter._weaving.executions import begin_call, end_call
@@ -49,7 +50,7 @@ from arbiter.errors import NotAGraphError, SyncDriverError
 from arbiter.history._facts import RunFact, fold
 from arbiter.history._items import ToolsOf
 from arbiter.history._past import Past
-from arbiter.history._record import ExecutionInfo
+from arbiter.history._record import ExecutionInfo, Position
 from arbiter.history._recorder import Run, begin
 from arbiter.instructions import Instruction
 
@@ -116,7 +117,9 @@ class FunctionCall(NodeRun):
             outer = None if parent is None else parent.record.execution
             if outer is None:
                 outer = self._execution = begin_call(settings, name, config, run)
-            self.tell_began(outer)
+            after, number = past.end
+            caller = None if parent is None else parent.record.id
+            self.tell_began(outer, Position(after=after, past=number, caller=caller, rules=self.plan.rules))
 
     def invoke(self) -> Any:
         if (contract := self.plan.only_async) is not None:
@@ -164,30 +167,33 @@ class FunctionCall(NodeRun):
 
     def body(self, held: bool) -> Any:
         token = current_run.set(self)
-        ambient = self._watched()
         try:
-            return self.call(self.input)
+            with self._watched():
+                return self.call(self.input)
         finally:
             current_run.reset(token)
-            if ambient is not None:
-                var_child_runnable_config.reset(ambient)
 
-    def _watched(self) -> Any:
+    @contextmanager
+    def _watched(self) -> Generator[None]:
         """Let the handlers see the body's calls while it runs."""
         if not self.handlers:
-            return None
-        return var_child_runnable_config.set(with_handlers(self.config, self.handlers))
+            yield
+            return
+        with watched(self.config, self.handlers) as config:
+            ambient = var_child_runnable_config.set(config)
+            try:
+                yield
+            finally:
+                var_child_runnable_config.reset(ambient)
 
     async def abody(self, held: bool) -> Any:
         token = current_run.set(self)
-        ambient = self._watched()
         try:
-            answer = self.call(self.input)
-            return await answer if inspect.isawaitable(answer) else answer
+            with self._watched():
+                answer = self.call(self.input)
+                return await answer if inspect.isawaitable(answer) else answer
         finally:
             current_run.reset(token)
-            if ambient is not None:
-                var_child_runnable_config.reset(ambient)
 
     @property
     def saver(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,19 @@ from pydantic.errors import PydanticUserError
 
 from arbiter._contracts import Contract
 from arbiter._lifecycle import Schemas
+from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.evaluations import owner_of
 from arbiter._lifecycle.registry import Registry
-from arbiter._weaving import NodeRule, Rules, governed_nodes, subgraph_of, targets_of
+from arbiter._weaving import NodeRule, Rules, facts_channel_of, governed_nodes, subgraph_of, targets_of
 from arbiter.advice import Advisor, CorrectionGate
-from arbiter.errors import ConfigurationError, RegistrationError, UnknownNodeError, nearest
+from arbiter.errors import (
+    ArbiterWarning,
+    ConfigurationError,
+    RegistrationError,
+    UnknownNodeError,
+    callers,
+    nearest,
+)
 from arbiter.evaluation import NodeEvaluator
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.policy import PolicyChecker, PolicyRouter
@@ -139,12 +148,39 @@ def _name(schema: Any) -> str:
 # The levels of a graph ----------------------------------------------------------------------------
 
 
-def levels(graph: Graph, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Graph]]:
-    """The graph and the graphs in its nodes, outer ones first, each with the path of nodes that leads to it."""
+def levels(
+    graph: Graph, path: tuple[str, ...] = (), *, every: bool = False
+) -> Iterator[tuple[tuple[str, ...], Graph]]:
+    """The graph and the graphs in its nodes, outer ones first, each with the path of nodes that leads to it.
+
+    A graph in a node that is governed already keeps the rules with which it was governed. It is left out,
+    unless `every` graph is wanted.
+    """
     yield path, graph
+    for name, inner in _graphs_in(graph):
+        if every or facts_channel_of(inner) is None:
+            yield from levels(inner, (*path, name), every=every)
+
+
+def _graphs_in(graph: Graph) -> Iterator[tuple[str, Graph]]:
     for name, node in governed_nodes(graph).items():
         if (inner := subgraph_of(node)) is not None:
-            yield from levels(inner, (*path, name))
+            yield name, inner
+
+
+def warn_of_other_rules(graph: Graph, core: Core) -> None:
+    """Warn of the nodes that are graphs which another `ArbiterOS` governs."""
+    for path, level in levels(graph):
+        for name, inner in _graphs_in(level):
+            channel = facts_channel_of(inner)
+            if channel is not None and channel.core is not core:
+                warnings.warn(
+                    f"node {':'.join((*path, name))!r} is a graph that another ArbiterOS governs: its nodes keep "
+                    "the rules of that one, get none of this one, and are not in this history. For rules of both, "
+                    "govern the original graph, with one ArbiterOS.",
+                    ArbiterWarning,
+                    stacklevel=callers(),
+                )
 
 
 def node_names(graph: Graph) -> list[str]:
@@ -198,7 +234,7 @@ def rules_for(
     for key, value in shaped.given.items():
         shaped.given[key] = schemas_of(value, key)
 
-    fitting = {path: _packs_of(level, packs) for path, level in levels(graph)}
+    fitting = {path: _packs_of(level, packs) for path, level in levels(graph, every=True)}
 
     def rule(path: tuple[str, ...], name: str, node: PregelNode) -> NodeRule:
         label = label_of(node.bound)
@@ -415,7 +451,7 @@ def describe_nodes(graph: Any) -> list[NodeFacts]:
     compiled: Graph = graph.compile() if hasattr(graph, "compile") else graph
     rule = rules_for(compiled, None, None, strict=False)
     described: list[NodeFacts] = []
-    for path, level in levels(compiled):
+    for path, level in levels(compiled, every=True):
         for name, node in governed_nodes(level).items():
             instruction = rule(path, name, node).instruction
             described.append(
@@ -456,6 +492,6 @@ def has_async_nodes(graph: Graph) -> bool:
     """True if a node of the graph, or of a graph in it, can only be awaited."""
     return any(
         getattr(node.bound, "func", ...) is None and getattr(node.bound, "afunc", None) is not None
-        for _, level in levels(graph)
+        for _, level in levels(graph, every=True)
         for node in governed_nodes(level).values()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from arbiter._weaving.lcel import LcelSteps
 from arbiter._weaving.node import GovernedNode
 from arbiter._weaving.sequence import GovernedSequence, Passthrough
 from arbiter._weaving.writers import BRANCH_TO, GatedBranch, GatedWrite, StartWrite
+from arbiter.history._record import Described
 from arbiter.instructions import Instruction
 
 _SEQUENCES: tuple[Any, ...] = (RunnableSequence, RunnableSeq)
@@ -113,10 +115,35 @@ def weave(
         nodes[name] = woven
     governed = copy.copy(graph)
     governed.nodes = nodes
-    governed.channels = {**graph.channels, FACTS: FactsChannel(Origin(core, graph, rules, path))}
+    governed.channels = {
+        **graph.channels,
+        FACTS: FactsChannel(Origin(core, graph, rules, path, describe=described)),
+    }
     # A graph without `stream_channels` streams all channels; this list leaves out the hidden one.
     governed.stream_channels = graph.stream_channels_asis
     return governed
+
+
+def described(origin: Origin) -> Described:
+    """A governed graph as data: its nodes with their instructions, its edges, and the targets of redirects."""
+    graph = origin.graph
+    nodes = {
+        name: rule.instruction.qualified if rule.instruction else None
+        for name, node in governed_nodes(graph).items()
+        for rule in (origin.rules(origin.path, name, node),)
+    }
+    try:
+        drawn = graph.get_graph().edges
+    except Exception:  # only for its picture: some graphs cannot be drawn
+        drawn = []
+    body = {
+        "name": graph.get_name(),
+        "path": list(origin.path),
+        "nodes": nodes,
+        "edges": [[edge.source, edge.target, edge.conditional] for edge in drawn],
+        "targets": sorted(targets_of(graph)),
+    }
+    return Described.of(json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
 
 def _woven(

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import BuiltinMethodType
 from typing import Any, cast
 
-from langchain_core.callbacks import (
-    BaseCallbackHandler,
-    BaseCallbackManager,
-)
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler  # pyright: ignore[reportPrivateUsage]
 from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._constants import (
     CONF,
+    CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_CHECKPOINTER,
     CONFIG_KEY_RESUMING,
@@ -88,13 +86,16 @@ from arbiter._weaving.executions import info_of
 from arbiter._weaving.lcel import LcelSteps, ambient_before
 from arbiter._weaving.stores import ReadOnlyStore
 from arbiter._weaving.tools import HeldTools
+from arbiter._weaving.watching import watched
 from arbiter._weaving.writers import STASH, Redirect
 from arbiter.errors import EvaluationError, SyncDriverError
 from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf, task_order
 from arbiter.history._past import Past
+from arbiter.history._record import Position
 from arbiter.history._recorder import FirstTask, Recovered, begin
 from arbiter.instructions import Instruction
+from arbiter.listening import tell_restored
 
 Body = Any  # a Runnable or LcelSteps: invoke, ainvoke, astream
 _LOOK_BACK = 200
@@ -261,7 +262,27 @@ class NodeAttempt(NodeRun):
             skip_ours(conf)
             self.may_be_held = self._may_be_held()
         if settings.listeners:
-            self.tell_began(info_of(settings, execution, conf, run, parent))
+            info = info_of(settings, execution, conf, run, parent)
+            execution.info = info
+            if execution.unknown:
+                unknown, execution.unknown = execution.unknown, ()
+                positions = partial(past.positions, self.channel.origin.described())
+                tell_restored(settings.listeners, info, unknown, past.this_run(), positions)
+            self.tell_began(info, self._position())
+
+    def _position(self) -> Position:
+        """For listeners."""
+        after, past = self.channel.past.end
+        checkpoints: Mapping[str, str] = {}
+        if self.is_saved:
+            checkpoints = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP) or {}
+        return Position(
+            after=after,
+            past=past,
+            checkpoint=checkpoints.get(self.record.namespace),
+            rules=self.plan.rules,
+            graph=self.channel.origin.described(),
+        )
 
     # The lifecycle asks
 
@@ -450,7 +471,7 @@ class NodeAttempt(NodeRun):
     def finish(self, output: Any) -> Any:
         """Pass output and fact to the writers."""
         fact = channel = None
-        if self.node.core.registry.version:  # at least one contract is registered
+        if self.node.core.keeps_facts:
             fact = self.fact()
             channel = self._taker()
             if self.parent is not None:
@@ -466,7 +487,7 @@ class NodeAttempt(NodeRun):
     def _tell_ended_later(self) -> None:
         """Tell listeners of the end once the writers are done, or now if there are none."""
         if self.node.commits:
-            self.channel.ending[self.record.id] = self.tell_ended
+            self.channel.ending[self.record.id] = self.record, self.tell_ended
         else:
             self.tell_ended()
 
@@ -476,7 +497,7 @@ class NodeAttempt(NodeRun):
         """
         if self.is_told:
             self.tell_ended()
-        if self.node.core.registry.empty:
+        if not self.node.core.keeps_facts:
             return
         fact = self.fact()
         command: Any = cast(Any, exc).args[0]
@@ -526,21 +547,20 @@ class NodeAttempt(NodeRun):
 
     @contextmanager
     def _ambient(self, held: bool) -> Generator[RunnableConfig]:
-        config = cast(RunnableConfig, self.config)
-        if self.handlers:
-            config = with_handlers(config, self.handlers)
-        if held:
-            config = self._holding(config)
-        before = ambient_before.set(None if self.parent is None else self.parent.config)
-        token = var_child_runnable_config.set(config)
-        try:
-            yield config
-        finally:
+        given, handlers = cast(RunnableConfig, self.config), self.handlers
+        with watched(given, handlers) if handlers else nullcontext(given) as config:
+            if held:
+                config = self._holding(config)
+            before = ambient_before.set(None if self.parent is None else self.parent.config)
+            token = var_child_runnable_config.set(config)
             try:
-                var_child_runnable_config.reset(token)
-                ambient_before.reset(before)
-            except ValueError:  # an async generator may be closed in another context
-                pass
+                yield config
+            finally:
+                try:
+                    var_child_runnable_config.reset(token)
+                    ambient_before.reset(before)
+                except ValueError:  # an async generator may be closed in another context
+                    pass
 
     def _holding(self, config: RunnableConfig) -> RunnableConfig:
         """The config for a draft: its streamed chunks and its own writes to the state are kept back until it
@@ -598,7 +618,7 @@ class NodeAttempt(NodeRun):
         """The checkpointer, if the subgraph continues earlier work of which it reports nothing here; else
         None.
         """
-        if self.node.core.registry.empty or not self._conf.get(CONFIG_KEY_RESUMING):
+        if not self.node.core.keeps_facts or not self._conf.get(CONFIG_KEY_RESUMING):
             return None
         is_retry = self._conf[CONFIG_KEY_RUNTIME].execution_info.node_attempt > 1
         return None if is_retry and self._inner else self.saver
@@ -607,6 +627,7 @@ class NodeAttempt(NodeRun):
         stored = None if saved is None else saved.checkpoint["channel_values"].get(FACTS)
         if stored:
             past = Past.restored(stored, self.settings.facts)
+            self.run.log.identify(past)  # else listeners would take them for those of another process
             self.adopt(self._conf[CONFIG_KEY_CHECKPOINT_NS], past.value)
 
     def _own_config(self) -> RunnableConfig:
@@ -652,18 +673,6 @@ def without_effects(config: RunnableConfig) -> RunnableConfig:
         "metadata": dict(config.get("metadata") or {}),
     }
     return cast(RunnableConfig, isolated_config)
-
-
-def with_handlers(config: RunnableConfig | None, handlers: Sequence[BaseCallbackHandler]) -> RunnableConfig:
-    """`config` with handlers that also see the calls inside."""
-    callbacks = (config or {}).get("callbacks")
-    if isinstance(callbacks, BaseCallbackManager):
-        callbacks = callbacks.copy()
-        for handler in handlers:
-            callbacks.add_handler(handler, inherit=True)
-    else:
-        callbacks = [*(callbacks or ()), *handlers]
-    return {**(config or {}), "callbacks": callbacks}
 
 
 def _no_answer(consume: bool = False) -> None:

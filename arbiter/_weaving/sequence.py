@@ -17,8 +17,9 @@ from langchain_core.utils.uuid import uuid7
 from langgraph._internal._runnable import RunnableSeq
 
 from arbiter._threads.forks import new_rlock
+from arbiter._weaving.channel import conf_of
 from arbiter._weaving.node import GovernedNode
-from arbiter._weaving.writers import GatedWrite
+from arbiter._weaving.writers import GatedWrite, not_written
 
 _set_ambient = var_child_runnable_config.set
 
@@ -27,7 +28,8 @@ class GovernedSequence(RunnableSeq):
     """The wrapper of a node and its writers, one after another, as LangGraph runs them.
 
     LangGraph opens a run for callback handlers around them, and gives each step a child of it. Without a
-    handler that run is invisible, so it is left out, and the child is made only when some code uses it.
+    handler of chains (one of models alone ignores them) that run is invisible, so it is left out, and the child is
+    made only when some code uses it.
     """
 
     is_plain: bool
@@ -68,7 +70,11 @@ class GovernedSequence(RunnableSeq):
         manager = own["callbacks"]
         context = copy_context()
         context.run(_set_ambient, own)
-        output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
+        try:
+            output = await asyncio.create_task(self.node.ainvoke(input, own, **kwargs), context=context)
+        except asyncio.CancelledError as exc:
+            not_written(conf_of(config), exc)  # the node may be done, and its writers never run
+            raise
         for number, step in self.rest:
             if type(step) is GatedWrite:
                 output = step.write(output, own)
@@ -79,11 +85,11 @@ class GovernedSequence(RunnableSeq):
         return output
 
     def _unheard(self, config: Any, kind: type[BaseCallbackManager], lazy: type[LazyManager]) -> Any:
-        """The config of the first step if no handler listens to this task, else None."""
+        """The config of the first step if no handler sees the run of this task, else None."""
         if config is None:
             return None
         manager: Any = config.get("callbacks")
-        if type(manager) is not kind or manager.handlers or manager.inheritable_handlers:
+        if type(manager) is not kind or not all(handler.ignore_chain for handler in manager.handlers):
             return None
         if not self.is_plain or config.get("run_id") is not None:
             return None
@@ -142,6 +148,7 @@ class LazyManager(BaseCallbackManager):
     def _made(self, config: Any, number: int, first: BaseCallbackManager | None) -> BaseCallbackManager:
         outer: BaseCallbackManager = config["callbacks"]
         made = BaseCallbackManager([], parent_run_id=uuid7() if first is None else first.parent_run_id)
+        made.set_handlers(outer.inheritable_handlers)
         made.add_tags(outer.inheritable_tags)
         made.add_tags([tag for tag in config.get("tags") or () if tag not in made.tags])
         made.add_metadata(outer.inheritable_metadata)

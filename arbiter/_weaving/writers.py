@@ -4,7 +4,7 @@ redirect's target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
@@ -24,8 +24,8 @@ from langgraph.types import Command
 
 from arbiter._lifecycle import current_run
 from arbiter._lifecycle.core import Core
-from arbiter._weaving.channel import conf_of, fact_write, facts_channel_in
-from arbiter.history._facts import NESTED_RUN, RUN
+from arbiter._weaving.channel import FACTS, conf_of, fact_write, facts_channel_in, writes_in
+from arbiter.history._facts import NESTED_RUN, RUN, RunFact
 
 STASH = "__arbiter_fact"
 """The config key under which the wrapper passes three values to the first writer.
@@ -93,10 +93,10 @@ class GatedWrite(ChannelWrite):
             if channel is not None:
                 channel.done[record.id] = fact, record.path
         except Exception as exc:
-            _not_written(conf, exc)
+            not_written(conf, exc)
             raise
         if self.last and self.listeners:
-            _tell_end(conf)
+            _tell_end(conf, chose=isinstance(input, Command | list | tuple))
         return passed_on
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
@@ -114,21 +114,49 @@ class GatedWrite(ChannelWrite):
         return writes
 
 
-def _not_written(conf: dict[str, Any], error: Exception) -> None:
-    """Record a failure: the node has run, but its output or the choice of its edges cannot be written."""
-    execution = facts_channel_in(conf).execution
+def not_written(conf: dict[str, Any], error: BaseException) -> None:
+    """Record a failure: the node has run, but its output or the choice of its edges cannot be written.
+
+    A cancellation is one only for a node that is done.
+    """
+    channel = facts_channel_in(conf)
+    execution = channel.execution
+    cancelled = not isinstance(error, Exception)
+    if cancelled and conf[CONFIG_KEY_TASK_ID] not in channel.ending:
+        return
+    writes = writes_in(conf)
+    if all(name == FACTS for name, _ in writes):  # for LangGraph such a node has an update
+        writes.clear()
+        channel.done.pop(conf[CONFIG_KEY_TASK_ID], None)
     if execution is None or execution.run is None or isinstance(error, GraphBubbleUp):
         return
     if (record := execution.run.log.by_id.get(conf[CONFIG_KEY_TASK_ID])) is not None:
-        record.status, record.error = "failed", f"{type(error).__name__}: {error}"
+        record.status = "cancelled" if cancelled else "failed"
+        record.error = f"{type(error).__name__}: {error}"
     _tell_end(conf)
 
 
-def _tell_end(conf: dict[str, Any]) -> None:
-    """Tell listeners that the task has ended: its writers are done."""
-    told = facts_channel_in(conf).ending.pop(conf[CONFIG_KEY_TASK_ID], None)
+def _tell_end(conf: dict[str, Any], *, chose: bool = False) -> None:
+    """Tell listeners that the task has ended: its writers are done. `chose` is True if they chose the next nodes."""
+    record, told = facts_channel_in(conf).ending.pop(conf[CONFIG_KEY_TASK_ID], _NOT_ENDING)
+    if chose and record is not None:
+        record.kept_account.sent = _targets(writes_in(conf))
     if told is not None:
         told()
+
+
+_NOT_ENDING = (None, None)
+_BRANCH = BRANCH_TO.format("")
+
+
+def _targets(writes: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """The nodes to which these writes lead, each once."""
+    found = (
+        value.node if name == TASKS else name.removeprefix(_BRANCH)
+        for name, value in writes
+        if name == TASKS or name.startswith(_BRANCH)
+    )
+    return tuple(dict.fromkeys(found))
 
 
 # A fact is written together with the node's writes, all or none, and before them. All or none, because a fact
@@ -192,10 +220,10 @@ class GatedBranch(Runnable[Any, Any]):
                 else self.branch.invoke(input, config, **kwargs)
             )
         except Exception as exc:
-            _not_written(conf_of(config), exc)
+            not_written(conf_of(config), exc)
             raise
         if self.last and self.listeners:
-            _tell_end(conf_of(config))
+            _tell_end(conf_of(config), chose=True)
         return passed_on
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -206,10 +234,10 @@ class GatedBranch(Runnable[Any, Any]):
                 else await self.branch.ainvoke(input, config, **kwargs)
             )
         except Exception as exc:
-            _not_written(conf_of(config), exc)
+            not_written(conf_of(config), exc)
             raise
         if self.last and self.listeners:
-            _tell_end(conf_of(config))
+            _tell_end(conf_of(config), chose=True)
         return passed_on
 
     def _skipped(self, redirect: Redirect) -> Any:
@@ -224,11 +252,14 @@ class StartWrite(ChannelWrite):
         self.core = core
 
     def _write(self, input: Any, config: RunnableConfig) -> Any:
-        if self.core.registry.empty:
+        if not self.core.keeps_facts:
             return super()._write(input, config)
         parent = current_run.get()
         nested = parent is not None and parent.settings is self.core.settings
-        written: list[Any] = [fact_write(NESTED_RUN if nested else {**RUN, "id": str(uuid4())})]
+        run: RunFact = NESTED_RUN if nested else RUN
+        if self.core.settings.listeners and not nested:
+            run = {**RUN, "id": str(uuid4())}
+        written: list[Any] = [fact_write(run)]
         _gather(super()._write, input, written)
         conf_of(config)[CONFIG_KEY_SEND](written)
         return input

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -129,6 +129,14 @@ class ToolsChecker(PolicyChecker):
             for asked in (rule.arguments or {}).values()
         )
         self.blocking = None if looks_at_files else False
+
+    def tools_not_in(self, held: Collection[str]) -> Sequence[str]:
+        return [
+            entry.rule.tool
+            for entry in self._denied
+            if not {"*", "?"}.intersection(entry.rule.tool)
+            and not any(entry.names(tool, every=False) for tool in held)
+        ]
 
     def check_before(self, history: History) -> Verdict:
         own = history.item

@@ -76,6 +76,7 @@ class TextSimilarityEvaluator(NodeEvaluator):
                 f"nothing to compare with: no earlier output {of} with a text at {self.key!r} is available",
                 evaluator=self.name,
                 node=own.node,
+                outcome="not_applicable",
             )
         alike = [similarity(text, other, self.ngram) for other in earlier]
         score = math.fsum(alike) / len(alike)

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Unpack
+from collections.abc import Callable, Mapping
+from concurrent.futures import wait
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from math import fsum
+from typing import Annotated, Any, Self, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
+from arbiter._threads.deadlines import start
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.errors import ConfigurationError, EvaluationError, ParameterError
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
 from arbiter.evaluators._outputs import output_at
 from arbiter.history._items import History
-from arbiter.models import WHOLE, ChatModel, as_text, ask, model_of, quote, visible
+from arbiter.models import (
+    WHOLE,
+    ChatJudge,
+    ChatModel,
+    Judge,
+    JudgeReply,
+    JudgeRequest,
+    as_text,
+    described,
+    judge_of,
+    quote,
+    total_usage,
+    visible,
+)
 from arbiter.verdicts import EvaluationResult
 
 HIGHEST = 10
@@ -45,6 +65,7 @@ class JudgeEvaluator(NodeEvaluator):
 
     # A model that answers quickly from a cache a few times may be slow the next time.
     blocking = True
+    concurrency = 32
 
     @check_parameters
     def __init__(
@@ -52,10 +73,10 @@ class JudgeEvaluator(NodeEvaluator):
         name: str,
         rubric: Annotated[str, Param("what is good", min_length=1, expected="a text that says what is good")],
         model: Annotated[
-            ChatModel | str,
+            Judge | ChatModel | str,
             Param(
                 "a chat model by name, which needs `pip install 'arbiteros[models]'` and the provider's package; in "
-                "Python also the model itself",
+                "Python also the model itself, or a `Judge`",
                 expected="a text like `openai:gpt-5-mini`, or in Python a chat model",
             ),
         ],
@@ -85,33 +106,69 @@ class JudgeEvaluator(NodeEvaluator):
         self.include_input = include_input
         self.max_chars = max_chars
         try:
-            self.model = model_of(model)
+            judge = model if isinstance(model, Judge) else ChatJudge(model, temperature=None)
+            self.judge = judge_of(judge)
         except ConfigurationError as error:
             raise ParameterError(owner, "model", str(error)) from error
+        self.votes = 1
+
+    @property
+    def model(self) -> Any:
+        """The chat model, or the judge that was given in its place."""
+        return getattr(self.judge, "model", self.judge)
+
+    def texts(self) -> Mapping[str, Any]:
+        return {"rubric": self.rubric, "prompt": _TASK, "answer": Grade}
+
+    def with_judges(self, wrap: Callable[[Judge], Judge], votes: int | None = None) -> Self:
+        new = copy(self)
+        new.judge = wrap(self.judge)
+        new.votes = votes or self.votes
+        return new
 
     def evaluate(self, history: History) -> EvaluationResult:
-        answer = ask(self.model, self._prompt(history), Grade)
-        if answer.value is None:
+        request = JudgeRequest(
+            purpose="grade", propositions=(), messages=tuple(self._prompt(history)), schema=Grade
+        )
+        replies = self._replies(request)
+        read = [_grade(reply) for reply in replies]
+        grades = [found for found in read if isinstance(found, Grade)]
+        asked = sum(reply.calls for reply in replies)
+        last = replies[-1]
+        if not grades:
             raise EvaluationError(
-                f"abstained: of {answer.attempts} answers of {answer.model} none has a valid grade; "
-                f"about the last one: {answer.problem}",
+                f"abstained: of {asked} answers of {last.model} none has a valid grade; "
+                f"about the last one: {read[-1]}",
                 evaluator=self.name,
                 node=history.item.node,
+                outcome="abstained",
             )
-        grade = answer.value
-        score = grade.score / HIGHEST
+        lowest = min(grades, key=lambda grade: grade.score)
+        mean = fsum(grade.score for grade in grades) / len(grades) if len(grades) > 1 else lowest.score
+        score = mean / HIGHEST
         return EvaluationResult(
             score,
             score >= self.at_least,
-            visible(grade.reasoning),
+            visible(lowest.reasoning),
             {
-                "grade": grade.score,
-                "reasoning": grade.reasoning,
-                "usage": answer.usage,
-                "model": answer.model,
-                "attempts": answer.attempts,
+                "grade": mean,
+                "reasoning": lowest.reasoning,
+                "usage": total_usage(reply.usage for reply in replies),
+                "model": last.model,
+                "attempts": asked,
+                **({} if self.votes == 1 else {"votes": [grade.score for grade in grades]}),
             },
         )
+
+    def _replies(self, request: JudgeRequest) -> list[JudgeReply]:
+        """The answers to all votes, asked at the same time. Raises the judge's error if every vote failed."""
+        if self.votes == 1:
+            return [self.judge.judge(request)]
+        asked = [replace(request, vote=vote) for vote in range(self.votes)]
+        futures = [start(partial(self.judge.judge, each), name="arbiter-judge") for each in asked]
+        wait(futures)
+        replies = [future.result() for future in futures if future.exception() is None]
+        return replies or [futures[0].result()]
 
     def _prompt(self, history: History) -> list[BaseMessage]:
         item = history.item
@@ -127,6 +184,16 @@ class JudgeEvaluator(NodeEvaluator):
             SystemMessage(f"{_TASK}\n\nThe rubric:\n{self.rubric}"),
             HumanMessage("\n\n".join(parts)),
         ]
+
+
+def _grade(reply: JudgeReply) -> Grade | str:
+    """The grade in an answer, or the reason why there is none."""
+    if reply.value is None:
+        return reply.problem
+    try:
+        return Grade.model_validate(reply.value)
+    except ValidationError as error:
+        return described(error)
 
 
 _TASK = (

@@ -37,6 +37,9 @@ class _Run(Protocol):
     def id(self) -> str: ...
 
     @property
+    def uuid(self) -> str: ...
+
+    @property
     def log(self) -> _Log: ...
 
 
@@ -173,6 +176,13 @@ class CausalHistory(History):
         return self._run.id
 
     @property
+    def run_uuid(self) -> str:
+        """The uuid of the run, as in `execution.run_id` of a listener. Other processes that resume the run have
+        the same one if a listener was there when its input was written.
+        """
+        return self._run.uuid
+
+    @property
     def item(self) -> HistoryItem:
         return self._own
 
@@ -225,7 +235,7 @@ class CausalHistory(History):
             if each is not None and each.status != "running"
         }
         denied = [copied(each, copier, traced(each)) for each in self._run.log.denied()]
-        run = _CopiedRun(self._run.id, self._run.log.thread_id, records, denied)
+        run = _CopiedRun(self._run.id, self._run.uuid, self._run.log.thread_id, records, denied)
         return self._past, record, run, evaluations, self._tallies, copier(self._recovered)
 
     @classmethod
@@ -258,9 +268,15 @@ class _CopiedRun:
     """The part of its run and thread that a copied view keeps."""
 
     def __init__(
-        self, id: str, thread_id: str | None, by_id: Mapping[str, Record], denied: Sequence[Record]
+        self,
+        id: str,
+        uuid: str,
+        thread_id: str | None,
+        by_id: Mapping[str, Record],
+        denied: Sequence[Record],
     ) -> None:
         self.id = id
+        self.uuid = uuid
         self.thread_id = thread_id
         self.by_id = by_id
         self._denied = denied

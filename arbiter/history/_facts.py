@@ -8,7 +8,8 @@ reads neither clock nor state nor LangGraph; the same writes always give the sam
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (the router that
             redirected or had a human asked), "notes" {contract: remark},
-            "evals" {name: [score, passed, feedback]}, "tallies" {policy: {key: amount, or None to begin again}},
+            "evals" {name: [score, passed, feedback, version, outcome]} (the last two where they are known and
+            unusual), "tallies" {policy: {key: amount, or None to begin again}},
             "sent" (digest of an input that came with a `Send`) and "task" (the id, of an attempt that was sent
             elsewhere), where attempts are compared
     value   {"seq", "steps" (supersteps), "run", "run_id" (uuid), "run_from", "nodes", "instructions", "denied",
@@ -16,7 +17,8 @@ reads neither clock nor state nor LangGraph; the same writes always give the sam
             "last" {node: [number, fact, number of the last completed one or 0]}, "facts",
             "tallies" {policy: {key: [amount, number, amount in this run, number of this run, superstep]}},
             with a sixth entry, True, for a tally that began again in a subgraph}
-    writes  a fact; `RUN`, with a uuid, when an input arrives; `NESTED_RUN` when a parent node calls a subgraph;
+    writes  a fact; `RUN` when an input arrives, with a uuid if there are listeners; `NESTED_RUN` when a parent
+            node calls a subgraph;
             {"inner": value, ...fact} when a node that ran a subgraph is done
 
 See docs/design/history.md.
@@ -113,8 +115,8 @@ class _Fold:
         return part
 
     def start(self, *, nested: bool, run_id: str | None = None) -> None:
-        """Begin a run, named by a uuid. A subgraph starts afresh: its earlier work is already part of its
-        parent's past.
+        """Begin a run. Its uuid is None if there is no listener. A subgraph starts afresh: its earlier work is already
+        part of its parent's past.
         """
         run = self._new["run"] + 1
         if nested:
@@ -122,6 +124,7 @@ class _Fold:
             self.__init__({"seq": 0, "run": run, "run_from": 0, "facts": []}, inside)  # type: ignore[misc]
             return
         self._new["run"] = run
+        self._new.pop("run_id", None)
         if run_id is not None:
             self._new["run_id"] = run_id
         self._new["run_from"] = self._new["seq"]

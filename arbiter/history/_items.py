@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast, overload
 
 from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
-from arbiter._values.states import FrozenDict, SeenDict
+from arbiter._values.states import FrozenDict, SeenDict, View
 from arbiter.errors import ArbiterWarning, nearest
 from arbiter.history._past import NO_TALLY, Tally
 from arbiter.history._record import (
@@ -26,6 +26,7 @@ from arbiter.history._record import (
     Answer,
     ExecutionInfo,
     PolicyDecision,
+    Position,
     Question,
     Record,
     Status,
@@ -34,7 +35,7 @@ from arbiter.history._record import (
 )
 from arbiter.history._results import Results, settled
 from arbiter.instructions import Instruction, find_instruction
-from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Verdict
+from arbiter.verdicts import OTHER_TARGETS, EvaluationResult, EvaluatorTrace, Outcome, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,7 +114,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         state = self._record.input
         of, shown = self._input
         if of is not state:
-            shown = SeenDict(state) if self._watched else FrozenDict(state)
+            shown = SeenDict(state) if self._watched else _shown(state)
             self._input = state, shown
         return shown
 
@@ -122,7 +123,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         state = self._record.output
         of, shown = self._output
         if of is not state:
-            shown = FrozenDict(state)
+            shown = _shown(state)
             self._output = state, shown
         return shown
 
@@ -138,11 +139,11 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
     @property
     def timestamp(self) -> datetime:
-        return datetime.fromtimestamp(self._record.started, UTC)
+        return datetime.fromtimestamp(round(self._record.started, 6), UTC)
 
     @property
     def duration(self) -> float:
-        return self._record.duration
+        return round(self._record.duration, 9)  # further digits measure nothing
 
     @property
     def check_policy_results(self) -> Mapping[str, Verdict]:
@@ -170,6 +171,26 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         """The evaluators that gave no result, with the reason. Waits for all of them."""
         errors: Mapping[str, str] = getattr(self.evaluation_results, "errors", NOTHING)
         return errors
+
+    @property
+    def evaluation_outcomes(self) -> Mapping[str, Outcome]:
+        """How each evaluation ended: "scored", or the reason why there is no number. Waits for all of them.
+
+        "not_applicable" stands for an evaluator that had nothing to judge, "abstained" for a judge that gave
+        no usable answer. A history that another process restored has the outcomes of results alone.
+        """
+        results = self.evaluation_results
+        ended: Mapping[str, Outcome] = getattr(results, "ended", NOTHING)
+        return MappingProxyType(dict(ended))
+
+    @property
+    def evaluation_versions(self) -> Mapping[str, str]:
+        """The version of the evaluator behind each result; see `NodeEvaluator.version`. Waits for all of them.
+
+        Results of different versions are not comparable. A result of an older checkpoint has none.
+        """
+        versions: Mapping[str, str] = getattr(self.evaluation_results, "versions", NOTHING)
+        return MappingProxyType(dict(versions))
 
     def evaluation_error(self, evaluator: str) -> str | None:
         """The reason why `evaluator` gave no result, or None if it gave one or does not judge this node.
@@ -233,6 +254,11 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         return self._record.execution
 
     @property
+    def position(self) -> Position | None:
+        """The place of this node run among the committed ones. Known to listeners only; None otherwise."""
+        return self._record.position
+
+    @property
     def decision(self) -> PolicyDecision:
         """The decision before the node: the policy that denied or asked, and the consequence."""
         account = self._record.account
@@ -288,6 +314,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
                 for name, result in self.evaluation_results.items()
             },
             "evaluation_errors": dict(self.evaluation_errors),
+            "evaluation_outcomes": dict(self.evaluation_outcomes),
             "evaluator_trace": [
                 {"name": part.name, "stage": part.stage, "status": part.status, "detail": part.detail}
                 for part in self.evaluator_trace
@@ -333,9 +360,15 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
         return f"<HistoryItem {self.node!r}{kind} {self.status}>"
 
 
+def _shown(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", state) if isinstance(state, View) else FrozenDict(state)
+
+
 ItemParts = tuple[Record, Results | None]
 ALLOWED = PolicyDecision()
-_NOT_COPIED = frozenset({"raw", "drafts", "sharers", "checks", "evaluations", "account", "execution"})
+_NOT_COPIED = frozenset(
+    {"raw", "drafts", "sharers", "checks", "evaluations", "account", "execution", "position"}
+)
 """Fields of a record that only a continuing run needs, and fields that are copied in a way of their own."""
 
 

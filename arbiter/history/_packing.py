@@ -37,7 +37,7 @@ PLAIN = 10
 """If at most this many facts are kept, they are stored unpacked."""
 _FEW = 2
 """At most this many facts are stored unpacked: packing would make them larger."""
-MOST_RESULTS = 32
+MOST_RESULTS = 24
 """The number of evaluation results that are stored, newest facts first."""
 MOST_TEXT = 200
 """The number of characters of reasons, remarks and feedback that are stored, newest facts first."""
@@ -88,14 +88,16 @@ def _results_of(fact: RunFact) -> RunFact:
     """Evaluation results without their feedback, and the task whose output may be asked for."""
     results: RunFact = {"task": fact["task"]} if "task" in fact else {}
     if "evals" in fact:
-        results["evals"] = {name: [score, passed] for name, (score, passed, _) in fact["evals"].items()}
+        results["evals"] = {
+            name: [score, passed, *more] for name, (score, passed, _, *more) in fact["evals"].items()
+        }
     return results
 
 
 def _texts_of(fact: RunFact) -> dict[str, Mapping[str, str]]:
     """Reasons, remarks and the feedback of evaluations, by kind and name."""
     texts: dict[str, Mapping[str, str]] = {kind: fact[kind] for kind in ("why", "notes") if kind in fact}
-    if told := {name: text for name, (_, _, text) in fact.get("evals", _EMPTY).items() if text}:
+    if told := {name: text for name, (_, _, text, *_) in fact.get("evals", _EMPTY).items() if text}:
         texts["evals"] = told
     return texts
 
@@ -139,7 +141,9 @@ def _made(fact: RunFact, results: Mapping[str, Any], texts: Mapping[str, Mapping
     made: RunFact = {**fact, **texts, **results}
     if "evals" in results:
         told = texts.get("evals", _EMPTY)
-        made["evals"] = {name: [*result, told.get(name, "")] for name, result in results["evals"].items()}
+        made["evals"] = {
+            name: [*result[:2], told.get(name, ""), *result[2:]] for name, result in results["evals"].items()
+        }
     else:
         made.pop("evals", None)
     return made

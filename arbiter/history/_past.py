@@ -10,6 +10,7 @@ from arbiter.history._facts import EMPTY, KEEP, KEEP_TALLIES, NO_TALLY_YET, fold
 from arbiter.history._packing import Rows, bounded, is_packed_id, restore, rounded, store
 from arbiter.history._packing import RunFact as RunFact
 from arbiter.history._packing import Value as Value
+from arbiter.history._record import Described, Position
 
 
 class Tally(NamedTuple):
@@ -282,6 +283,30 @@ class Past:
         value, _, at, _ = self._state
         own: int = value.get("seq", 0) + at
         return own if self.before is None else own + self.before.seq
+
+    @property
+    def end(self) -> tuple[str, int]:
+        """The id of the last fact of this graph, "" if there is none, and the number of all its facts."""
+        value, growth, at, _ = self._state
+        facts = growth.facts[at - 1 : at] if at else value.get("facts", ())[-1:]
+        return (facts[0]["id"] if facts else "", value.get("seq", 0) + at)
+
+    def positions(self, graph: Described | None) -> dict[str, Position]:
+        """The places of those facts of the outermost graph that are available, by their ids."""
+        value = self.value
+        facts: Sequence[RunFact] = value.get("facts", ())
+        first: int = value.get("seq", 0) - len(facts)
+        found: dict[str, Position] = {}
+        place, last = (Position(after="", past=0, graph=graph) if not first else None), None
+        for number, fact in enumerate(facts, first):
+            if fact.get("ns"):
+                continue  # it stands before the fact of the node run that it was within
+            if last is not None and last["step"] != fact["step"]:
+                place = Position(after=last["id"], past=number, graph=graph)
+            if place is not None:
+                found[fact["id"]] = place
+            last = fact
+        return found
 
     @property
     def steps(self) -> int:

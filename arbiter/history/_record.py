@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from arbiter.history._facts import RunFact
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, find_instruction
-from arbiter.verdicts import FAILED, EvaluationResult, Verdict
+from arbiter.verdicts import FAILED, EvaluationResult, Outcome, Verdict
 
 if TYPE_CHECKING:
     pass
@@ -45,8 +46,43 @@ class ExecutionInfo:
     config: Mapping[str, Any]
     outcome: str | None = None
     ended: float | None = None
-    nodes: Any = None
-    """The governed graph itself: a `Pregel`. None for a governed function."""
+    rules: str | None = None
+    """The digest of the constitution that was in force when the call began."""
+    trace: tuple[str, str, str] | None = None
+    """The ids of the trace, of the span that a listener opened for the call, and of its parent, in hex; a parent
+    of zeros is none.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A text in force, such as a constitution or the description of a graph, and the digest that names it."""
+
+    digest: str
+    body: str
+
+    @classmethod
+    def of(cls, body: str) -> Described:
+        return cls(hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:32], body)
+
+
+# Not frozen: with listeners there is one for every node run, and a frozen one takes three times as long to make.
+@dataclass(slots=True, kw_only=True)
+class Position:
+    """The place of a node run among the committed ones, and the rules and the graph that it ran under.
+
+    `after` is the id of the last fact that its graph had committed before this superstep, "" for none, and
+    `past` the number of all facts of its graph. Together with the namespace they name its causal past.
+    """
+
+    after: str
+    past: int
+    checkpoint: str | None = None
+    """The checkpoint of its superstep, if a checkpointer keeps it."""
+    caller: str | None = None
+    """The id of the node run whose body called this one, a governed function."""
+    rules: Described | None = None
+    graph: Described | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +126,20 @@ class Account:
     """How a node run came to its end, apart from the verdicts: made only for runs that need one."""
 
     decision: PolicyDecision | None = None
+    checked: PolicyDecision | None = None
+    """What the checkers decided, before any human answered: about the input as it came, and the output."""
     questions: tuple[Question, ...] = ()
     answers: tuple[Answer, ...] = ()
     asked_about: Mapping[str, Any] | None = None
     """The input before a human edited it."""
     drafts: tuple[tuple[Mapping[str, Any], str], ...] = ()
     """The drafts that a gate sent back, each with the feedback on it."""
+    kept_out: bool = False
+    """True if a checker or a question ended the attempt before its body began."""
+    sent: tuple[str, ...] | None = None
+    """The nodes to which a conditional edge or a command led; None if only edges without a condition did."""
+    trace: tuple[str, str] | None = None
+    """The ids of the trace and of the span that a listener opened for the attempt, in hex."""
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -143,6 +187,8 @@ class Record:
     account: Account | None
     execution: ExecutionInfo | None
     """The call of the graph that this attempt belongs to; set only if somebody listens."""
+    position: Position | None
+    """As `execution`."""
 
     def __init__(
         self,
@@ -163,7 +209,7 @@ class Record:
         self.input = self.spent = NOTHING
         self.drafts = ()
         self.attempt = self.sharers = 0
-        self.execution = None
+        self.execution = self.position = None
         self.begin_again(started)
 
     def begin_again(self, started: float) -> None:
@@ -236,7 +282,7 @@ def record_from(fact: RunFact) -> Record:
     why: Mapping[str, str] = fact.get("why", NOTHING)
     record.checks = {name: Verdict(kind, why.get(name, "")) for name, kind in fact.get("checks", {}).items()}
     record.routes = dict(fact.get("routes", NOTHING))
-    record.redirected_to = fact.get("to")
+    record.redirected_to, record.redirected_by = fact.get("to"), fact.get("by")
     record.notes = fact.get("notes", NOTHING)
     record.evaluations = evaluations_from(fact)
     return record
@@ -251,12 +297,14 @@ def instruction_of(fact: RunFact) -> Instruction | None:
 
 
 def evaluations_from(fact: RunFact) -> Mapping[str, EvaluationResult]:
-    return Results(
-        {
-            name: EvaluationResult(score, passed, feedback)
-            for name, (score, passed, feedback) in fact.get("evals", {}).items()
-        }
-    )
+    found: dict[str, EvaluationResult] = {}
+    versions: dict[str, str] = {}
+    for name, (score, passed, feedback, *more) in fact.get("evals", {}).items():
+        outcome: Outcome = more[1] if len(more) > 1 else "scored"
+        found[name] = EvaluationResult(score, passed, feedback, outcome=outcome)
+        if more and more[0]:
+            versions[name] = more[0]
+    return Results(found, versions=versions)
 
 
 def with_spent(
@@ -325,9 +373,19 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> RunFact
     return fact
 
 
-def facts_of(results: Mapping[str, EvaluationResult]) -> dict[str, list[Any]]:
-    """Evaluation results in the form that a fact stores."""
+def _no_version(name: str) -> str:
+    return ""
+
+
+def facts_of(
+    results: Mapping[str, EvaluationResult], version_of: Callable[[str], str] = _no_version
+) -> dict[str, list[Any]]:
+    """Evaluation results in the form that a fact stores. `version_of` finds that of a result's evaluator."""
     facts: dict[str, list[Any]] = {}
     for name, result in results.items():
-        facts[name] = [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
+        fact = facts[name] = [float(result.score), result.passed, result.feedback[:_MAX_FEEDBACK]]
+        if (version := version_of(name)) or result.outcome != "scored":
+            fact.append(version)
+        if result.outcome != "scored":
+            fact.append(result.outcome)
     return facts

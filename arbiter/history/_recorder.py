@@ -12,7 +12,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count, islice
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def uuid(self) -> str:
-        """The run's name in all processes: written with its input, else made at its first use."""
+        """The run's name: in all processes, if listeners were there when its input was written."""
         if self._uuid is None:
             with self.log.lock:
                 if self._uuid is None:
@@ -160,6 +160,10 @@ class ThreadLog:
                     self.share(run, known)
             return run
 
+    def unknown(self, facts: Iterable[RunFact]) -> list[RunFact]:
+        """Those of these facts whose node run has no record here: another process ran it, or it was forgotten."""
+        return [fact for fact in facts if fact["id"] not in self.by_id]
+
     def restore(self, run: Run, facts: Iterable[RunFact]) -> None:
         """Add records for facts that another process has committed."""
         with self.lock:
@@ -221,6 +225,7 @@ class Execution:
         "newest",
         "recovered",
         "run",
+        "unknown",
     )
 
     def __init__(self, recorder: Recorder) -> None:
@@ -236,6 +241,8 @@ class Execution:
         """The superstep in which the execution began, once a node has run."""
         self.recovered: Recovered | None = None
         """None until it is looked up."""
+        self.unknown: Sequence[RunFact] = ()
+        """The facts of the checkpoint that had no record here when the execution began."""
         self._lock = new_lock()
         known = _current.get()
         self._place = weakref.ref(_place())
@@ -257,7 +264,7 @@ class Execution:
                 recorder = self._recorder()
                 assert recorder is not None  # the running graph holds its recorder
                 self.first = first.step
-                run = recorder.run_for(past, first)
+                run, self.unknown = recorder.run_for(past, first)
                 self.begins(run)
                 return run
         return self.run
@@ -290,7 +297,8 @@ class Execution:
             if self.run is None:
                 self.first = step
                 run.log.identify(past)
-                run.log.restore(run, past.value.get("facts", ()))
+                self.unknown = run.log.unknown(past.value.get("facts", ()))
+                run.log.restore(run, self.unknown)
             self.run, self.newest, self._before = run, run, None
         return run
 
@@ -348,9 +356,11 @@ class Recorder:
                 self._threads.move_to_end(thread_id)
             return log
 
-    def run_for(self, past: Past, first: FirstTask) -> Run:
+    def run_for(self, past: Past, first: FirstTask) -> tuple[Run, Sequence[RunFact]]:
+        """The run of an execution, and the facts of its past that had no record here."""
         log = self.log_of(first.thread_id)
         log.identify(past)
+        unknown = log.unknown(past.value.get("facts", ()))
         run = log.runs[-1] if log.runs else None
         epoch: int = past.value.get("run", 0)
         continues = (
@@ -362,7 +372,7 @@ class Recorder:
         if run is None or not continues:
             run = log.new_run(epoch, past)
         self._began(run)
-        return run
+        return run, unknown
 
     def _began(self, run: Run) -> None:
         before, self.latest = self.latest, run

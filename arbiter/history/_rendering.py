@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from textwrap import dedent
 from typing import Any
 
 from rich.cells import cell_len
@@ -94,6 +95,13 @@ def history_text(history: History, width: int = 80) -> str:
     return "\n".join("".join(text for text, _ in line) for line in page.lines(history, None))
 
 
+def value_text(state: Any, *, width: int, max_lines: int) -> str:
+    """A state as the lines below "Input" and "Output" of a printed history, without their margin."""
+    page = _Page(Ink("utf-8"), width, max_lines)
+    lines = ("".join(text for text, _ in line) for line in page.value(state))
+    return dedent("\n".join(lines))
+
+
 @dataclass(frozen=True, slots=True)
 class _Rendering:
     history: History
@@ -145,7 +153,7 @@ class _Page:
         dot = f" {self._ink.dot} "
         facts = [self._name(item.node), self._name(item.status)]
         if 0 < item.duration < math.inf:
-            facts.append(_duration(item.duration))
+            facts.append(duration_text(item.duration))
         if item.attempt > 1:
             facts.append(f"attempt {item.attempt}")
         if item.namespace:
@@ -163,8 +171,8 @@ class _Page:
             yield from self._prose("    Error: ", "", item.error, (HEADING, BAD), hang=10)
 
     def _sections(self, item: Item) -> Iterator[tuple[str, Iterator[Line]]]:
-        yield "Input", self._value(item.input_state)
-        yield "Output", self._value(item.output_state)
+        yield "Input", self.value(item.input_state)
+        yield "Output", self.value(item.output_state)
         yield "Checks", self._capped(self._checks(item), _SECTION_LINES)
         yield "Corrections", self._capped(self._corrections(item), _SECTION_LINES)
         yield "Routes", self._capped(self._routes(item), _SECTION_LINES)
@@ -172,7 +180,7 @@ class _Page:
         yield "Contract errors", self._capped(self._failures(item.errors), _SECTION_LINES)
         yield "Notes", self._capped(self._notes(item), _SECTION_LINES)
 
-    def _value(self, state: Any) -> Iterator[Line]:
+    def value(self, state: Any) -> Iterator[Line]:
         """The fields of `state`. If there is no room for all, the longest ones are cut, not the last ones."""
         limit = self._value_lines
         fields = [list(islice(lines, limit + 1)) for lines in self._yaml.fields(state, 6)]
@@ -290,7 +298,7 @@ def _score(score: float) -> str:
         return _plain_text(score)
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     if seconds < 0.01:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 1:

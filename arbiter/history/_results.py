@@ -4,29 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
-from arbiter.verdicts import EvaluationResult, EvaluatorTrace
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Judgement(NamedTuple):
+    """One evaluation that is done: its result, or the problem that left it without one.
+
+    Both are None for an evaluator of a cycle that was not run.
+    """
+
+    name: str
+    result: EvaluationResult | None
+    problem: str | None
+    outcome: Outcome
+    version: str
+    """The evaluator's version; "" if it is not known."""
 
 
 class Results(Mapping[str, EvaluationResult]):
     """Complete evaluation results of an item that was restored or copied."""
 
-    __slots__ = ("_found", "errors", "trace")
+    __slots__ = ("_found", "ended", "errors", "trace", "versions")
 
     def __init__(
         self,
         found: Mapping[str, EvaluationResult],
         errors: Mapping[str, str] = _NOTHING,
         trace: Sequence[EvaluatorTrace] = (),
+        ended: Mapping[str, Outcome] = _NOTHING,
+        versions: Mapping[str, str] = _NOTHING,
     ) -> None:
         self._found = dict(found)
         self.errors = dict(errors)
         """The evaluators that gave no result, with the reason."""
         self.trace = tuple(trace)
+        self.ended: Mapping[str, Outcome] = {
+            **{name: result.outcome for name, result in self._found.items()},
+            **dict.fromkeys(self.errors, "error"),
+            **ended,
+        }
+        """The outcome of each evaluation."""
+        self.versions = dict(versions)
+        """The versions of the evaluators, as far as they are known."""
 
     def __getitem__(self, name: str) -> EvaluationResult:
         return self._found[name]
@@ -50,6 +74,15 @@ class Results(Mapping[str, EvaluationResult]):
         """The results; None for an evaluator that failed."""
         return {**self._found, **dict.fromkeys(self.errors)}
 
+    def judgements(self) -> list[Judgement]:
+        """All evaluations."""
+        return [
+            Judgement(
+                name, self._found.get(name), self.errors.get(name), outcome, self.versions.get(name, "")
+            )
+            for name, outcome in self.ended.items()
+        ]
+
     def __repr__(self) -> str:
         return f"<evaluations {self._found!r}>"
 
@@ -67,14 +100,22 @@ class Lazy(Mapping[str, EvaluationResult]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         done = settled(self, for_pickle())
-        return Results, (dict(done), done.errors, done.trace)
+        return Results, (dict(done), done.errors, done.trace, done.ended, done.versions)
 
 
 def settled(evaluations: Mapping[str, EvaluationResult], copier: Copier) -> Results:
     """A complete copy of the evaluations. Waits for all of them."""
     done: Mapping[str, EvaluationResult] = getattr(evaluations, "unread", evaluations)
     found = {
-        name: EvaluationResult(copier(result.score), result.passed, result.feedback, copier(result.metadata))
+        name: EvaluationResult(
+            copier(result.score),
+            result.passed,
+            result.feedback,
+            copier(result.metadata),
+            outcome=result.outcome,
+        )
         for name, result in done.items()
     }
-    return Results(found, getattr(done, "errors", _NOTHING), getattr(done, "trace", ()))
+    ended: Mapping[str, Outcome] = getattr(done, "ended", _NOTHING)
+    versions: Mapping[str, str] = getattr(done, "versions", _NOTHING)
+    return Results(found, getattr(done, "errors", _NOTHING), getattr(done, "trace", ()), ended, versions)

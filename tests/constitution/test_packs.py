@@ -37,7 +37,7 @@ from langgraph.prebuilt import ToolNode
 
 import arbiter
 from arbiter._constitution.bindings import binding_for, code_of
-from arbiter._constitution.documents import MAX_BYTES, MAX_DEPTH, MAX_VALUES
+from arbiter._constitution.documents import PACK
 from arbiter.errors import ConfigurationError, PackError
 from arbiter.instructions import (
     COMPRESS,
@@ -617,7 +617,11 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
             "match: !!set",
             ["4: match: expected plain YAML, got the tag 'tag:yaml.org,2002:set'"],
         ),
-        ("name: legal", "name: legal\n<<: {a: b}", ["3: expected a text as key, got '<<'"]),
+        (
+            "name: legal",
+            "name: legal\n<<: {a: b}",
+            ["3: expected a text as key, got the merge key '<<'. Write its keys out"],
+        ),
         ("name: legal", "name: [", None),
         ("name: legal", "name: *nobody", ["2: expected YAML; found undefined alias 'nobody'"]),
         ("name: legal", "name: legal\n---\n", None),
@@ -653,10 +657,10 @@ def test_a_mistake_is_told_with_its_line(load: Load, old: str, new: str, mistake
         ("- a\n", "1: expected a mapping, got ['a']"),
         ("rules\n", "1: expected a mapping, got 'rules'"),
         (b"version: 1\nname: \xff\n", "2: expected UTF-8 text"),
-        ("x" * (MAX_BYTES + 1), f"1: expected at most {MAX_BYTES} bytes, got more"),
-        ("\n" + "[" * 200_000, f"2: expected at most {MAX_DEPTH} levels of nesting, got more"),
-        ("a: &a [*a]", f"1: a{'[0]' * (MAX_DEPTH - 1)}: "),
-        ("a: [" + "1," * MAX_VALUES + "]", f"1: expected at most {MAX_VALUES} values, got more"),
+        ("x" * (PACK.bytes + 1), f"1: expected at most {PACK.bytes} bytes, got more"),
+        ("\n" + "[" * 200_000, f"2: expected at most {PACK.depth} levels of nesting, got more"),
+        ("a: &a [*a]", f"1: a{'[0]' * (PACK.depth - 1)}: "),
+        ("a: [" + "1," * PACK.values + "]", f"1: expected at most {PACK.values} values, got more"),
     ],
     ids=["empty", "comment", "list", "text", "bytes", "size", "depth", "cycle", "values"],
 )
@@ -674,7 +678,7 @@ def test_an_alias_bomb_does_not_go_off(load: Load) -> None:
     laughs = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     for i in range(1, 12):
         laughs.append(f"a{i}: &a{i} [" + ", ".join([f"*a{i - 1}"] * 9) + "]")
-    with pytest.raises(PackError, match=f"expected at most {MAX_VALUES} values, got more"):
+    with pytest.raises(PackError, match=f"expected at most {PACK.values} values, got more"):
         load(a="\n".join(laughs))
 
 

@@ -167,6 +167,7 @@ def test_plain_data_has_the_same_digest_only_if_it_is_the_same(one: Any, other: 
     assert (digest(one) == digest(other)) == (typed(one) == typed(other))
 
 
+@pytest.mark.slow
 def test_equal_values_have_equal_digests_in_other_processes() -> None:
     program = (
         "from langchain_core.messages import AIMessage\nfrom tests.history.test_digest import *\n"

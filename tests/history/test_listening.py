@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +25,10 @@ from arbiter import (
     PolicyViolationError,
     RegistrationError,
 )
+from arbiter._weaving.channel import FACTS
+from arbiter.history._packing import restore
 from arbiter.listening import ExecutionInfo
-from tests.support import MODES, Check, Spy, State, add, allow, bad, chain, run, thread
+from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, bad, chain, run, thread
 
 
 class Diary(HistoryListener):
@@ -265,3 +269,45 @@ def test_the_clock_of_the_arbiter_os_times_executions_and_items() -> None:
     run(arbiter_os.govern(chain(Spy("a"))), {})
     assert (diary.executions[0].began, diary.executions[0].ended) == (1000.0, 1000.0)
     assert diary.items[0].timestamp.timestamp() == 1000.0
+
+
+def test_a_graph_can_be_freed_while_its_history_is_kept() -> None:
+    arbiter_os, _ = listened()
+    app = arbiter_os.govern(chain(Spy("a")))
+    app.invoke({})
+    freed = weakref.ref(app)
+    del app
+    gc.collect()
+    assert freed() is None
+    last = arbiter_os.history.last()
+    assert last is not None
+    assert last.node == "a"
+
+
+def test_a_run_that_began_without_listeners_does_not_take_the_name_of_the_one_before() -> None:
+    saver, diary = InMemorySaver(), Diary()
+    for listeners in ([diary], [], [diary]):
+        arbiter_os = ArbiterOS(listeners=listeners)
+        add(arbiter_os, Check("c", allow))
+        app = arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c"), checkpointer=saver))
+        app.invoke({}, thread("t"))
+    assert diary.executions[0].run_id != diary.executions[1].run_id
+    found: Any = saver.get_tuple(thread("t"))
+    facts, _ = restore(found.checkpoint["channel_values"][FACTS])
+    assert facts["run_id"] == diary.executions[1].run_id
+
+
+def test_an_evaluation_that_no_policy_has_read_is_none_of_the_read_ones() -> None:
+    class Reads(Diary):
+        def ended(self, item: HistoryItem) -> None:
+            evaluations: Any = item.record.evaluations
+            list(evaluations)  # done, as by the background
+            self.told.append(",".join(item.read_results))
+
+    reads = Reads()
+    arbiter_os = ArbiterOS(listeners=[reads])
+    add(arbiter_os, Judge("unread", bad))
+    add(arbiter_os, Judge("read", bad))
+    add(arbiter_os, Route("r", lambda history, _: history.item.evaluation_results.get("read") and None))
+    arbiter_os.govern(chain(Spy("a"))).invoke({})
+    assert reads.told[2] == "read"

@@ -125,6 +125,32 @@ def test_an_attempt_whose_edge_fails_leaves_no_fact(mode: str, saved: bool) -> N
     assert items == [("work", 3), ("end", 1)]
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_node_without_an_update_whose_edge_fails_leaves_no_fact(saved: bool) -> None:
+    """LangGraph would stream an update of the node, if the fact were there."""
+
+    def edge(_: Any) -> str:
+        raise ConnectionError("edge")
+
+    def handler(state: Any, error: NodeError) -> Any:
+        return Command(update={"log": [str(error.error)]}, goto="end")
+
+    def work(_: Any) -> Any:
+        return {}
+
+    builder: Any = StateGraph(Log)
+    builder.add_node("work", work, error_handler=handler)
+    builder.add_node("end", Spy("end"))
+    builder.add_edge(START, "work")
+    builder.add_conditional_edges("work", edge, ["end"])
+    graph = builder.compile(checkpointer=InMemorySaver() if saved else None)
+    arbiter_os, witness = governing()
+    updates = list(arbiter_os.govern(graph).stream({"log": []}, thread("one"), stream_mode="updates"))
+    assert updates == list(graph.stream({"log": []}, thread("two"), stream_mode="updates"))
+    (seen,) = (seen for seen in witness.seen if seen[0] == "end")
+    assert "work" not in dict(seen[4][2]["nodes"])
+
+
 @MODES
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_failed_attempt_after_one_whose_edge_failed_leaves_none_either(mode: str, saved: bool) -> None:

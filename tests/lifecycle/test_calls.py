@@ -146,6 +146,7 @@ def test_model_calls_of_contracts_that_return_awaitables_appear_in_no_stream() -
     assert checker.tags == router.tags == [True] * 6
 
 
+@pytest.mark.lengthy
 def test_an_async_evaluator_that_a_router_needs_never_blocks_the_event_loop() -> None:
     class Slow(NodeEvaluator):
         async def evaluate(self, history: Any) -> EvaluationResult:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +27,7 @@ from arbiter import (
     ThresholdEvaluator,
 )
 from arbiter._lifecycle import background
+from arbiter.errors import RegistrationError
 from arbiter.instructions import GENERATE, VERIFY
 from tests.support import MODES, Check, Judge, Route, Spy, bad, chain, good, run, thread
 
@@ -161,6 +163,7 @@ def test_async_evaluator_in_either_kind_of_run(mode: str) -> None:
     assert arbiter_os.history.entries[0][0].evaluation_results["later"].feedback == "a"
 
 
+@pytest.mark.lengthy
 def test_slow_sync_contracts_never_stall_the_event_loop() -> None:
     """Evaluators, checkers and routers that sleep leave the loop free to turn."""
 
@@ -488,3 +491,110 @@ def test_an_evaluator_runs_in_a_context_of_its_own(mode: str) -> None:
     assert own.get() == "of the caller"
     own.reset(token)
     assert found == ["node: of the caller", "None"] * 2
+
+
+class Meeting(NodeEvaluator):
+    """Its calls end when `many` of them run at once, or fail after five seconds."""
+
+    def __init__(self, many: int, concurrency: int) -> None:
+        super().__init__("meeting")
+        self.concurrency = concurrency
+        self.barrier = threading.Barrier(many)
+        self.lock = threading.Lock()
+        self.running = self.most = self.calls = 0
+
+    def count(self, change: int) -> None:
+        with self.lock:
+            self.running += change
+            self.calls += change > 0
+            self.most = max(self.most, self.running)
+
+    def evaluate(self, history: History) -> Any:
+        self.count(1)
+        try:
+            self.barrier.wait(5)
+            return EvaluationResult(1.0, True)
+        finally:
+            self.count(-1)
+
+
+class AsyncMeeting(Meeting):
+    async def evaluate(self, history: History) -> Any:
+        self.count(1)
+        try:
+            async with asyncio.timeout(5):
+                while self.most < self.barrier.parties:
+                    await asyncio.sleep(0.001)
+            return EvaluationResult(1.0, True)
+        finally:
+            self.count(-1)
+
+
+@MODES
+@pytest.mark.parametrize("deadline", [None, 20.0, 30.0], ids=["no deadline", "a deadline", "the default"])
+@pytest.mark.parametrize("kind", [Meeting, AsyncMeeting])
+def test_evaluator_judges_several_threads_at_once(
+    kind: type[Meeting], deadline: float | None, mode: str
+) -> None:
+    """With `concurrency = 8`, the node runs of eight threads are judged at the same time."""
+    evaluator = kind(8, concurrency=8)
+    evaluator.deadline = deadline
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(evaluator)
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    for case in range(8):
+        run(app, {"log": []}, thread(str(case)), mode=mode)
+    assert arbiter_os.drain(10)
+    for case in range(8):
+        [item] = arbiter_os.history_of(thread_id=str(case)).items()
+        assert item.evaluation_results["meeting"].score == 1.0
+    assert (evaluator.calls, evaluator.most) == (8, 8)
+
+
+def test_evaluator_never_runs_more_calls_at_once_than_its_concurrency() -> None:
+    """Twelve node runs, three at once; and one at once if the evaluator says nothing."""
+
+    class Busy(Meeting):
+        def evaluate(self, history: History) -> Any:
+            self.count(1)
+            time.sleep(0.01)
+            self.count(-1)
+            return EvaluationResult(1.0, True)
+
+    three, one = Busy(1, concurrency=3), Busy(1, concurrency=NodeEvaluator.concurrency)
+    one.name = "one"
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(three)
+    arbiter_os.add_evaluator(one)
+    app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+    for case in range(12):
+        app.invoke({"log": []}, thread(str(case)))
+    assert arbiter_os.drain(10)
+    assert (three.calls, three.most) == (12, 3)
+    assert (one.calls, one.most) == (12, 1)
+
+
+def test_several_readers_of_one_result_share_one_call() -> None:
+    """An evaluator that may judge many node runs at once still judges each of them once."""
+    evaluator = Meeting(1, concurrency=32)
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(evaluator)
+    arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
+    item = arbiter_os.history.item
+    begin = threading.Barrier(8)
+
+    def read() -> float:
+        begin.wait(5)
+        return item.evaluation_results["meeting"].score
+
+    with ThreadPoolExecutor(8) as readers:
+        assert [each.result() for each in [readers.submit(read) for _ in range(8)]] == [1.0] * 8
+    assert evaluator.calls == 1
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "8", None])
+def test_concurrency_is_a_whole_number_from_1(wrong: Any) -> None:
+    """The mistake is found at registration."""
+    evaluator = Meeting(1, concurrency=wrong)
+    with pytest.raises(RegistrationError, match="concurrency"):
+        ArbiterOS().add_evaluator(evaluator)

@@ -368,6 +368,7 @@ def test_a_denied_step_does_not_count_as_done(adjacent: bool, mode: str) -> None
     assert respond.calls == []
 
 
+@pytest.mark.lengthy
 def test_evaluator_that_hangs_after_many_quick_calls() -> None:
     calls: list[int] = []
     never = threading.Event()

@@ -215,6 +215,15 @@ def test_caps_and_settings() -> None:
             HistoryPolicyChecker("h", sequence)
 
 
+def test_an_async_observe_is_refused() -> None:
+    async def observe(self: Any, history: Any) -> Any:
+        return {}
+
+    counts: Any = type("Counts", (Check,), {"observe": observe})
+    with refused(RegistrationError, "checker 'c': observe is async"):
+        ArbiterOS().add_policy_checker(counts("c", allow))
+
+
 def test_strict_refuses_a_node_without_instruction() -> None:
     arbiter_os = ArbiterOS(strict=True)
     with refused(ConfigurationError, "no instruction: b"):

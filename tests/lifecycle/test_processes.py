@@ -32,7 +32,7 @@ judged, hold, parent = [], threading.Event(), os.getpid()
 def judge(history):
     judged.append(os.getpid())
     if hold.is_set() and os.getpid() == parent:
-        time.sleep(1)
+        time.sleep(0.5)
     return EvaluationResult(0.0, False)
 
 class AsyncJudge(NodeEvaluator):
@@ -159,7 +159,7 @@ print(*sorted({name for name, _ in held}), file=sys.stderr)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_no_lock_that_another_thread_held_hangs_the_child_of_a_fork() -> None:
     """Budgets, rates, tools, gates, interventions, memory, weaving: each lock is held while the process forks."""
-    done = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(python("-c", LOCKED), capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["child Hi 0.5 []", "parent 0"], done.stderr[-2000:]
     for module in (
         "checkers._budget",
@@ -204,7 +204,7 @@ turn.join()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_turn_of_memory_in_the_parent_holds_up_none_in_the_child() -> None:
     """Neither by the turns of its room, which follow one another, nor by a record that it writes."""
-    done = subprocess.run([sys.executable, "-c", IN_A_TURN], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(python("-c", IN_A_TURN), capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["child 0.5", "parent 0"], done.stderr[-2000:]
 
 

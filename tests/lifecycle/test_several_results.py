@@ -368,4 +368,5 @@ def test_a_result_can_be_subclassed() -> None:
         "passed",
         "feedback",
         "metadata",
+        "outcome",
     ]

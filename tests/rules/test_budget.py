@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata
@@ -29,13 +30,27 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 from typing_extensions import TypedDict
 
-from arbiter import PolicyViolationError, Verdict
+from arbiter import EvaluationResult, History, PolicyViolationError, Verdict
 from arbiter.checkers import BudgetChecker
 from arbiter.checkers._budget import Usage
 from arbiter.errors import ParameterError
 from arbiter.models import Price
 from tests.processes import python
-from tests.support import MODES, Check, Spy, State, chain, examples, governed, run, statuses, thread
+from tests.support import (
+    MODES,
+    Check,
+    Judge,
+    Route,
+    Spy,
+    State,
+    chain,
+    examples,
+    good,
+    governed,
+    run,
+    statuses,
+    thread,
+)
 
 FULL = os.environ.get("ARBITER_STRESS") == "full"
 
@@ -383,17 +398,17 @@ def test_seconds_are_those_of_node_runs(mode: str) -> None:
 @MODES
 @pytest.mark.parametrize("model", [Talker, Streamer])
 def test_tokens_are_those_that_the_models_report(mode: str, model: Any) -> None:
-    """Several models in one body, called, streamed and in a batch."""
+    """Several models in one body, called, streamed and in a batch, also with callbacks of their own."""
     one, other = model(), model(usage=(100, 20), model="large")
 
     def talk(state: Any) -> Any:
-        one.invoke("hello")
+        one.invoke("hello", {"callbacks": [BaseCallbackHandler()]})
         list(other.stream("hello"))
         one.batch(["hello", "hello"])
         return {"log": ["ok"]}
 
     async def atalk(state: Any) -> Any:
-        await one.ainvoke("hello")
+        await one.ainvoke("hello", {"callbacks": [BaseCallbackHandler()]})
         async for _ in other.astream("hello"):
             pass
         await one.abatch(["hello", "hello"])
@@ -425,6 +440,26 @@ def test_tokens_in_a_subgraph_are_counted_once(mode: str, targets: Any) -> None:
     tokens = 20 if targets is None else 10
     assert used(budget).tokens == tokens
     assert committed(app, "budget")["tokens"] == tokens
+
+
+@MODES
+@pytest.mark.parametrize("callbacks", [None, []])
+def test_tokens_of_a_judge_do_not_count_for_the_node_around_it(mode: str, callbacks: Any) -> None:
+    """A judge of an inner node is asked while the body of the outer one runs."""
+    judge = Talker()
+
+    def judged(history: History) -> EvaluationResult:
+        judge.invoke("good?", {"callbacks": callbacks})
+        return good(history)
+
+    inner = StateGraph(State)
+    inner.add_node("inner", says(Talker()))
+    inner.add_edge(START, "inner")
+    budget = BudgetChecker("budget", tokens=1000, target_nodes=["n0"])
+    reads = Route("reads", lambda history, _: history.item.evaluation_results["judge"] and None)
+    _, app = governed(chain_of(inner.compile()), Judge("judge", judged), reads, budget)
+    run(app, {"log": []}, mode=mode)
+    assert used(budget).tokens == 10
 
 
 @pytest.mark.lengthy

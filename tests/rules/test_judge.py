@@ -266,6 +266,7 @@ def test_the_judge_streams_nothing(kind: str, mode: str) -> None:
     assert model.calls == 2
 
 
+@pytest.mark.lengthy
 @MODES
 def test_a_slow_judge_whose_result_is_unread_delays_nothing(mode: str) -> None:
     model = Scripted(answers=[SEVEN], pause=0.5)
@@ -277,6 +278,7 @@ def test_a_slow_judge_whose_result_is_unread_delays_nothing(mode: str) -> None:
     assert arbiter_os.history.entries[0][0].evaluation_results["j"].score == 0.7
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["durable", "router"])
 def test_slow_judge_that_is_read_keeps_the_event_loop_free(kind: str) -> None:
     """Also a judge that was quick many times before."""

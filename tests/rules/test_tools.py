@@ -372,12 +372,18 @@ WAYS: dict[str, Callable[[Kit, str], Any]] = {
     "threads": in_threads,
     "another tool": from_another_tool,
     "a graph": from_a_graph,
+    "run": lambda kit, path: kit.delete.run({"path": path}),
+    "callbacks of its own": lambda kit, path: kit.delete.invoke(
+        {"path": path}, {"callbacks": [BaseCallbackHandler()]}
+    ),
+    "no callbacks": lambda kit, path: kit.delete.with_config(callbacks=[]).invoke({"path": path}),
     "ainvoke": lambda kit, path: kit.delete.ainvoke({"path": path}),
     "abatch": lambda kit, path: kit.delete.abatch([{"path": path}] * 3),
     "a task": lambda kit, path: asyncio.create_task(kit.delete.ainvoke({"path": path})),
     "a thread of asyncio": lambda kit, path: asyncio.to_thread(kit.delete.invoke, {"path": path}),
+    "arun": lambda kit, path: kit.delete.arun({"path": path}, callbacks=[BaseCallbackHandler()]),
 }
-ASYNC_WAYS = ("ainvoke", "abatch", "a task", "a thread of asyncio")
+ASYNC_WAYS = ("arun", "ainvoke", "abatch", "a task", "a thread of asyncio")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -1073,6 +1079,15 @@ def test_a_governed_function_knows_its_tools() -> None:
     with pytest.raises(PolicyViolationError):
         arbiter_os.execute({"amount": 5, "amt": 500}, pay, instruction=TOOL_CALL)
     assert vault.paid == [5]
+
+
+@MODES
+def test_a_governed_runnable_is_watched_whatever_callbacks_the_caller_passes(mode: str, kit: Kit) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ToolsChecker("files", ["read_file"]))
+    with pytest.raises(PolicyViolationError, match="'delete_file' is not on the allow-list"):
+        run(arbiter_os.govern(kit.delete), {"path": "/x"}, {"callbacks": [BaseCallbackHandler()]}, mode=mode)
+    assert kit.calls == []
 
 
 # A denial that the body catches -------------------------------------------------------------------

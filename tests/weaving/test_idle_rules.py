@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
 
 from arbiter import (
     Advisor,
@@ -27,10 +30,10 @@ from arbiter import (
     UnknownNodeError,
 )
 from arbiter._weaving.coverage import misspelt
-from arbiter.checkers import ApprovalChecker, AtMost, ConditionChecker
+from arbiter.checkers import ApprovalChecker, AtMost, ConditionChecker, ToolsChecker
 from arbiter.instructions import GENERATE, RESPOND, TOOL_CALL, VERIFY
 from arbiter.routers import EscalationRouter
-from tests.support import MODES, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
+from tests.support import MODES, Chat, Check, Judge, Route, Spy, State, allow, chain, good, run, thread
 
 
 class Hint(Advisor):
@@ -297,6 +300,67 @@ def test_a_rule_for_no_node_is_one_warning(kind: str, mode: str) -> None:
         f"{kind} 'rule' applies to no node: there is no node 'elsewhere'. Nodes: respond, write. "
         "Correct target_nodes, or remove the rule."
     ]
+
+
+@tool
+def delete_files(path: str) -> str:
+    """Deletes."""
+    return f"deleted {path}"
+
+
+@pytest.mark.parametrize(
+    ("denied", "is_reported"),
+    [
+        ("delete_file", True),
+        ("deletefiles", True),
+        ("Delete_Files", True),
+        ("rm", False),
+        ("delete_f*", False),
+    ],
+)
+def test_a_denied_tool_that_is_nearly_one_of_the_graph_is_reported(denied: str, is_reported: bool) -> None:
+    """Once; other names may be those of tools that exist only during a run."""
+    call: Any = {"name": "delete_files", "args": {"path": "/x"}, "id": "1"}
+    builder: Any = StateGraph(Chat)
+    builder.add_node("tools", ToolNode([delete_files]))
+    builder.add_edge(START, "tools")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(ToolsChecker("files", deny=[denied], on_deny="audit"))
+    app = arbiter_os.govern(team_of(builder.compile(), Chat), {"team:tools": TOOL_CALL})
+    with warned() as texts:
+        for _ in range(2):
+            app.invoke({"messages": [AIMessage("", tool_calls=[call])]})
+    said = f"checker 'files' denies the tool {denied!r}, which this graph does not have. Did you mean 'delete_files'?"
+    assert texts == ([said] if is_reported else [])
+
+
+def team_of(graph: Any, state: Any = State) -> Any:
+    builder = StateGraph(state)
+    builder.add_node("team", graph)
+    builder.add_edge(START, "team")
+    return builder.compile()
+
+
+def test_nodes_that_another_arbiter_governs_are_reported() -> None:
+    """They keep the rules of that one, and a rule for them alone applies to no node."""
+    team = team_of(ArbiterOS().govern(graph_of("pay")))
+    with warned() as texts:
+        app = ruled(target_nodes=["pay"]).govern(team)
+        assert app.invoke({"log": []}) == {"log": ["pay"]}
+    assert len(texts) == 2
+    assert "node 'team' is a graph that another ArbiterOS governs" in texts[0]
+    assert "'rule' applies to no node: there is no node 'pay'" in texts[1]
+
+
+def test_nodes_that_the_same_arbiter_governs_keep_their_instructions() -> None:
+    arbiter_os = ArbiterOS(strict=True)
+    arbiter_os.add_policy_checker(AtMost("rule", 0, target_instructions=[TOOL_CALL]))
+    team = team_of(arbiter_os.govern(graph_of("pay"), {"pay": TOOL_CALL}))
+    with warned() as texts, pytest.raises(PolicyViolationError, match="node 'pay'"):
+        arbiter_os.govern(team).invoke({"log": []})
+    assert texts == []
+    with pytest.raises(UnknownNodeError, match="instructions= names 'team:pay'"):
+        arbiter_os.govern(team, {"team:pay": GENERATE})
 
 
 def test_the_warning_is_at_the_line_of_the_caller() -> None:

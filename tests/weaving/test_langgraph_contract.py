@@ -9,7 +9,9 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.tracers.context import register_configure_hook
 from langgraph._internal import _constants, _runnable
 from langgraph._internal._config import recast_checkpoint_ns
 from langgraph._internal._runnable import RunnableSeq
@@ -197,6 +199,23 @@ def test_one_channel_instance_for_each_execution() -> None:
     for _ in range(2):
         graph.invoke({"log": []})
     assert made == [True, True]
+
+
+def test_a_callback_manager_gets_the_handler_that_a_hook_returns() -> None:
+    """LangChain asks each registered hook, by `get`, and adds a handler only once."""
+    handler = BaseCallbackHandler()
+    given: list[BaseCallbackHandler | None] = [handler]
+
+    class Hook:
+        def get(self) -> BaseCallbackHandler | None:
+            return given[0]
+
+    register_configure_hook(cast(Any, Hook()), inheritable=True)
+    try:
+        assert CallbackManager.configure([]).inheritable_handlers == [handler]
+        assert CallbackManager.configure([handler]).handlers == [handler]
+    finally:
+        given[0] = None
 
 
 def test_small_helpers() -> None:

@@ -13,9 +13,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import push_message
 from langgraph.graph.ui import push_ui_message, ui_message_reducer
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from arbiter import ArbiterOS, EvaluationResult, History, PolicyChecker, PolicyViolationError
 from arbiter.checkers import FlowChecker, Label
+from arbiter.errors import OutputSchemaError
 from arbiter.instructions import RESPOND, TOOL_CALL
 from arbiter.routers import ErrorRouter
 from tests.support import MODES, Judge, good, run, thread
@@ -105,6 +107,30 @@ def test_messages_pushed_by_a_refused_node_are_not_committed(
     assert not result.get("note")
     first = next(item for item in arbiter_os.history.items() if item.node == "speak")
     assert first.status == "denied"
+
+
+class Noted(BaseModel):
+    note: str
+
+
+@WAYS
+@pytest.mark.parametrize("by", ["checker", "schema"])
+def test_messages_pushed_by_a_refused_node_are_not_saved_beside_the_checkpoint(
+    push: Callable[[], None], key: str, by: str
+) -> None:
+    """LangGraph saves what a failed node has written so far, and `get_state` shows it."""
+    saver = InMemorySaver()
+    arbiter_os = ArbiterOS()
+    if by == "checker":
+        arbiter_os.add_policy_checker(Refuse("refuse", key, target_nodes=["speak"]))
+    app = arbiter_os.govern(
+        pushing(push, "sync").compile(checkpointer=saver),
+        schemas={"speak": {"output": Noted}} if by == "schema" else None,
+    )
+    with pytest.raises((PolicyViolationError, OutputSchemaError)):
+        app.invoke({"messages": [HumanMessage("hi", id="hi")]}, thread("1"))
+    assert not any(app.get_state(thread("1")).values.get(name) for name in ("ui", "note"))
+    assert "pushed" not in f"{app.get_state(thread('1'))}{saver.storage}{saver.writes}"
 
 
 @MODES

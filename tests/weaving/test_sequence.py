@@ -43,6 +43,14 @@ class Listener(BaseCallbackHandler):
         self.heard.append((*named, parent_run_id is None))
 
 
+class OfModels(BaseCallbackHandler):
+    """Does not see nodes."""
+
+    @property
+    def ignore_chain(self) -> bool:
+        return True
+
+
 class Number(TypedDict, total=False):
     n: int
 
@@ -123,7 +131,9 @@ def graph_of(listener: Listener, seen: list[Any], is_async: bool) -> Any:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("ruled", [False, True], ids=["nothing", "ruled"])
 @pytest.mark.parametrize(
-    "config", [{}, {"tags": ["mine"], "metadata": {"user": "u"}, "run_name": "top"}], ids=["bare", "given"]
+    "config",
+    [{}, {"tags": ["mine"], "metadata": {"user": "u"}, "run_name": "top"}, {"callbacks": [OfModels()]}],
+    ids=["bare", "given", "models"],
 )
 def test_a_body_finds_the_config_that_it_would_find_ungoverned(
     config: Any, ruled: bool, is_async: bool

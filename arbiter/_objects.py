@@ -1,0 +1,101 @@
+"""Objects that commands and files name by path: graphs, builders, functions."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from arbiter.errors import ConfigurationError, nearest
+
+
+def load_object(where: str, noun: str = "graph") -> Any:
+    """The object at "package.module:name" or "path/to/file.py:name", which is meant to be a `noun`.
+
+    The working directory is importable. Raises `ConfigurationError` if there is nothing at that place.
+    """
+    module_name, found, name = where.rpartition(":")
+    if not found or not module_name or not name:
+        raise ConfigurationError(
+            f"expected package.module:{noun} or path/to/file.py:{noun}, got {where!r}. Name the {noun} after a colon."
+        )
+    module = _module(module_name)
+    target: Any = module
+    for part in name.split("."):
+        if not hasattr(target, part):
+            names = sorted(
+                name for name, value in vars(module).items() if isinstance(value, StateGraph | Pregel)
+            )
+            told = f" Graphs there: {', '.join(names)}." if names else ""
+            raise ConfigurationError(f"{module_name} has no {part!r}.{told}{nearest(part, names)}")
+        target = getattr(target, part)
+    return target
+
+
+def load_graph(where: str) -> Any:
+    """The graph or builder at "package.module:name" or "path/to/file.py:name"; a function there is called.
+
+    The working directory is importable. Raises `ConfigurationError` if there is no graph at that place.
+    """
+    target = load_object(where)
+    if not isinstance(target, StateGraph | Pregel) and inspect.isfunction(target):
+        target = _called(target, where)
+    if not isinstance(target, StateGraph | Pregel):
+        raise ConfigurationError(
+            f"{where} is of type {type(target).__name__}; expected a compiled graph, a StateGraph, or a function "
+            "without arguments that returns one."
+        )
+    return target  # pyright: ignore[reportUnknownVariableType] - LangGraph leaves its generics open
+
+
+def import_from_here() -> None:
+    """Make modules in the working directory importable: those of graphs, and of classes that rules name."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def _module(name: str) -> ModuleType:
+    import_from_here()
+    try:
+        if name.endswith(".py"):
+            return _from_file(Path(name))
+        return importlib.import_module(name)
+    except ConfigurationError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise ConfigurationError(f"{name} could not be imported: {type(error).__name__}: {error}") from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {str(path)!r}.")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None  # a path that ends with .py has a spec
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _called(target: Any, where: str) -> Any:
+    try:
+        inspect.signature(target).bind()
+    except TypeError:
+        raise ConfigurationError(
+            f"{where} is a function that needs arguments; expected one without."
+        ) from None
+    try:
+        return target()
+    except Exception as error:
+        raise ConfigurationError(f"{where}() raised {type(error).__name__}: {error}") from error

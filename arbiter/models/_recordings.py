@@ -1,0 +1,188 @@
+"""Recordings of judges: what was asked and answered, word for word, and its replay without a model.
+
+A recording maps *names* to judgements. A name is the key of the question; `<key>/1` is the second vote on it,
+`<key>#1` the answer to the same question when it was asked once more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from arbiter._threads.forks import new_lock
+from arbiter.errors import ConfigurationError
+from arbiter.models._asking import ChatModel
+from arbiter.models._judges import Judge, JudgeReply, JudgeRequest, judge_of
+
+VERSION = 1
+
+
+class RecordingError(ConfigurationError):
+    """A recording lacks the judgement of a question, or has a judgement whose question was never asked."""
+
+
+def judgement_of(request: JudgeRequest, reply: JudgeReply) -> dict[str, Any]:
+    """A reply as plain data."""
+    return {
+        "purpose": request.purpose,
+        "propositions": list(request.propositions),
+        "value": reply.value,
+        "problem": reply.problem,
+        "texts": list(reply.texts),
+        "calls": reply.calls,
+        "usage": reply.usage,
+        "model": reply.model,
+    }
+
+
+def reply_of(judgement: Mapping[str, Any]) -> JudgeReply:
+    """The reply from its plain data."""
+    return JudgeReply(
+        value=judgement["value"],
+        problem=judgement.get("problem", ""),
+        texts=tuple(judgement.get("texts", ())),
+        calls=judgement.get("calls", 1),
+        usage=judgement.get("usage"),
+        model=judgement.get("model", ""),
+    )
+
+
+def is_judgement(found: Any) -> bool:
+    """True for the plain data of a reply."""
+    given: Any = found
+    return isinstance(found, Mapping) and "value" in given and isinstance(given["value"], Mapping | NoneType)
+
+
+def _name(key: str, vote: int, again: int) -> str:
+    return f"{key}{f'/{vote}' if vote else ''}{f'#{again}' if again else ''}"
+
+
+class RecordingJudge:
+    """Asks another judge, or a chat model, and records its answers for a `MockJudge`.
+
+    Errors of the judge are not recorded. `recording` maps the name of a question to its judgement. With `path`
+    each answer is appended to that file, one JSON object a line, as it comes, so that a crash loses none.
+    """
+
+    replays = True
+
+    def __init__(self, inner: Judge | ChatModel | str, path: str | Path | None = None) -> None:
+        self.inner = judge_of(inner)
+        self.path = None if path is None else Path(path)
+        self.recording: dict[str, dict[str, Any]] = {}
+        self._asked: Counter[tuple[str, int]] = Counter()
+        self._lock = new_lock()
+        if self.path is not None:
+            self.path.write_text("", encoding="utf-8")
+
+    def judge(self, request: JudgeRequest) -> JudgeReply:
+        """Ask the other judge and record the answer. Raises the judge's errors."""
+        return self._kept(request, self.inner.judge(request))
+
+    async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+        """Async version of `judge`."""
+        return self._kept(request, await self.inner.ajudge(request))
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording as sorted JSON, so that equal recordings are equal byte by byte."""
+        data = {"version": VERSION, "judgements": self.recording}
+        text = json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        Path(path).write_text(text, encoding="utf-8")
+
+    def _kept(self, request: JudgeRequest, reply: JudgeReply) -> JudgeReply:
+        key, judgement = request.key, judgement_of(request, reply)
+        with self._lock:
+            name = _name(key, request.vote, self._asked[key, request.vote])
+            self._asked[key, request.vote] += 1
+            self.recording[name] = judgement
+            if self.path is not None:
+                line = json.dumps({"name": name, **judgement}, ensure_ascii=False)
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+        return reply
+
+
+class MockJudge:
+    """Replays a recording: the judgements by the names of their questions, or the file that a `RecordingJudge`
+    wrote.
+
+    The key is a hash of the whole prompt, so an edited claim, persona or message is a question without an
+    answer. It raises `RecordingError`, never a default, through the engine and the scorers to the caller. A
+    question that is asked again gets the next answer recorded for it, after the last one that one again.
+    """
+
+    replays = True
+
+    def __init__(self, recording: Mapping[str, Mapping[str, Any]] | str | Path) -> None:
+        self.recording = recording if isinstance(recording, Mapping) else _read(Path(recording))
+        if wrong := [key for key, found in self.recording.items() if not is_judgement(found)]:
+            raise RecordingError(f"expected judgements with a value, got {self.recording[wrong[0]]!r:.80}.")
+        self._times: Counter[tuple[str, int]] = Counter()
+        self._asked: set[str] = set()
+        self._lock = new_lock()
+
+    def judge(self, request: JudgeRequest) -> JudgeReply:
+        """The recorded answer. Raises `RecordingError` if there is none."""
+        key = request.key
+        with self._lock:
+            times = self._times[key, request.vote]
+            name = _name(key, request.vote, times)
+            if name in self.recording:
+                self._times[key, request.vote] += 1
+            elif times:
+                name = _name(key, request.vote, times - 1)
+            self._asked.add(name)
+        found = self.recording.get(name)
+        if found is None:
+            raise RecordingError(self._missing(request, key))
+        return reply_of(found)
+
+    async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+        """Async version of `judge`."""
+        return self.judge(request)
+
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """The names of judgements whose questions were not asked yet."""
+        return tuple(key for key in self.recording if key not in self._asked)
+
+    def check_used(self) -> None:
+        """Raise `RecordingError` if a judgement was not used: the recording then belongs to other
+        questions."""
+        if stale := self.stale:
+            ids = {str(id) for key in stale for id in self.recording[key].get("propositions", ())}
+            raise RecordingError(
+                f"{len(stale)} of {len(self.recording)} recorded judgements were not asked for "
+                f"(about {', '.join(sorted(ids)) or 'ideas'}). Record again."
+            )
+
+    def _missing(self, request: JudgeRequest, key: str) -> str:
+        about = ", ".join(request.propositions) or request.purpose
+        known = any(
+            tuple(found.get("propositions", ())) == request.propositions for found in self.recording.values()
+        )
+        why = "the question has changed since" if known else "nothing about it was recorded"
+        if request.vote and key in self.recording:
+            why = f"it has no vote {request.vote + 1} on it"
+        return f"the recording has no judgement {key[:12]} of {about}: {why}. Record again."
+
+
+def _read(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if text.startswith('{"name"'):
+            rows = [json.loads(line) for line in text.splitlines()]
+            return {row.pop("name"): row for row in rows}
+        data = json.loads(text)
+        if data["version"] != VERSION or not all(map(is_judgement, data["judgements"].values())):
+            raise ValueError("another version, or a judgement without a value")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(
+            f"expected a recording in {str(path)!r}, got {type(error).__name__}: {error}"
+        ) from None
+    judgements: Mapping[str, Mapping[str, Any]] = data["judgements"]
+    return judgements
