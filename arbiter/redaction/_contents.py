@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import translate
-from re import IGNORECASE, compile, escape
+from re import IGNORECASE, compile, split
 from typing import Any
 
 from arbiter.redaction._detectors import found_in
+from arbiter.redaction._patterns import Patterns
 from arbiter.redaction._redactor import Path, Redactor, SecretRedactor
 
 FIELDS = (
@@ -24,17 +25,18 @@ LONGEST_JSON = 64 * 1024
 """Characters of a text up to which JSON in it is read."""
 _PAIR = compile(r'"([^"\\]{1,100})"(\s{0,20}:\s{0,20})"(?:[^"\\]|\\.)*+"?')
 """A name and its text in JSON that is cut, or is none: possessive, so that it is linear."""
-
-
 _WHOLE = 2**40
+_LONG = 1_000_000
+"""A whole number from here on may be the number of a card or telephone."""
 
 
 class ContentRedactor:
     """Redacts mappings, lists and texts, and JSON inside of texts, two levels deep.
 
     The value of a field that `keys` or the built-in names name becomes `{"$secret": "field"}`; what the
-    detectors `detect` find in a text becomes `[secret: NAME]`. `also` are further redactors, which are asked in
-    order; one that raises leaves `{"$secret": "failed"}`, never the value.
+    detectors `detect`, and the RE2 expressions `patterns` by their names, find in a text becomes
+    `[secret: NAME]`. `also` are further redactors, which are asked in order; one that raises leaves
+    `{"$secret": "failed"}`, never the value.
     """
 
     def __init__(
@@ -42,23 +44,30 @@ class ContentRedactor:
         *,
         keys: Iterable[str] = (),
         detect: Collection[str] = ("secrets", "cards"),
+        patterns: Mapping[str, str] | None = None,
         also: Iterable[Redactor] = (),
     ) -> None:
         names = "|".join(translate(name) for name in (*FIELDS, *keys))
         self._names = compile(names, IGNORECASE)
         self._known: dict[str, bool] = {}
-        words = {name.strip("*") for name in (*FIELDS, *keys)}
-        self._words = compile("|".join(sorted(map(escape, words))), IGNORECASE)
+        self._harmless: set[str] = set()
+        """Keys that are no secrets themselves."""
+        self._signs = sorted({_sign_of(name) for name in (*FIELDS, *keys)})
         self._detect = tuple(detect)
-        self._texts = SecretRedactor(detect, most=_WHOLE)
+        self._patterns = Patterns(patterns or {})
+        self._texts = SecretRedactor(detect, most=_WHOLE, patterns=self._patterns)
         self._also = tuple(also)
 
     def is_clean(self, dumped: str) -> bool:
-        """True if contents in this form, as one line of JSON, surely have nothing to redact.
+        """True if contents in this form, as lines of JSON, surely have nothing to redact.
 
         A quick look: False may still turn out to be clean.
         """
-        if self._also or not dumped.isascii() or self._words.search(dumped) is not None:
+        # An escaped character may be a part of a name in JSON that is inside of a text.
+        if self._also or self._patterns or not dumped.isascii() or "\\u" in dumped:
+            return False
+        folded = dumped.lower()
+        if any(map(folded.__contains__, self._signs)):
             return False
         return not found_in(dumped, self._detect)
 
@@ -78,14 +87,26 @@ class ContentRedactor:
             return self._text(value, path, levels)
         if isinstance(value, Mapping):
             return {
-                key: {"$secret": "field"}
+                self._key(key): {"$secret": "field"}
                 if self._is_secret(str(key)) and part not in (None, "", [], {})
                 else self._value(part, (*path, str(key)), levels)
                 for key, part in parts.items()
             }
         if isinstance(value, list | tuple):
             return [self._value(part, (*path, at), levels) for at, part in enumerate(parts)]
+        if isinstance(value, int) and abs(value) >= _LONG:
+            digits = str(value)
+            return value if (redacted := self._texts.text(digits)) == digits else redacted
         return value
+
+    def _key(self, key: Any) -> Any:
+        """A key without the secret that it is or holds."""
+        if not isinstance(key, str) or key in self._harmless:
+            return key
+        redacted = self._texts.text(key)
+        if redacted == key and len(self._harmless) < 10_000:
+            self._harmless.add(key)
+        return redacted
 
     def _is_secret(self, name: str) -> bool:
         known = self._known.get(name)
@@ -96,14 +117,11 @@ class ContentRedactor:
         return known
 
     def _text(self, text: str, path: Path, levels: int) -> str:
-        if levels and text[:1] in ("{", "[") and len(text) <= LONGEST_JSON:
-            try:
-                inside: Any = json.loads(text)
-            except (ValueError, RecursionError):
-                return self._texts.text(self._without_pairs(text))
-            redacted = self._value(inside, path, levels - 1)
-            return text if redacted == inside else json.dumps(redacted, ensure_ascii=False)
-        return self._texts.text(self._without_pairs(text))
+        inside = _json_in(text) if levels else None
+        if inside is None:
+            return self._texts.text(self._without_pairs(text))
+        redacted = self._value(inside, path, levels - 1)
+        return text if redacted == inside else json.dumps(redacted, ensure_ascii=False)
 
     def _without_pairs(self, text: str) -> str:
         if '"' not in text or ":" not in text:
@@ -114,3 +132,18 @@ class ContentRedactor:
             ),
             text,
         )
+
+
+def _sign_of(name: str) -> str:
+    """The longest part of a pattern that is in all names that fit it, in lower case."""
+    return max(split(r"[*?]|\[.*?\]", name), key=len).lower()
+
+
+def _json_in(text: str) -> Any:
+    """The JSON object or list that the text is; None if it is none, or too long to be read."""
+    if text[:1] not in ("{", "[") or len(text) > LONGEST_JSON:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -42,22 +42,22 @@ _BY_NAME: dict[str, Callable[[str, str, int], Iterator[Range]]] = {
     "emails": lambda text, folded, digits: _all(_EMAIL, text) if "@" in text else iter(()),
     "phones": lambda text, folded, digits: _all(_PHONE, text) if digits >= 7 else iter(()),
 }
-_MOST = 64
+MOST = 64
 """Findings of a detector in one text; from the last one on, all of the text counts as one."""
 DETECTORS: Final = tuple(_BY_NAME)
 """The names of all detectors."""
 
 
 def found_in(text: str, detect: Collection[str]) -> list[Found]:
-    """What the detectors `detect` find in `text`, in the order of its start; ranges may overlap.
+    """The findings of the detectors `detect` in `text`, in the order of their start; ranges may overlap.
 
     The text is read as it is: without removing invisible characters, and at any length.
     """
     folded, digits = _folded(text), digits_in(text)
     found: list[Found] = []
     for name in detect:
-        ranges = list(islice(_BY_NAME[name](text, folded, digits), _MOST))
-        if len(ranges) == _MOST:
+        ranges = list(islice(_BY_NAME[name](text, folded, digits), MOST))
+        if len(ranges) == MOST:
             ranges[-1] = (ranges[-1][0], len(text))
         found += [Found(start, end, name) for start, end in ranges if end > start]
     return sorted(found, key=lambda one: (one.start, -one.end))

@@ -61,7 +61,11 @@ def _cards(groups: list[tuple[int, str]]) -> Iterator[tuple[int, int]]:
 
 # Accounts -----------------------------------------------------------------------------------------
 
-_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]){11,30}+", re.IGNORECASE)
+# It begins with the digits and looks back at the letters: few characters of a text are digits.
+_IBAN = re.compile(
+    r"[0-9]{2}(?<=[A-Za-z]{2}..)(?<![A-Za-z0-9]....)(?:[ -]?[A-Za-z0-9]){11,30}+",
+    re.DOTALL,
+)
 _LENGTHS = dict(
     re.findall(
         r"(..)(..)",
@@ -75,7 +79,8 @@ _LENGTHS = dict(
 def ibans_in(text: str) -> Iterator[tuple[int, int]]:
     """The ranges of account numbers with the length of their country and the right check digits."""
     for match in _IBAN.finditer(text):
-        found = match[0]
+        start = match.start() - 2
+        found = text[start : match.end()]
         places = [place for place, char in enumerate(found) if char not in " -"]
         length = int(_LENGTHS.get(found[:2].upper(), len(places)))
         if len(places) < length:
@@ -84,7 +89,7 @@ def ibans_in(text: str) -> Iterator[tuple[int, int]]:
         letters = "".join(found[place] for place in places[:length])
         turned = letters[4:] + letters[:4]
         if int("".join(str(int(char, 36)) for char in turned)) % 97 == 1:
-            yield match.start(), match.start() + end
+            yield start, start + end
 
 
 # Identity papers ----------------------------------------------------------------------------------

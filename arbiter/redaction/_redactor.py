@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from arbiter.errors import ParameterError
 from arbiter.redaction._detectors import DETECTORS, Found, found_in
+from arbiter.redaction._patterns import Patterns
 from arbiter.redaction._texts import MOST_CHARACTERS, bare
 
 Path = tuple[str | int, ...]
@@ -24,10 +25,12 @@ class Redactor(Protocol):
 
 
 class SecretRedactor:
-    """Replaces in texts, and in texts inside of mappings, lists and tuples, what the detectors `detect` find.
+    """Replaces in texts, and in texts inside of mappings, lists and tuples, what the detectors `detect` and the
+    expressions `patterns` find.
 
-    A secret becomes `mark`, with the name of the detector for `{name}`. At most `most` characters of a text
-    are looked at and kept: the head and the tail, with a remark in between. Nothing else is changed.
+    A secret becomes `mark`, with the name of the detector or expression for `{name}`. At most `most`
+    characters of a text are looked at and kept: the head and the tail, with a remark in between. All the
+    rest stays as it is.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class SecretRedactor:
         *,
         mark: str = "[secret: {name}]",
         most: int = MOST_CHARACTERS,
+        patterns: Patterns | None = None,
     ) -> None:
         for name in detect:
             if name not in DETECTORS:
@@ -45,18 +49,19 @@ class SecretRedactor:
                 "SecretRedactor", "most", f"expected at least 1000 characters, got {most!r}."
             )
         self.detect = tuple(dict.fromkeys(detect))
+        self.patterns = patterns
         self.mark = mark
         self.most = most
 
     def redact(self, value: Any, path: Path = ()) -> Any:
-        """`value` with the texts in it redacted."""
+        """`value` with the texts in it redacted, wherever they stand: `path` makes no difference."""
         if isinstance(value, str):
             return self.text(value)
         parts: Any = value
         if isinstance(value, Mapping):
-            return {key: self.redact(part, (*path, str(key))) for key, part in parts.items()}
+            return {key: self.redact(part) for key, part in parts.items()}
         if isinstance(value, list | tuple):
-            redacted = [self.redact(part, (*path, at)) for at, part in enumerate(parts)]
+            redacted = [self.redact(part) for part in parts]
             return redacted if isinstance(value, list) else tuple(redacted)
         return value
 
@@ -65,7 +70,7 @@ class SecretRedactor:
         if len(text) > self.most:
             return self._excerpt(text)
         looked_at = bare(text)[: 2 * self.most]
-        found = found_in(looked_at, self.detect)
+        found = self._found_in(looked_at)
         return self._replaced(looked_at, found, 0, len(looked_at)) if found else text
 
     def _excerpt(self, text: str) -> str:
@@ -80,7 +85,13 @@ class SecretRedactor:
     def _part(self, text: str, *, since: int = 0, upto: int | None = None) -> str:
         looked_at = bare(text)[: 2 * self.most]
         end = len(looked_at) if upto is None else upto
-        return self._replaced(looked_at, found_in(looked_at, self.detect), since, end)
+        return self._replaced(looked_at, self._found_in(looked_at), since, end)
+
+    def _found_in(self, text: str) -> list[Found]:
+        found = found_in(text, self.detect)
+        if not self.patterns:
+            return found
+        return sorted([*found, *self.patterns.found_in(text)], key=lambda one: (one.start, -one.end))
 
     def _replaced(self, text: str, found: Sequence[Found], since: int, upto: int) -> str:
         """`text` from `since` to `upto`. A secret that is cut is replaced as a whole."""

@@ -14,12 +14,15 @@ from itertools import count, islice
 from typing import Literal
 
 Range = tuple[int, int]
-Kind = Literal["plain", "strict", "foreign", "number", "phrase", "words"]
+Kind = Literal["plain", "strict", "foreign", "number", "phrase", "words", "pair"]
 """What counts as a secret after a word: any word after "is" (`plain`), the same if it ends the clause
 (`foreign`), only what looks like a secret (`strict`), numbers (`number`), all words to the end of the sentence
-(`phrase`), at least twelve words as in a wallet's seed (`words`)."""
+(`phrase`), at least twelve words as in a wallet's seed (`words`), what looks like a secret behind a name and a
+slash or colon (`pair`: "login: bob / Tr0ub4dor")."""
 
 _KEYED = r"(?:api|access|secret|private|auth|encryption|license|client|recovery|seed)[ _-]?"
+_WIRELESS = r"(?:wi-?fi|wlan|wpa2?|wep)[ _-]?"
+_PAIRED = r"(?=(?:\s{0,2}[:=]|\s(?:is|are|was))\s{0,3}[^\s/|:,;]{1,64}\s{0,2}[/|:])"
 _LOCKED = r"(?:security|door|gate|alarm|entry|safe|lock|garage) "
 _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     # A sign in lower case, what follows it, what counts as a secret after it, and what comes before it.
@@ -39,6 +42,7 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("code", "", "number", r"(?:zugangs|toegangs)"),
     ("code", " secret", "number", ""),
     ("key", "s?", "plain", _KEYED),
+    ("key", "", "plain", _WIRELESS),
     ("token", "s?", "plain", _KEYED),
     ("token", "s?", "strict", ""),
     ("phrase", "", "phrase", r"(?:recovery|seed)[ _-]?"),
@@ -49,6 +53,11 @@ _NAMES: tuple[tuple[str, str, Kind, str], ...] = (
     ("secret", "", "strict", ""),
     ("credential", "s?", "strict", ""),
     ("login", "", "strict", ""),
+    ("login", f"s?{_PAIRED}", "pair", ""),
+    ("log in", _PAIRED, "pair", ""),
+    ("credential", rf"s?(?:{_PAIRED}|(?=\s[^\s/|:,;]{{1,64}}[/|:]))", "pair", ""),
+    ("user", rf"(?:[ _-]?name)?{_PAIRED}", "pair", ""),
+    ("account", _PAIRED, "pair", ""),
     ("combination", "", "number", ""),
     ("security question", "", "plain", ""),
     ("maiden name", "", "plain", ""),
@@ -190,6 +199,15 @@ _WORDS = re.compile(
 _PIECE = re.compile(r"\S+")
 _DIGIT = re.compile(r"\d")
 _LETTER = re.compile(r"[^\W\d_]")
+_PAIR = re.compile(
+    r"(?:\s{0,2}[:=]|\s(?:is|are|was))?\s{0,3}(?P<name>[^\s/|:,;]{1,64})\s{0,2}[/|:]\s{0,2}(?P<told>[^\s/|(]{6,64})(?![^\s])"
+)
+_NO_NAMES = _words("id no nr number name http https email phone tel")
+_NO_PASSWORD = re.compile(r"\d+(?:st|nd|rd|th)\b|.*\.[a-z]{1,4}$")
+_USER = re.compile(r"(?:user(?:[ _-]?name)?|log[ -]?in|account|e-?mail)\s?[:=]\s?\S{1,64}[\s,;/|]{1,4}$")
+_ALONE = re.compile(r"[ \t]{0,3}[:=][ \t]{0,3}(?P<told>[!-~]{8,64})[ \t]{0,3}(?:$|[\r\n])")
+_ORDINARY = re.compile(r"(?:ed|ing|able|ible|ly|tion|sion|ment|ness|ance|ence|ory|ity|less|ful)$")
+_LONG_WORD, _LONG_TOKEN = 11, 8
 _MIXED = re.compile(r"[^\W\d_]\d")
 _COUNTED = re.compile(r"[~<>+-]?\d[\d.,]*(?:-?[^\W\d_]{1,12}|%|°\w?)?")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+|\w{1,10}://\S+|[\w-]+(?:\.[^\W\d_]{2,})+/?\S*")
@@ -230,7 +248,12 @@ def _told(text: str, folded: str, name: _Name, left: Iterator[int]) -> Iterator[
         if next(left) < 1:
             yield start, len(text)
             return
-        found = _after(text, match, name.kind) or _before(text, start, name.kind)
+        kind = name.kind
+        if name.sign == "pass" and kind == "strict" and _USER.search(folded, max(0, start - 120), start):
+            kind = "plain"
+        found = _after(text, match, kind) or _before(text, start, kind)
+        if found is None and name.sign == "pass":
+            found = _alone(text, match)
         if found is not None:
             told_until = found[1]
             yield found
@@ -246,6 +269,8 @@ def _begins(text: str, at: int) -> bool:
 def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
     """The secret after a name."""
     end = name.end()
+    if kind == "pair":
+        return _paired(text, end)
     if kind == "words":
         told = _WORDS.match(text, end)
         return None if told is None else told.span("words")
@@ -304,6 +329,29 @@ def _after(text: str, name: re.Match[str], kind: Kind) -> Range | None:
                 break
             fillers += 1
     return guessed if kind != "strict" else None
+
+
+def _paired(text: str, end: int) -> Range | None:
+    """The password behind a name: "bob / Tr0ub4dor"."""
+    pair = _PAIR.match(text, end)
+    if pair is None or pair["name"].strip(_AROUND).lower() in _NO_NAMES:
+        return None
+    told = pair["told"].rstrip(_AROUND)
+    if _NO_PASSWORD.match(told) or not _looks_secret(told, told.lower(), next_to=False):
+        return None
+    return pair.span("told")
+
+
+def _alone(text: str, name: re.Match[str]) -> Range | None:
+    """The word in a line that has nothing else: "pass: correcthorse". English words that often stand there
+    ("Pass: required") are none."""
+    line = text.rfind("\n", 0, name.start()) + 1
+    told = _ALONE.match(text, name.end())
+    if told is None or text[line : name.start()].strip(" \t-*>").lower() not in ("", "my"):
+        return None
+    word = told["told"].strip(_AROUND).lower()
+    least = _LONG_WORD if word.isalpha() else _LONG_TOKEN
+    return None if len(word) < least or word in _HARMLESS or _ORDINARY.search(word) else told.span("told")
 
 
 def _is_told(text: str, piece: re.Match[str], kind: Kind, colon: bool) -> bool:

@@ -16,7 +16,7 @@ REPEATED = (
     "son is ", "recovery phrase is (", "pass\t", "[{", '{"a":', "```", "<b>", "@a.", "a@", "+1(",
     "mot de passe ", "secret=", "secret: '", "password is '", 'password is "x', "never mind forget this ",
     "i want you to forget everything that ", "what i'm telling ", "keep this really ", "son bbbbb son ",
-    "what i said ",
+    "what i said ", "login: a / ", "user: a ", "login: a:", "credentials a:", "pass: a\n", "user: a pass ",
 )  # fmt: skip
 
 

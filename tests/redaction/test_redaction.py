@@ -65,6 +65,16 @@ TOLD = (
     "what I said about hunter2x9, it is my password",
     "My PIN code is zq81kk",
     "Personalausweis L01X00T47",
+    "login: bob / Tr0ub4dor",
+    "Login is bob@example.com / Tr0ub4dor&3",
+    "user: bob | s3cretS3cret",
+    "credentials bob:Tr0ub4dor&3",
+    "account: bob / Winter2024!",
+    "user: bob pass correcthorse9",
+    "Username: bob, pass: horse9",
+    "pass: correcthorse",
+    "the server is old.example.com\npass: correct-horse\nthanks",
+    "wifi key: correcthorse7",
 )
 NOT_TOLD = (
     "Mein Passwort ist falsch.",
@@ -90,6 +100,24 @@ NOT_TOLD = (
     "User's tracking number is 1Z999AA10123456784",
     "My combination of 3 drugs",
 )
+ORDINARY = """
+The user can log in or pass the form. Login: see page 4 / section4 of the manual. The users: Bob / Ada / Eve.
+User: what is your name? Assistant: I am Ada. The user passes oauth2 tokens to the server. Boarding pass: gate 12b.
+Pass: required
+Pass: unlimited
+Pass: accommodation
+pass: yes
+Ski pass: six days from 220 euros, boarding at 9:30. The mountain pass is closed: snow. A pass / fail exam in room 12b.
+She will pass mathematics2 next year. I pass the bakery every day at 8:15. My account: savings / current / shared.
+Account: ends in 12/2024. Account is 30/70 split between us. Accounts: Twitter/X, Mastodon. Account manager: Ada/Bob.
+The login is at 10:30am today. My login is slow / broken since v2.1. Login is by name / email. login: 2nd / 3rd-floor.
+Credentials are on file / in the safe. Her credentials: MSc 2019 / PhD 2023. Credentials: MBA, PMP, ITIL4.
+Username is taken / reserved. User name: Ada / Countess. user: ada/src/main2.py is missing. The user id: ab/1234567.
+He keyed in 12/24 at the wifi hotspot. The wifi key is on the fridge. The wifi key does not work any more.
+Our WLAN key hangs in the hall. The key to room 12b is lost. User stories: login / logout / sign-up. log in / log out
+User is 34 / from Oslo. User is allergic to nuts / gluten. The user was born 3/4/1990. Account was opened 3/2019.
+I work in accounts: payable / receivable. Pass me the salt: it is over there.
+""".splitlines()
 ALL = ("secrets", "cards", "papers", "spoken")
 OURS = SecretRedactor(ALL)
 
@@ -111,6 +139,13 @@ def test_what_looks_like_the_secret_is_gone(text: str) -> None:
 @pytest.mark.parametrize("text", [*HARMLESS, *NOT_TOLD])
 def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:
     assert OURS.redact(text) is text
+
+
+def test_ordinary_sentences_with_words_of_logins_stay_as_they_are() -> None:
+    wrong = {line: shown for line in ORDINARY if (shown := OURS.redact(line)) != line}
+    assert wrong == {}
+    whole = "\n".join(ORDINARY)
+    assert OURS.redact(whole) == whole
 
 
 @pytest.mark.parametrize("text", [*SECRETS, *TOLD, *(text.upper() for text in SECRETS)])
