@@ -6,12 +6,21 @@
 See docs/ledger.md.
 """
 
-from arbiter.ledger._anchors import AnchorSink
-from arbiter.ledger._database import LedgerError, LedgerUnavailable
-from arbiter.ledger._ledger import Erasure, Health, Items, Ledger
-from arbiter.ledger._queries import Page
-from arbiter.ledger._stored import StoredHistory
-from arbiter.ledger._verifying import Finding, Verification
+try:
+    from arbiter.ledger._anchors import AnchorSink
+    from arbiter.ledger._database import LedgerError, LedgerUnavailable
+    from arbiter.ledger._erasing import Erasure
+    from arbiter.ledger._ledger import Health, Items, Ledger, Threads
+    from arbiter.ledger._queries import Page
+    from arbiter.ledger._stored import StoredHistory, StoredItem
+    from arbiter.ledger._verifying import Finding, Verification
+    from arbiter.ledger.replaying import ReplayDifference, ReplayReport
+except ModuleNotFoundError as error:
+    if error.name != "orjson":
+        raise
+    raise ImportError(
+        "a ledger needs orjson, sqlalchemy and alembic: pip install 'arbiteros[ledger]'"
+    ) from error
 
 __all__ = [
     "AnchorSink",
@@ -23,6 +32,10 @@ __all__ = [
     "LedgerError",
     "LedgerUnavailable",
     "Page",
+    "ReplayDifference",
+    "ReplayReport",
     "StoredHistory",
+    "StoredItem",
+    "Threads",
     "Verification",
 ]

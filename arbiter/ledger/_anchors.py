@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -107,11 +107,14 @@ class Key:
         raw = self._public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         self.id = "ed25519:" + sha256(raw).hexdigest()[:8]
 
+    @property
+    def can_sign(self) -> bool:
+        """False for a public key, which only verifies."""
+        return self._public is None or self._private is not None
+
     def sign(self, data: bytes) -> str:
         if self._public is None:
             return hmac.digest(self._secret, data, "sha256").hex()
-        if self._private is None:
-            raise ConfigurationError("a public key cannot sign anchors; give the Ed25519 private key.")
         return str(self._private.sign(data).hex())
 
     def verifies(self, data: bytes, signature: str) -> bool:
@@ -127,17 +130,36 @@ class Key:
 
 
 def key_from(given: bytes | str | None) -> Key | None:
-    """The key that was given; texts are PEM or taken as UTF-8."""
+    """The key that signs; texts are PEM or taken as UTF-8. Raises `ConfigurationError` for a public key."""
     if given is None:
         return None
-    return Key(given.encode() if isinstance(given, str) else given)
+    if not isinstance(cast(Any, given), bytes | str):
+        raise ConfigurationError(f"key: expected bytes or a text, got {type(given).__name__}.")
+    key = Key(given.encode() if isinstance(given, str) else given)
+    if not key.can_sign:
+        raise ConfigurationError(
+            f"the ledger's key {key.id} is a public key, which cannot sign anchors; give the Ed25519 private key. "
+            "A public key verifies: ledger.verify(keys=[...])."
+        )
+    return key
 
 
 def sink_for(where: str | os.PathLike[str] | AnchorSink | None) -> AnchorSink | None:
     """A function that takes anchors: the callable itself, or one that appends a synced line to a file."""
     if where is None or callable(where):
         return where
+    if not isinstance(cast(object, where), str | os.PathLike) or not os.fspath(where):
+        raise ConfigurationError(f"anchors: expected a file or a callable, got {where!r:.80}.")
     path = Path(where)
+    problem = None
+    if path.is_dir():
+        problem = "it is a directory; name a file in it"
+    elif not path.parent.is_dir():
+        problem = f"there is no folder {str(path.parent)!r}; make it first"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "no permission to write it"
+    if problem is not None:
+        raise ConfigurationError(f"anchors: {os.fspath(path)!r} cannot be written: {problem}.")
 
     def append(anchor: Mapping[str, Any]) -> None:
         with path.open("ab") as file:
@@ -159,12 +181,25 @@ def _read(line: str) -> dict[str, Any]:
 def read_anchors(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The anchors in a file. Raises `ConfigurationError` with the number of a line that is no anchor."""
     found: list[dict[str, Any]] = []
-    with Path(path).open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            anchor = _read(line)
-            if not all(name in anchor for name in ("v", "ledger", "n", "upto", "root")):
-                raise ConfigurationError(f"{os.fspath(path)}:{number}: this line is no anchor of a ledger.")
-            found.append(anchor)
+    try:
+        with Path(path).open(encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                anchor = _read(line)
+                if not is_anchor(anchor):
+                    raise ConfigurationError(
+                        f"{os.fspath(path)}:{number}: this line is no anchor of a ledger."
+                    )
+                found.append(anchor)
+    except OSError as error:
+        raise ConfigurationError(f"anchors: {os.fspath(path)!r} cannot be read: {error.strerror}.") from None
     return found
+
+
+def is_anchor(line: Mapping[str, Any]) -> bool:
+    """True if the line has the parts of an anchor."""
+    return all(type(line.get(name)) is kind for name, kind in _FORM.items())
+
+
+_FORM = {"v": int, "ledger": str, "n": int, "upto": int, "root": str}

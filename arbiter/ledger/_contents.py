@@ -1,24 +1,33 @@
 """States as the ledger keeps them: copied at the moment, bounded, as JSON with marks.
 
-`capture` is all that a node waits for. It visits a bounded number of values and copies containers, so that later
+`Capture` is all that a node waits for. It visits a bounded number of values and copies containers, so that later
 changes in place are not recorded. Keys that begin with `$` are marks:
 
     $message   a LangChain message: its class and fields      $cut      parts left out, and how many there were
     $type      fields of a pydantic model or dataclass        $secret   the detector that found a secret
-    $float $int $time $set $tuple $bytes                      $opaque   a type that has no form here
+    $float $int $decimal $time $duration $path                $bytes    the size and digest of bytes
+    $set $tuple $deque $uuid                                  $array    the shape and elements of an array
+    $named     class and fields of a named tuple              $opaque   a type that has no form here
 
-A user's own key `$x` is kept as `$$x`. Only messages and built-in types are ever made from it again.
+A user's own key `$x` is kept as `$$x`, and a key that is no text as JSON behind `$:`. Only messages and built-in
+types are ever made from it again.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Set
+import sys
+from collections import deque, namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
+from pathlib import Path, PurePath
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -26,75 +35,175 @@ import orjson
 from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import BaseModel
 
+from arbiter._values.copies import unboxed
+from arbiter._values.states import Digest, digest
 from arbiter.redaction import LONGEST_JSON
 
 States = Literal["none", "digest", "bounded", "full"]
 
 VALUES = 2_000
+MOST_VALUES = 5_000_000
+"""Values of a state that even `full` visits at most: one value that is held many times can grow without end."""
 FIRST, LAST = 20, 80
 KEYS = 200
 CHARS = 16 * 1024
 BYTES = 256 * 1024
 _BEYOND = 256
 _DEPTH = 64
+_BYTES_A_VALUE = 72
+"""About the memory that a value takes beside its text, with its key and its place in a container."""
 _LARGEST = 2**53 - 1
+_CONSTANTS = frozenset({bool, type(None)})
 _MESSAGE_FIELDS = ("content", "id", "name", "tool_calls", "tool_call_id", "status", "additional_kwargs")
 
 
-class _Capture:
-    """One capture: the number of values that may still be visited."""
+class Capture:
+    """Copies states as JSON with marks, and counts how large the copies are.
 
-    __slots__ = ("bounded", "left")
+    `none` keeps nothing, and `digest` only a digest of each whole field. `bounded` visits 2,000 values and keeps
+    the first 20 and last 80 elements of a list and 200 keys of a mapping. `full` keeps everything.
+    """
 
-    def __init__(self, *, bounded: bool) -> None:
-        self.bounded = bounded
-        self.left = VALUES if bounded else 10**9
+    __slots__ = ("_around", "bounded", "left", "size", "states")
+
+    def __init__(self, states: States = "bounded") -> None:
+        self.states = states
+        self.bounded = states != "full"
+        self.left = 0
+        self.size = 0
+        """About the bytes that the copies so far take while they wait."""
+        self._around: set[int] = set()
+        """The ids of the containers that are being copied: one that holds itself has no end."""
+
+    def __call__(self, value: Any) -> Any:
+        """A copy of the state `value`; None for `none`. Never raises."""
+        if self.states == "none":
+            return None
+        if self.states == "digest":
+            return self._digests(value)
+        most = self.left = VALUES if self.bounded else MOST_VALUES
+        copied = self.value(value)
+        self.size += _BYTES_A_VALUE * (most - self.left)
+        return copied
+
+    def _digests(self, value: Any) -> dict[str, Any]:
+        """The digest of each field of a state."""
+        given: Any = value
+        parts: Mapping[Any, Any] = given if isinstance(value, Mapping) else {"__root__": value}
+        self.size += 2 * _BYTES_A_VALUE * len(parts)
+        return {_key_of(key): _digest(part) for key, part in parts.items()}
 
     def value(self, value: Any, depth: int = 0) -> Any:
+        """A copy of one value. Never raises."""
         self.left -= 1
         kind = cast(Any, type(value))
         of: Any = value
-        if kind is str or kind is bool or value is None:
+        if kind is str:
+            self.size += len(value)
+            return value
+        if kind is bool or value is None:
             return value
         if kind is int:
-            return value if -_LARGEST <= value <= _LARGEST else {"$int": str(value)}
+            return value if -_LARGEST <= value <= _LARGEST else self._text("$int", _digits(value))
         if kind is float:
             return value if math.isfinite(value) else {"$float": repr(value)}
         if depth > _DEPTH:
             return {"$cut": {"depth": depth}}
-        if isinstance(value, BaseMessage):
-            return self._message(value, depth)
-        if isinstance(value, Mapping):
-            return self._mapping(of, depth)
-        if isinstance(value, list):
-            return self._list(of, depth)
-        if isinstance(value, tuple):
-            return {"$tuple": self._list([*of], depth)}
-        return self._other(value, depth)
+        at = id(value)
+        if at in self._around:
+            return {"$cut": {"cycle": True}}
+        self._around.add(at)
+        try:
+            # The usual classes first: for the abstract ones a look takes ten times as long.
+            if kind is dict:
+                return self._mapping(of, depth)
+            if kind is list:
+                return self._list(of, depth)
+            if isinstance(value, BaseMessage):
+                return self._message(value, depth)
+            if isinstance(value, Mapping):
+                return self._mapping(of, depth)
+            if isinstance(value, list):
+                return self._list(of, depth)
+            if isinstance(value, tuple):
+                return self._tuple(of, depth)
+            return self._other(value, depth)
+        except Exception as error:  # a property or a mapping of the user's that raises
+            return {"$opaque": f"{_name_of(kind)}: {type(error).__name__}"}
+        finally:
+            self._around.discard(at)
 
-    def _list(self, parts: list[Any], depth: int) -> list[Any]:
-        size = len(parts)
-        if not self.bounded or (size <= FIRST + LAST and self.left > 0):
+    def _text(self, mark: str, text: str) -> dict[str, str]:
+        """A value that is kept as the text `text`."""
+        self.size += len(text)
+        return {mark: text}
+
+    def _tuple(self, parts: tuple[Any, ...], depth: int) -> dict[str, Any]:
+        names: Any = getattr(parts, "_fields", None)
+        if not isinstance(names, tuple) or len(cast(Any, names)) != len(parts):
+            return {"$tuple": self._list(parts, depth)}
+        fields = self._mapping(dict(zip(cast(Any, names), parts, strict=True)), depth)
+        return {"$named": {"name": type(parts).__name__, "fields": fields}}
+
+    def _list(self, parts: Sequence[Any], depth: int) -> list[Any]:
+        first, last = self._kept_of(len(parts))
+        if first is None:
             return [self.value(part, depth + 1) for part in parts]
+        return self._cut(parts[:first], parts[last:], last - first, depth)
+
+    def _kept_of(self, size: int) -> tuple[int | None, int]:
+        """Where the middle of a list begins and ends that is cut away; (None, 0) if all is kept."""
+        if self.left > 0 and (not self.bounded or size <= FIRST + LAST):
+            return None, 0
         # The last element is never cut away: in a conversation it is what the node was asked.
         first, last = (FIRST, LAST) if self.left > 0 else (0, 1)
-        kept_first = [self.value(part, depth + 1) for part in parts[: min(first, size - 1)]]
-        rest = parts[len(kept_first) :]
-        kept_last = [self.value(part, depth + 1) for part in rest[-last:]]
-        left_out = size - len(kept_first) - len(kept_last)
+        first = min(first, max(size - 1, 0))
+        return first, max(size - last, first)
+
+    def _cut(self, first: Iterable[Any], last: Iterable[Any], left_out: int, depth: int) -> list[Any]:
+        kept_first = [self.value(part, depth + 1) for part in first]
+        kept_last = [self.value(part, depth + 1) for part in last]
+        size = len(kept_first) + left_out + len(kept_last)
         cut = [{"$cut": {"items": left_out, "of": size}}] if left_out else []
         return [*kept_first, *cut, *kept_last]
+
+    def _set(self, parts: Set[Any], depth: int) -> list[Any]:
+        """The elements in an order that is the same in each process; of a set that is cut, any of them."""
+        size = len(parts)
+        first, last = self._kept_of(size)
+        left_out = 0 if first is None else last - first
+        kept = sorted((self.value(part, depth + 1) for part in islice(parts, size - left_out)), key=dumped)
+        return [*kept, {"$cut": {"items": left_out, "of": size}}] if left_out else kept
+
+    def _array(self, array: Any, depth: int) -> dict[str, Any]:
+        """The mark of an array of numpy: its elements in order, without its dimensions."""
+        first, last = self._kept_of(array.size)
+        flat = array.flat
+        if first is None:
+            values = [self.value(part, depth + 1) for part in flat[:].tolist()]
+        else:
+            values = self._cut(flat[:first].tolist(), flat[last:].tolist(), last - first, depth)
+        return {"$array": {"type": str(array.dtype), "shape": [*array.shape], "values": values}}
 
     def _mapping(self, parts: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         size = len(parts)
-        kept = [*islice(parts.items(), KEYS)] if self.bounded else [*parts.items()]
+        kept = [*islice(parts.items(), KEYS)] if self.bounded and size > KEYS else [*parts.items()]
         for number, (key, part) in enumerate(kept):
-            if self.left <= 0 and self.bounded:
+            if self.left <= 0:
                 kept = kept[:number]
                 break
-            name = key if type(key) is str else str(key)
-            found[f"${name}" if name.startswith("$") else name] = self.value(part, depth + 1)
+            kind = cast(Any, type(part))
+            copied: Any = part
+            # Most fields are texts and numbers: a call for each would cost more than all the rest.
+            if kind is str:
+                self.left -= 1
+                self.size += len(part)
+            elif kind in _CONSTANTS or (kind is int and -_LARGEST <= part <= _LARGEST):
+                self.left -= 1
+            else:
+                copied = self.value(part, depth + 1)
+            found[key if type(key) is str and key[:1] != "$" else _key_of(key, number)] = copied
         if len(kept) < size:
             found["$cut"] = {"keys": size - len(kept), "of": size}
         return found
@@ -108,6 +217,9 @@ class _Capture:
         usage: Any = getattr(message, "usage_metadata", None)
         if usage:
             parts["usage_metadata"] = self.value(dict(usage), depth + 1)
+            told: Any = message.response_metadata
+            if model := told.get("model_name") or told.get("model"):
+                parts["response_metadata"] = {"model_name": self.value(model, depth + 1)}
         return {"$message": parts}
 
     def _other(self, value: Any, depth: int) -> Any:
@@ -119,22 +231,29 @@ class _Capture:
             return self.value(value.value, depth + 1)
         if isinstance(value, bool | int | float):
             return self.value(int(value) if isinstance(value, int) else float(value), depth + 1)
-        if isinstance(value, datetime):
-            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return {"$time": aware.astimezone(UTC).isoformat()}
-        if isinstance(value, date | time):
+        if isinstance(value, date | time):  # a datetime is a date
             return {"$time": value.isoformat()}
         if isinstance(value, timedelta):
-            return {"$float": repr(value.total_seconds())}
+            return {"$duration": [value.days, value.seconds, value.microseconds]}
         if isinstance(value, UUID):
-            return str(value)
+            return {"$uuid": str(value)}
+        if isinstance(value, Decimal):
+            return self._text("$decimal", str(value))
+        if isinstance(value, PurePath):
+            return self._text("$path", str(value))
+        if isinstance(value, deque):
+            return {"$deque": {"parts": self._list([*of], depth), "most": of.maxlen}}
         if isinstance(value, bytes | bytearray | memoryview):
             data = bytes(of)
             return {"$bytes": {"size": len(data), "sha256": sha256(data).hexdigest()}}
         if isinstance(value, Set):
-            parts: list[Any] = sorted(of, key=repr)
-            return {"$set": self._list(parts, depth)}
-        name = f"{kind.__module__}.{kind.__qualname__}"
+            return {"$set": self._set(of, depth)}
+        name = _name_of(kind)
+        if (plain := unboxed(value)) is not value:
+            return self.value(plain, depth + 1)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray):
+            return self._array(value, depth)
         if isinstance(value, BaseModel):
             inner = {**value.__dict__, **(value.__pydantic_extra__ or {})}
             return {"$type": {"name": name, "fields": self._mapping(inner, depth)}}
@@ -145,25 +264,68 @@ class _Capture:
 
 
 def capture(value: Any, states: States = "bounded") -> Any:
-    """A copy of a state as JSON with marks, or None for `none`. Never raises.
+    """A copy of one state, as `Capture` makes it."""
+    return Capture(states)(value)
 
-    `digest` keeps only a digest of each field. `bounded` visits 2,000 values and keeps the first 20 and last
-    80 elements of a list and 200 keys of a mapping. `full` keeps everything.
-    """
-    if states == "none":
-        return None
+
+def _digest(value: Any) -> dict[str, Any]:
+    """The mark of a value by its digest; a value that equals no other, such as a lock, has none."""
+    if isinstance(value, Digest):  # the history keeps digests itself
+        return {"$digest": str(value)}
     try:
-        copied = _Capture(bounded=states != "full").value(value)
-        return _digests(copied) if states == "digest" else copied
-    except Exception as error:  # a property or a mapping of the user's that raises
-        return {"$opaque": f"{type(value).__module__}.{type(value).__qualname__}: {type(error).__name__}"}
+        return {"$digest": digest(value)}
+    except Exception as error:
+        return {"$opaque": f"{_name_of(type(value))}: {type(error).__name__}"}
 
 
-def _digests(value: Any) -> Any:
-    """The digest of each field of a captured state."""
-    parts: Any = value
-    fields: dict[str, Any] = parts if isinstance(value, dict) else {"__root__": parts}
-    return {key: {"$digest": sha256(dumped(part)).hexdigest()} for key, part in fields.items()}
+def _name_of(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _digits(number: int) -> str:
+    """The number as a text; a very long one in base 16, because Python refuses to write it in base 10."""
+    try:
+        return str(number)
+    except ValueError:
+        return hex(number)
+
+
+def _key_of(key: Any, number: int = 0) -> str:
+    """The name of a mapping's key, which is its `number`th."""
+    if isinstance(key, Enum):
+        key = key.value
+    if isinstance(key, str):
+        text = str.__str__(key)
+        return f"${text}" if text[:1] == "$" else text
+    key = unboxed(key)
+    try:
+        return _key_of(str(key)) if not _is_plain(key) else f"$:{json.dumps(key)}"
+    except Exception:  # it has no text
+        return f"$:{type(key).__qualname__} {number}"
+
+
+def _is_plain(key: Any) -> bool:
+    parts: Any = key
+    return isinstance(key, int | float | str | None) or (
+        isinstance(key, tuple) and all(map(_is_plain, parts))
+    )
+
+
+def key_from(name: str) -> Any:
+    """The key that `name` stands for in captured contents."""
+    if name[:2] == "$$":
+        return name[1:]
+    if name[:2] != "$:":
+        return name
+    try:
+        return _frozen(json.loads(name[2:]))
+    except ValueError:  # redacted, or a key without a text
+        return name
+
+
+def _frozen(key: Any) -> Any:
+    parts: Any = key
+    return tuple(map(_frozen, parts)) if isinstance(key, list) else key
 
 
 def before_redaction(value: Any) -> Any:
@@ -193,17 +355,18 @@ def _each(change: Callable[[Any], Any], value: Any) -> Any:
     return [change(part) for part in parts] if isinstance(value, list) else value
 
 
-def dumped(value: Any) -> bytes:
-    """The bytes of captured contents. Lone surrogates, which UTF-8 lacks, become U+FFFD."""
+def dumped(value: Any, *, sort: bool = False) -> bytes:
+    """The bytes of captured contents, fields in their own order. Lone surrogates, which UTF-8 lacks, are escaped."""
+    option = orjson.OPT_SORT_KEYS if sort else None
     try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(value, option=option)
     except TypeError:
-        return orjson.dumps(_clean(value), option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(_clean(value), option=option)
 
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value.encode("utf-8", "backslashreplace").decode()
     parts: Any = value
     if isinstance(value, dict):
         return {_clean(key): _clean(part) for key, part in parts.items()}
@@ -218,8 +381,11 @@ def restored(value: Any) -> Any:
     if len(given) == 1:
         mark = next(iter(given))
         if mark in _RESTORED:
-            return _RESTORED[mark](given[mark])
-    return {(key[1:] if key.startswith("$$") else key): restored(part) for key, part in given.items()}
+            try:
+                return _RESTORED[mark](given[mark])
+            except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
+                return restored(given[mark])  # cut or redacted
+    return {key_from(key): restored(part) for key, part in given.items()}
 
 
 def _message_from(parts: dict[str, Any]) -> Any:
@@ -231,19 +397,54 @@ def _message_from(parts: dict[str, Any]) -> Any:
         return {"$message": {"type": kind, **found}}
 
 
+def _int_from(digits: str) -> Any:
+    return int(digits, 0)
+
+
 def _time_from(text: str) -> Any:
+    kind = datetime if "T" in text else time if ":" in text else date
+    return kind.fromisoformat(text)
+
+
+def _named_from(given: dict[str, Any]) -> Any:
+    return named_from(given["name"], restored(given["fields"]))
+
+
+def named_from(name: str, fields: Mapping[str, Any]) -> Any:
+    """A named tuple with these fields; a plain one if a class cannot have their names."""
     try:
-        return datetime.fromisoformat(text) if "T" in text else date.fromisoformat(text)
-    except ValueError:
-        return text
+        return _named(name, tuple(fields))(*fields.values())
+    except (ValueError, TypeError):
+        return tuple(fields.values())
+
+
+@lru_cache(256)
+def _named(name: str, fields: tuple[str, ...]) -> Any:
+    make: Any = namedtuple
+    return make(name, fields)
+
+
+def _listed(parts: Any) -> list[Any]:
+    """The elements of a mark. Raises `TypeError` if they are no list any more, but redacted as a whole."""
+    if not isinstance(parts, list):
+        raise TypeError(parts)
+    return [restored(part) for part in parts]  # pyright: ignore[reportUnknownVariableType]
+
+
+def _deque_from(given: dict[str, Any]) -> Any:
+    return deque(_listed(given["parts"]), given["most"])
+
+
+def _duration_from(parts: list[int]) -> Any:
+    return timedelta(*parts)
 
 
 def _set_from(parts: list[Any]) -> Any:
-    return {_hashable(restored(part)) for part in parts}
+    return set(map(_hashable, _listed(parts)))
 
 
 def _tuple_from(parts: list[Any]) -> Any:
-    return tuple(restored(part) for part in parts)
+    return tuple(_listed(parts))
 
 
 def _fields_from(parts: dict[str, Any]) -> Any:
@@ -253,13 +454,25 @@ def _fields_from(parts: dict[str, Any]) -> Any:
 _RESTORED: Mapping[str, Any] = {
     "$message": _message_from,
     "$float": float,
-    "$int": int,
+    "$int": _int_from,
+    "$decimal": Decimal,
+    "$uuid": UUID,
+    "$named": _named_from,
+    "$path": Path,
     "$time": _time_from,
+    "$duration": _duration_from,
     "$set": _set_from,
     "$tuple": _tuple_from,
+    "$deque": _deque_from,
     "$type": _fields_from,
 }
 
 
 def _hashable(value: Any) -> Any:
-    return repr(value) if type(value) in (dict, list) else value
+    if type(value) is set:
+        return frozenset(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    try:
+        hash(value)
+    except TypeError:  # a mapping or list that stands for an object
+        return repr(value)
+    return value

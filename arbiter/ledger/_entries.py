@@ -8,13 +8,25 @@ again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from datetime import datetime
+from functools import lru_cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from arbiter import _databases
+from arbiter.history._record import Described
 from arbiter.ledger._chain import key_of
+from arbiter.verdicts import Outcome
+
+if TYPE_CHECKING:
+    from arbiter.ledger._keeping import Keeping
 
 Kind = Literal["item", "judged", "started", "answer", "execution", "recovered", "gap", "erasure", "pruned"]
+ITEMS = ("item", "recovered")
+"""The kinds of entries that are about a node run which has ended."""
 VERSION = 1
 HOUR = 3_600_000_000
 
@@ -39,128 +51,313 @@ COLUMNS = (
 """Columns of an entry that its body has under the same name, or in its decision."""
 
 
+VERDICT, _TARGET = COLUMNS.index("verdict"), COLUMNS.index("target")
+_DECIDED = slice(VERDICT, _TARGET + 1)
+
+
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """The result of one evaluator for one node run."""
+    """The result of one evaluator for one node run. Only what is "scored" counts as a number."""
 
     evaluator: str
     score: float
     passed: bool | None
     read: bool
+    version: str = ""
+    outcome: Outcome = "scored"
 
 
-@dataclass(slots=True, kw_only=True)
-class Event:
+_WITH_OUTCOME = 6
+
+
+def parts_of(
+    evaluator: str, score: float, passed: bool | None, read: bool, version: str, outcome: Outcome
+) -> list[Any]:
+    """The form of a score in a body, which ends with what is not the usual."""
+    found = [evaluator, repr(float(score)), passed, read]
+    if outcome != "scored":
+        found += (version, outcome)
+    elif version:
+        found.append(version)
+    return found
+
+
+def is_scored(parts: Sequence[Any]) -> bool:
+    """True if means and searches count a score in this form."""
+    return len(parts) < _WITH_OUTCOME
+
+
+class Origin(NamedTuple):
+    """Where events come from: an execution of a run, in a thread."""
+
+    thread_id: str | None
+    run: str
+    execution: str
+    subject: str | None
+    graph: str | None
+    place: str
+    """The name of the thread in this process. One without an id is named by its run."""
+
+
+@lru_cache(1024)
+def origin_of(
+    thread_id: str | None, run: str, execution: str, subject: str | None = None, graph: str | None = None
+) -> Origin:
+    """The origin with these names, as both databases can store them."""
+    thread_id = None if thread_id is None else _databases.storable(thread_id)
+    subject = None if subject is None else _databases.storable(subject)
+    return Origin(thread_id, run, execution, subject, graph, place_of(thread_id, run))
+
+
+class Waiting:
+    """Something that waits in the writer's queue: an event, or what the writer makes events of."""
+
+    # Defaults of the class: there is one for every node run, and most never differ.
+    kind: Kind
+    contents: dict[str, Any] | None = None
+    size: int = 0
+    """About the number of bytes that the contents take while they wait."""
+    queued: float = 0.0
+    """When it was queued, by `time.monotonic`."""
+    patience: float = 0.25
+    """Seconds that it may wait in the queue while it is open."""
+    is_saved: bool = False
+    """True if it is in a checkpoint, from which it can be recovered later."""
+    committed: Callable[[], None] | None = None
+    """Called by the writer when it is committed."""
+    is_withdrawn: bool = False
+    """True if it is not to be written any more."""
+
+    def where(self) -> tuple[Origin, int]:
+        """The origin and the time of its events, or of the newest of them."""
+        raise NotImplementedError
+
+    def is_open(self) -> bool:
+        """True while more will be known soon: the writer then lets it wait a little."""
+        return False
+
+    def withdraw(self) -> None:
+        """It is not to be written any more: it does not fit the queue, or comes too late for whom it was for."""
+        self.is_withdrawn = True
+
+    def events(self) -> Iterable[Event]:
+        """The events themselves, always the same. Called by the writer before it writes them."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True, eq=False)
+class Event(Waiting):
     """Something that ended or was decided in a thread. Times are whole microseconds.
 
     `fields` is the entry's part of the body: no floats, and no text that a model, a user or a state can put
-    there. `contents` is erasable. A thread without an id is named by its run.
+    there. `contents` is erasable.
     """
 
     kind: Kind
     at: int
-    thread_id: str | None
-    run: str
-    execution: str = ""
+    origin: Origin
     task: str | None = None
     attempt: int | None = None
-    subject: str | None = None
-    graph: str | None = None
-    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    fields: dict[str, Any]
     contents: dict[str, Any] | None = None
-    scores: Sequence[Score] = ()
-    size: int = 0
-    """About the number of bytes that the contents take while they wait."""
-    complete: Callable[[Event], None] | None = None
-    """Called by the writer before it writes the event: adds what was not known yet when it was queued."""
-    is_open: Callable[[], bool] | None = None
-    """True while more will be known soon: the writer then lets the event wait a little."""
-    queued: float = 0.0
-    """When it was queued, by `time.monotonic`."""
+    evals: Sequence[Sequence[Any]] = ()
+    """The scores in the form that `parts_of` gives them."""
+    keeping: Keeping | None = None
+    """How the contents are redacted and bounded; None for the ledger's own options."""
+    describes: tuple[tuple[str, Described], ...] = field(default=(), init=False)
+    """The rules and the graph that `fields` name by their digests, until the ledger has them."""
+    source: str = field(default="", init=False)
+    """The checkpoint that a recovered event comes from: within it, equal siblings count."""
+    nonce: str = field(default="", init=False)
+    """Tells recovered events apart, whose tasks may be unknown."""
+
+    def where(self) -> tuple[Origin, int]:
+        return self.origin, self.at
+
+    def events(self) -> Iterable[Event]:
+        return (self,)
 
     @property
     def key(self) -> str:
-        judged = [score.evaluator for score in self.scores] if self.kind == "judged" else []
-        extra = str(self.fields.get("question", "")) if self.kind == "answer" else ""
+        judged = sorted([parts[0] for parts in self.evals]) if self.kind == "judged" else ()
+        extra = str(self.fields.get("question", "")) if self.kind == "answer" else self.nonce
+        origin = self.origin
         return key_of(
-            self.run, self.execution, self.task or "", self.attempt or 0, self.kind, extra, evaluators=judged
+            origin.execution, origin.run, self.task or "", str(self.attempt or 0), self.kind, extra, *judged
         )
 
-    @property
-    def place(self) -> str:
-        """The thread's name in this process: its id, or the run that has none."""
-        return f"run {self.run}" if self.thread_id is None else f"thread {self.thread_id}"
+
+@lru_cache(1024)
+def storable(name: str) -> str:
+    """The name as both databases can store it."""
+    return _databases.storable(str(name))
 
 
-def micros(seconds: float) -> int:
-    return round(seconds * 1_000_000)
+def place_of(thread_id: str | None, run: str) -> str:
+    """The name of a thread in this process: its id, or the run that has none."""
+    return f"run {run}" if thread_id is None else f"thread {thread_id}"
 
 
-def body_of(event: Event, *, ledger: str, ref: str, seq: int, content: str | None) -> dict[str, Any]:
+def micros(time: float | datetime) -> int:
+    """Seconds since 1970, seconds that something lasted, or a time, in whole microseconds."""
+    return round((time.timestamp() if isinstance(time, datetime) else time) * 1_000_000)
+
+
+def body_of(
+    event: Event, *, key: str, ledger: str, ref: str, seq: int, content: str | None
+) -> dict[str, Any]:
     """The body of the entry that this event becomes."""
+    origin = event.origin
     body: dict[str, Any] = {
+        **event.fields,
         "v": VERSION,
         "ledger": ledger,
         "thread": ref,
         "seq": seq,
-        "key": event.key,
+        "key": key,
         "at": event.at,
         "kind": event.kind,
-        "run": event.run,
     }
-    if event.execution:
-        body["execution"] = event.execution
+    if origin.run:
+        body["run"] = origin.run
+    if origin.execution:
+        body["execution"] = origin.execution
     if event.task is not None:
         body["task"] = event.task
     if event.attempt is not None:
         body["attempt"] = event.attempt
-    if event.scores:
-        body["evals"] = {
-            score.evaluator: [repr(float(score.score)), score.passed, score.read] for score in event.scores
-        }
+    if event.evals:
+        body["evals"] = event.evals
     if content is not None:
         body["content"] = content
-    return {**event.fields, **body}
+    return body
 
 
-def columns_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The searchable columns of a body."""
-    decision: Mapping[str, Any] = body.get("decision") or {}
-    found = {name: body.get(name) for name in COLUMNS}
-    found["verdict"] = decision.get("kind", "allow" if body.get("kind") in ("item", "recovered") else None)
-    found["policy"] = decision.get("policy")
-    route: Mapping[str, Any] = body.get("route") or {}
-    found["target"] = decision.get("target") or route.get("target")
-    return found
+def columns_of(body: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of a body in the order of `COLUMNS`."""
+    found = [*map(body.get, COLUMNS)]
+    decision, route = body.get("decision"), body.get("route")
+    if decision is not None:
+        found[_DECIDED] = decision.get("kind"), decision.get("policy"), decision.get("target")
+    else:
+        found[_DECIDED] = "allow" if body["kind"] in ITEMS else None, None, None
+    if route is not None and found[_TARGET] is None:
+        found[_TARGET] = route.get("target")
+    return tuple(found)
+
+
+def times_of(body: Mapping[str, Any]) -> tuple[float, float]:
+    """The start of a node run, in POSIX seconds, and how many seconds it took: as its record had them."""
+    took = body.get("took", 0)
+    return (body["at"] - took) / 1e6, (took * 1000 + body.get("ns", 0)) / 1e9
 
 
 def scores_of(body: Mapping[str, Any]) -> list[Score]:
     """The scores in a body."""
-    evals: Mapping[str, Sequence[Any]] = body.get("evals") or {}
-    return [
-        Score(evaluator=name, score=float(score), passed=passed, read=read)
-        for name, (score, passed, read) in evals.items()
-    ]
+    return [_score_of(*parts) for parts in body.get("evals") or ()]
+
+
+def _score_of(
+    name: str, score: str, passed: bool | None, read: bool, version: str = "", outcome: Outcome = "scored"
+) -> Score:
+    return Score(
+        evaluator=name, score=float(score), passed=passed, read=read, version=version, outcome=outcome
+    )
+
+
+def counted_scores(scores: Iterable[Score]) -> list[Score]:
+    """Those of the results that means and searches count: not those of an evaluator that did not apply."""
+    return [score for score in scores if score.outcome == "scored"]
+
+
+def checks_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdicts in a body, in the order of the checkers. One that allowed stands there as its name alone."""
+    checks: Sequence[str | tuple[str, str]] = body.get("checks") or ()
+    return dict((each, "allow") if isinstance(each, str) else each for each in checks)
+
+
+def routes_of(body: Mapping[str, Any]) -> dict[str, str | None]:
+    """The answers of the routers in a body. One that led nowhere stands there as its name alone."""
+    routes: Sequence[str | tuple[str, str]] = body.get("routes") or ()
+    return dict((each, None) if isinstance(each, str) else each for each in routes)
 
 
 Count = tuple[int, str, str, str]
 """An hour, and a kind, name and value that are counted in it."""
 
 
-def counts_of(body: Mapping[str, Any]) -> Iterable[tuple[Count, float | None]]:
-    """The counts to which a body adds, each with the number that is summed, if any."""
-    hour = body["at"] // HOUR
-    if body["kind"] in ("item", "recovered"):
-        columns = columns_of(body)
-        yield (hour, "items", "", ""), None
-        for name in ("node", "instruction", "status"):
-            if columns[name] is not None:
-                yield (hour, name, columns[name], ""), None
-        yield (hour, "verdict", columns["verdict"] or "allow", ""), None
-        if columns["policy"] is not None:
-            yield (hour, "policy", columns["policy"], columns["verdict"] or ""), None
-    elif body["kind"] == "execution":
-        yield (hour, "outcome", str(body.get("outcome", "")), ""), None
-    for score in scores_of(body):
-        passed = "" if score.passed is None else ("passed" if score.passed else "failed")
-        yield (hour, "evaluator", score.evaluator, passed), score.score
+@dataclass(slots=True)
+class Totals:
+    """How often something was counted, and the sum and bounds of the numbers that came with it."""
+
+    n: int = 0
+    total: float = 0.0
+    least: float | None = None
+    most: float | None = None
+
+    def include(self, amount: float) -> None:
+        """Count a number."""
+        self.n += 1
+        self.total += amount
+        if self.least is None or amount < self.least:
+            self.least = amount
+        if self.most is None or amount > self.most:
+            self.most = amount
+
+    def add(self, n: int, total: float | None, least: float | None, most: float | None) -> None:
+        """Add other totals."""
+        self.n += n
+        self.total += total or 0.0
+        if least is not None and (self.least is None or least < self.least):
+            self.least = least
+        if most is not None and (self.most is None or most > self.most):
+            self.most = most
+
+
+class Counts:
+    """Counts entries by hour: node runs by their columns, executions by their outcome, scores by evaluator."""
+
+    def __init__(self) -> None:
+        # What comes with every node run is counted under what is at hand; `totals` names it.
+        self._items: defaultdict[tuple[int, Sequence[Any]], int] = defaultdict(int)
+        self._scores: defaultdict[tuple[int, str, bool | None], Totals] = defaultdict(Totals)
+        self._totals: defaultdict[Count, Totals] = defaultdict(Totals)
+
+    def add(self, body: Mapping[str, Any], columns: Sequence[Any]) -> None:
+        """Count an entry, of which `columns_of` gives the columns."""
+        hour = body["at"] // HOUR
+        if body["kind"] in ITEMS:
+            self._items[hour, _counted(columns)] += 1
+        elif body["kind"] == "execution":
+            self._totals[hour, "outcome", str(body.get("outcome", "")), ""].n += 1
+        for parts in body.get("evals") or ():
+            if is_scored(parts):
+                self._scores[hour, parts[0], parts[2]].include(float(parts[1]))
+            else:
+                self._totals[hour, "evaluator", parts[0], parts[5]].n += 1
+        for name, outcome, *_ in body.get("failed") or ():
+            self._totals[hour, "evaluator", name, outcome].n += 1
+
+    def totals(self) -> dict[Count, Totals]:
+        """The totals of each count so far."""
+        found = self._totals
+        for (hour, columns), n in self._items.items():
+            node, instruction, status, verdict, policy = columns
+            found[hour, "items", "", ""].n += n
+            for kind, name in (("node", node), ("instruction", instruction), ("status", status)):
+                if name is not None:
+                    found[hour, kind, name, ""].n += n
+            found[hour, "verdict", verdict or "allow", ""].n += n
+            if policy is not None:
+                found[hour, "policy", policy, verdict or ""].n += n
+        self._items.clear()
+        for (hour, name, passed), t in self._scores.items():
+            judged = "" if passed is None else ("passed" if passed else "failed")
+            found[hour, "evaluator", name, judged].add(t.n, t.total, t.least, t.most)
+        self._scores.clear()
+        return found
+
+
+_counted = itemgetter(
+    *(COLUMNS.index(name) for name in ("node", "instruction", "status", "verdict", "policy"))
+)

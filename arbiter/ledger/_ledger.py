@@ -1,55 +1,74 @@
-"""`Ledger`: keeps what governed graphs did, for good."""
+"""`Ledger`: the one object through which users record, search, prove and erase."""
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
+import orjson
+
+from arbiter._databases import open_database, shown, writing
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
-from arbiter.errors import ConfigurationError, nearest
+from arbiter.errors import ArbiterWarning, ConfigurationError, UnknownInstructionError, callers, nearest
 from arbiter.evaluators._outputs import checked_number
-from arbiter.history import HistoryItem
+from arbiter.history import HistoryItem, Status
+from arbiter.instructions import find_instruction
+from arbiter.ledger._ahead import Ahead, Mode
 from arbiter.ledger._anchors import (
     AnchorSink,
     Head,
     Key,
     anchor_hash,
+    is_anchor,
     key_from,
     merkle_root,
     read_anchors,
     signed_part,
     sink_for,
 )
-from arbiter.ledger._contents import States
-from arbiter.ledger._database import LedgerError, Schema, open_database, shown, writing
-from arbiter.ledger._entries import Event
-from arbiter.ledger._queries import PAGE, Filter, Order, Page, Queries, When, time_from
+from arbiter.ledger._contents import States, before_redaction, bounded_texts, capture
+from arbiter.ledger._database import SCHEMA, LedgerError, last_entry
+from arbiter.ledger._entries import Event, storable
+from arbiter.ledger._erasing import Erasure, erase, prune
+from arbiter.ledger._exporting import LedgerRecords
+from arbiter.ledger._keeping import Options, shortest
+from arbiter.ledger._outbox import ReceiverState, receiver_states
+from arbiter.ledger._queries import PAGE, Filter, Named, Order, Page, Queries, When, span, time_from
+from arbiter.ledger._reading import Reader
+from arbiter.ledger._receivers import ScoreReceiver
 from arbiter.ledger._recording import Recording
-from arbiter.ledger._stored import StoredHistory, history_of
+from arbiter.ledger._recovering import checkpointed
+from arbiter.ledger._sending import Export
+from arbiter.ledger._store import Store
+from arbiter.ledger._stored import StoredHistory, StoredItem, history_of
 from arbiter.ledger._verifying import Verification, Verifier, line_of
-from arbiter.ledger._writer import Store, Writer
-from arbiter.redaction import ContentRedactor, Redactor
+from arbiter.ledger._watching import watched
+from arbiter.ledger._writer import Writer
+from arbiter.ledger.replaying import ReplayReport
+from arbiter.redaction import Redactor
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from arbiter._constitution.loading import Source
 
-SCHEMA = Schema("arbiter_ledger", Path(__file__).parent / "migrations", "0001")
+T = TypeVar("T")
 ANCHOR_EVERY = 1_000
+SETTLE = 30.0
+"""Seconds that a removal waits for what is queued and judged."""
+_HOUR, _DAY = 3_600.0, 86_400.0
+_log = logging.getLogger("arbiter")
 _STATES = ("none", "digest", "bounded", "full")
-
-
-@dataclass(frozen=True, slots=True)
-class Erasure:
-    """What `Ledger.erase` removed: the number of threads, and of entries whose contents are gone."""
-
-    threads: int
-    contents: int
+_AHEAD = ("never", "acts", "always")
+_VERDICTS = ("allow", "deny", "ask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +82,20 @@ class Health:
 
 
 class Ledger:
-    """What governed graphs did, in a SQLite file or a PostgreSQL database, chained and searchable.
+    """Records what governed graphs do in a SQLite file or a PostgreSQL database.
 
     `where` is a path, `sqlite:///...` or `postgresql://...`. `states` is what is kept of inputs and outputs:
     `bounded` (at most 256 KiB of a node run, 16 KiB of a text, the first 20 and last 80 elements of a list), `full`,
-    `digest` or `none`. `anchors` is a file or a callable outside of the database that gets a line about every
-    thousand entries; `key` signs these lines (32 bytes or more, or an Ed25519 key in PEM). `subject_key` is
-    the key of `configurable` that says whom the data is about. Secrets are redacted before anything is
-    stored: by the names of fields, by their form, and by `redactor`, if there is one. The writer wakes every
-    `flush_every` seconds or at 64 items; `queue` is the number of items that may wait.
+    `digest` (of each whole field, so each node waits until all of it is read) or `none`.
+    With `ahead="acts"` an entry is committed before the body of each node
+    whose instruction acts, and with "always" before each body; the node is denied by the policy `ledger` if
+    that is impossible within 5 seconds. `anchors` is a file or a callable outside of the database that gets a
+    line about every thousand entries; `key` signs these lines (32 bytes or more, or an Ed25519 key in PEM).
+    `subject_key` is the key of `configurable` that says whom the data is about. Secrets are redacted before
+    anything is stored: by the names of fields, by their form, and by `redactor`, if there is one. The writer
+    wakes every `flush_every` seconds or at 256 items; `queue` is the number of items that may wait. With
+    `keep_days`, the writer prunes once a day what is older.
+    With `create=False`, a ledger that is not there is an error, and no file is made.
 
     Raises `LedgerUnavailable` if it cannot be opened, and `ConfigurationError` for a wrong option.
     """
@@ -81,42 +105,74 @@ class Ledger:
         where: str | os.PathLike[str],
         *,
         states: States = "bounded",
+        ahead: Mode = "never",
         anchors: str | os.PathLike[str] | AnchorSink | None = None,
         key: bytes | str | None = None,
         subject_key: str | None = "user_id",
         flush_every: float = 0.25,
         queue: int = 10_000,
+        keep_days: float | None = None,
         redactor: Redactor | None = None,
+        create: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if states not in _STATES:
-            known = ", ".join(map(repr, _STATES))
-            raise ConfigurationError(
-                f"states is {states!r}; expected one of {known}.{nearest(str(states), _STATES)}"
-            )
+        _one_of("states", states, _STATES)
+        _one_of("ahead", ahead, _AHEAD)
         checked_number("Ledger", "queue", queue, low=1, whole=True)
-        checked_number("Ledger", "flush_every", flush_every, low=0.001)
+        checked_number("Ledger", "flush_every", flush_every, low=0.001, high=_HOUR)
+        if keep_days is not None:
+            checked_number("Ledger", "keep_days", keep_days, above=0)
+        _expect(
+            "subject_key",
+            subject_key,
+            "the name of a key, or None",
+            subject_key is None or _is_text(subject_key),
+        )
+        _expect(
+            "redactor", redactor, "an object with redact()", redactor is None or hasattr(redactor, "redact")
+        )
+        _expect("clock", clock, "a callable", callable(clock))
         self._where = where
+        self._create = create
         self._key: Key | None = key_from(key)
         self._sink = sink_for(anchors)
         self._clock = clock
-        self._redactor = ContentRedactor(also=() if redactor is None else (redactor,))
-        self._bounded = states != "full"
+        self._options = Options(states, redactor, keep_days)
+        self._subject_key = subject_key
         self._lock = new_lock()
-        self._engine: Engine | None = None
         self._writer = Writer(self._open_store, flush_every=float(flush_every), most=queue)
         self._writer.store = self._open_store()
         self._writer.on_commit.append(self._anchor_when_due)
-        self.listener = Recording(self._writer, states=states, subject_key=subject_key)
+        self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
+        self.listener = self.recording()
+        self._prune_at = 0.0
+        self._writer.on_wake = self._prune_when_due
+        self.checker = None if ahead == "never" else Ahead(ahead, self._commit_start)
+        """The checker that commits entries ahead; None with `ahead="never"`."""
         self._since_anchor = 0
+        self._exports: list[Export] = []
 
     def _open_store(self) -> Store:
-        return Store(open_database(self._where, SCHEMA), self._redactor, bounded=self._bounded)
+        return Store(open_database(self._where, SCHEMA, create=self._create), self._options.keeping())
+
+    def recording(self) -> Recording:
+        """A listener for one more `ArbiterOS`, whose constitution may say what is recorded."""
+        made = Recording(self._writer, self._options, subject_key=self._subject_key)
+        self._recordings.add(made)
+        return made
+
+    def _commit_start(self, item: HistoryItem, at: float, timeout: float) -> None:
+        self._writer.commit(self.listener.started(item, at), timeout)
 
     @property
     def uuid(self) -> str:
         """The ledger's own name, which every entry and anchor carries."""
         return self._store.uuid
+
+    @property
+    def where(self) -> str:
+        """The path or URL of the ledger, without a password."""
+        return shown(self._where)
 
     @property
     def _store(self) -> Store:
@@ -127,7 +183,12 @@ class Ledger:
     @property
     def _queries(self) -> Queries:
         store = self._store
-        return Queries(store.engine, store.uuid)
+        return Queries(store.engine, store.uuid, store.file)
+
+    @property
+    def reader(self) -> Reader:
+        """Reads single threads and entries. For Arbiter's own modules: it is no promise."""
+        return Reader(self._queries)
 
     # Writing
 
@@ -136,8 +197,10 @@ class Ledger:
 
         False if `timeout` seconds were not enough.
         """
-        until = None if timeout is None else time.monotonic() + timeout
-        judged = self.listener.wait(timeout)
+        until = None if timeout is None else time.monotonic() + min(timeout, threading.TIMEOUT_MAX / 2)
+        judged = True
+        for recording in list(self._recordings):
+            judged &= recording.wait(None if until is None else max(until - time.monotonic(), 0.0))
         left = None if until is None else max(until - time.monotonic(), 0.05)
         return self._writer.flush(left) and judged
 
@@ -148,9 +211,11 @@ class Ledger:
         return await asyncio.wrap_future(start(lambda: self.flush(timeout)))
 
     def close(self) -> None:
-        """Commit what waits, write an anchor, and close the database."""
+        """Commit what waits, send what receivers take within 5 seconds, write an anchor, and close the database."""
         if self.flush(30) and self._since_anchor:
             self.anchor()
+        for export in self._exports:
+            export.stop()
         self._writer.close()
 
     def __enter__(self) -> Ledger:
@@ -195,18 +260,27 @@ class Ledger:
 
         `since` and `until` are aware datetimes, ISO texts, or times ago such as "30m", "24h" or "7d". `below`
         and `above` are bounds of the score of `evaluator`. With `attempts`, all attempts of a task are shown,
-        else the newest.
+        else the newest. Reading a page raises `ConfigurationError` for an unknown thread or run, and warns of
+        another name that does not occur.
         """
         if (below is not None or above is not None) and evaluator is None:
             raise ConfigurationError("below and above are bounds of a score: name the evaluator as well.")
-        if order not in ("newest", "oldest"):
-            raise ConfigurationError(f"order is {order!r}; expected 'newest' or 'oldest'.")
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        for name, value, known in (
+            ("order", order, ("newest", "oldest")),
+            ("status", status, get_args(Status)),
+            ("verdict", verdict, _VERDICTS),
+        ):
+            if value is not None:
+                _one_of(name, value, known)
+        for name, bound in (("below", below), ("above", above)):
+            if bound is not None:
+                checked_number("Ledger.items", name, bound)
+        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
         wanted = Filter(
             thread_id=thread_id,
             run=run,
             node=node,
-            instruction=instruction,
+            instruction=None if instruction is None else _qualified(instruction),
             status=status,
             verdict=verdict,
             policy=policy,
@@ -214,25 +288,89 @@ class Ledger:
             below=below,
             above=above,
             subject=subject,
-            since=time_from("since", since, now),
-            until=time_from("until", until, now),
+            since=begin,
+            until=end,
             order=order,
             attempts=attempts,
         )
         return Items(self._queries, wanted)
 
-    def history(self, thread_id: str, *, run: str | None = None) -> StoredHistory:
-        """The history of a thread, or of one run of it. Raises `ConfigurationError` for an unknown thread."""
+    def history(self, thread_id: str, *, run: str | int | None = None) -> StoredHistory:
+        """The history of a thread, or of one run of it.
+
+        An erased thread is named by its ref. `run` is a uuid, or a number: 1 is the first run of the thread,
+        -1 the newest. Raises `ConfigurationError` for an unknown thread or run.
+        """
         return history_of(self._queries.thread(thread_id, run=run))
 
-    def threads(
-        self, *, subject: str | None = None, since: When = None, until: When = None
-    ) -> Iterator[Mapping[str, Any]]:
-        """The threads, the one that ran last first."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        return self._queries.threads(
-            subject=subject, since=time_from("since", since, now), until=time_from("until", until, now)
+    def follow(self, thread_id: str, *, every: float = 0.5) -> Iterator[StoredHistory]:
+        """The history of a thread, then what is added to it, as it is committed. Does not end.
+
+        The database is asked every `every` seconds. Evaluations that end after their node run was committed
+        are in no later part. Raises `ConfigurationError` for an unknown thread.
+        """
+        rows = self._queries.thread(thread_id)
+        after = 0
+        while True:
+            if rows:
+                yield history_of(rows)
+                after = orjson.loads(rows[-1][0])["seq"]
+            time.sleep(every)
+            rows = self._queries.thread(thread_id, after=after)
+
+    def threads(self, *, subject: str | None = None, since: When = None, until: When = None) -> Threads:
+        """The threads, the one that ran last first; pages are read as they are needed."""
+        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
+        return Threads(
+            self._queries,
+            subject=subject,
+            since=begin,
+            until=end,
         )
+
+    def waiting(self) -> Threads:
+        """The threads whose last execution paused for a human, the one that ran last first.
+
+        Their questions are in the checkpointer of their graph. Threads are looked for among the newest 10,000
+        node runs that paused.
+        """
+        return Threads(self._queries, waits=True)
+
+    def watch(self) -> Generator[bool]:
+        """Yields about once a second or more often: True if something may have been committed since the last
+        time, by any process. Does not end.
+        """
+        return watched(self._store.engine)
+
+    def grown(self, after: int, *, limit: int = 1_000) -> Sequence[tuple[int, str]]:
+        """The first entries after the one with the id `after`, in the order of their commits: id and ref of the
+        thread of each.
+        """
+        return self._queries.grown(after, limit)
+
+    @property
+    def last_entry(self) -> int:
+        """The id of the newest entry; 0 if there is none."""
+        return self._queries.last_entry()
+
+    def shown(self, value: Any) -> Any:
+        """`value` as this ledger would keep it if it kept all states: as JSON with marks, bounded and redacted."""
+        captured = before_redaction(capture(value))
+        for recording in list(self._recordings):
+            captured = recording.keeping.redactor.redact(captured)
+        return bounded_texts(captured)
+
+    def records(self, *, thread_id: str | None = None, since: When = None) -> LedgerRecords:
+        """The entries as they are stored, thread by thread: of one thread, or of the threads that were active
+        since a time. A thread is always whole."""
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        return LedgerRecords(
+            self._queries, self.uuid, thread_id=thread_id, since=time_from("since", since, now)
+        )
+
+    def names(self, kind: Named) -> Sequence[str]:
+        """The names of a kind that occur in this ledger."""
+        return self._queries.names(kind)
 
     def counts(
         self, by: str, *, every: Literal["hour", "day"] | None = None, since: When = None
@@ -245,26 +383,192 @@ class Ledger:
     def scores(
         self, evaluator: str, *, every: Literal["hour", "day"] | None = "hour", since: When = None
     ) -> Sequence[Mapping[str, Any]]:
-        """Number, mean, least and most of an evaluator's scores over time, and the share that passed."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        return self._queries.scores(evaluator, every=every, since=time_from("since", since, now))
+        """Number, mean, least and most of an evaluator's scores over time, and the share that passed.
 
-    def erase(self, *, thread_id: str | None = None, subject: str | None = None, reason: str) -> Erasure:
+        `unscored` counts the evaluations without a score by their outcome, such as "timeout". Warns of an
+        evaluator that does not occur.
+        """
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        queries = self._queries
+        found = queries.scores(evaluator, every=every, since=time_from("since", since, now))
+        if not found:
+            _warn(queries.unknown("evaluator", evaluator))
+        return found
+
+    def erase(
+        self,
+        *,
+        thread_id: str | None = None,
+        subject: str | None = None,
+        reason: str,
+        checkpointer: Any = None,
+    ) -> Erasure:
         """Delete the contents of a thread, or of all threads of a subject, with their names, for good.
 
         The chain stays whole: an entry says when and how much was erased. Nodes, verdicts, scores and
-        times remain. Copies elsewhere are not touched: the checkpointer's thread, backups, and scores that
-        were sent on. Raises `ConfigurationError` unless exactly one of the two is given.
+        times remain. With `checkpointer`, its checkpoints of these threads are deleted too; `elsewhere` of
+        the result names other copies. A thread that was erased before, or never had an id, is named by its ref.
+        Warns if there is no such thread or subject. Raises `ConfigurationError` unless exactly one of the two is
+        given.
         """
         if (thread_id is None) == (subject is None):
             raise ConfigurationError("erase: give either thread_id or subject.")
-        if not reason.strip():
+        if not _is_text(reason):
             raise ConfigurationError("erase: give a reason; it is kept with the entry that says so.")
+        if checkpointer is not None and not hasattr(checkpointer, "delete_thread"):
+            raise ConfigurationError(
+                f"erase: expected a checkpointer of LangGraph, got {checkpointer!r:.80}."
+            )
+        self.flush(SETTLE)
+        erased = erase(self._store, *self._erased(thread_id, subject), reason, self._now())
+        self._since_anchor += erased.threads
+        if checkpointer is None:
+            return erased
+        for name in erased.thread_ids or (() if thread_id is None else (thread_id,)):
+            checkpointer.delete_thread(name)
+        return erased
+
+    def _erased(self, thread_id: str | None, subject: str | None) -> tuple[str, str]:
+        """The column and the value that tell which threads are to be erased. Warns if there are none."""
+        if subject is not None:
+            if why := self._queries.unknown_subject(subject):
+                _warn(f"{why} Nothing was erased.")
+            return "subject", storable(subject)
+        name = str(thread_id)
+        try:
+            return "ref", self._queries.names_of(name)[0]
+        except ConfigurationError as error:
+            _warn(f"{error} Nothing was erased.")
+            return "thread_id", storable(name)
+
+    def prune(self, keep_days: float | None = None) -> Erasure:
+        """Remove the contents of entries that are older than `keep_days`, and whole threads whose last entry
+        is; by default as many days as the ledger keeps.
+
+        A thread that is removed leaves its place in the chain and in the counts. Threads that wait for a human
+        are kept. Raises `ConfigurationError` if no number of days is known.
+        """
+        days = self.keep_days if keep_days is None else keep_days
+        if days is None:
+            raise ConfigurationError("prune: this ledger keeps everything. Give keep_days.")
+        checked_number("Ledger.prune", "keep_days", days, above=0)
+        self.flush(SETTLE)
+        return self._prune(self._store, days)
+
+    @property
+    def keep_days(self) -> float | None:
+        """The days after which contents are removed, None if they are kept for ever: the least that the ledger
+        and the constitutions in force say.
+        """
+        return shortest(recording.keeping.keep_days for recording in list(self._recordings))
+
+    def _prune_when_due(self, store: Store) -> None:
+        if self.keep_days is None or (now := self._clock()) < self._prune_at:
+            return
+        self._prune_at = now + _DAY
+        try:
+            self._prune(store, self.keep_days)
+        except Exception as error:
+            self._prune_at = now + _HOUR
+            _log.warning("the ledger could not be pruned (%s); it is tried again in an hour", error)
+
+    def _prune(self, store: Store, keep_days: float) -> Erasure:
+        pruned = prune(store, keep_days, self._now())
+        self._since_anchor += pruned.threads + bool(pruned.contents)
+        return pruned
+
+    def _now(self) -> int:
+        return round(self._clock() * 1_000_000)
+
+    def recover(self, graph: Any, *, thread_id: str | None = None) -> int:
+        """Add the node runs that the checkpointer of a governed graph knows and the ledger lacks, and return
+        their number.
+
+        They were lost with a process that was killed. The entries are `recovered`: they have no contents, and
+        only those scores that a rule had read. A thread that goes on is recovered without this call. Raises
+        `ConfigurationError` for a graph that is not governed or has no checkpointer.
+        """
+        before = self._store.recovered
+        for items in checkpointed(graph, thread_id):
+            self.listener.restored(items)
+        if not self.flush(60):
+            raise LedgerError(f"the recovered entries could not be written: {self._writer.last_error}")
+        return self._store.recovered - before
+
+    # Receivers of scores
+
+    def export_to(
+        self, receiver: ScoreReceiver, *, follow: bool = True, every: float = 1.0, patience: float = 60.0
+    ) -> Export:
+        """Send the scores of this ledger to another system, each at least once, under an id that stays the same.
+
+        Only evaluations of node runs with a span are sent. The ledger keeps how far each receiver has got, so
+        an outage or a crash loses nothing. With `follow`, a thread sends them as they are committed, looks every
+        `every` seconds for those of other processes, and tries again for ever. Without, the call returns when all
+        are sent; it raises `ReceiverBusy` if nothing gets through for `patience` seconds. Raises
+        `ReceiverError` if the receiver will not take anything, and `ConfigurationError` for a receiver without
+        a name, or one that this ledger follows already.
+        """
+        checked_number("Ledger.export_to", "every", every, above=0)
+        given: Any = receiver
+        if not isinstance(given, ScoreReceiver) or not given.name:
+            raise ConfigurationError(
+                f"export_to: expected a ScoreReceiver with a name, got {receiver!r:.80}."
+            )
+        if any(export.is_running and export.receiver.name == receiver.name for export in self._exports):
+            raise ConfigurationError(f"export_to: the scores are being sent to {receiver.name!r} already.")
+        made = partial(Export, self._store, receiver, every=float(every), clock=self._clock)
+        if not follow:
+            self.flush(SETTLE)
+            export = made(patience=float(patience))
+            export.run()
+            export.finish()
+            return export
+        export = made()
+        self._exports.append(export)
+        self._writer.on_commit.append(lambda _store, _events: export.wake())
+        export.start()
+        return export
+
+    def receivers(self) -> Sequence[ReceiverState]:
+        """How far each receiver of scores has got, what it refused, and why."""
+        return receiver_states(self._store)
+
+    # Replay
+
+    def replay(
+        self,
+        source: Source,
+        *,
+        threads: Collection[str] | None = None,
+        since: When = None,
+        until: When = None,
+        models: Mapping[str, Any] | None = None,
+        allow: Iterable[str] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> ReplayReport:
+        """The decisions that the constitution at `source` would have made differently about recorded node runs.
+
+        No node and no tool is called. `threads` are the ids of the threads that count, and `since` and `until` as
+        in `items`. `models` and `allow` are as in `ArbiterOS.from_constitution`: rules whose model is not given
+        decide by recorded results of an evaluator that is declared in the same way, and are unknown otherwise.
+        `progress` is called after each thread with the number of node runs so far. Raises `PackError` for a
+        constitution with mistakes, and `ConfigurationError` if there are no such node runs.
+        """
+        from arbiter.ledger.replaying._replay import replay
+
         self.flush(30)
-        column, value = ("thread_id", thread_id) if subject is None else ("subject", subject)
-        at = round(self._clock() * 1_000_000)
-        threads, contents = self._store.erase(column, str(value), reason, at)
-        return Erasure(threads, contents)
+        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
+        return replay(
+            self.records(since=since),
+            source,
+            threads=threads,
+            since=begin,
+            until=end,
+            models=models,
+            allow=allow,
+            progress=progress,
+        )
 
     # Proof
 
@@ -274,18 +578,34 @@ class Ledger:
         *,
         anchors: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
         keys: Sequence[bytes | str] = (),
+        progress: Callable[[int], None] | None = None,
     ) -> Verification:
         """Compare everything that is stored with the chain; true if it fits.
 
+        `progress` is called now and then with the number of entries that were read so far.
+
         `anchors` are those that were kept elsewhere: a file, or lines. `keys` are the keys or public keys
-        that may have signed them; by default the ledger's own.
+        that may have signed them; by default the ledger's own. Raises `ConfigurationError` for an unknown
+        thread, for a line that is no anchor, and for anchors of another ledger.
         """
-        known = [Key(key.encode() if isinstance(key, str) else key) for key in keys]
+        given = (keys,) if isinstance(keys, str | bytes) else keys
+        known = [Key(key.encode() if isinstance(key, str) else key) for key in given]
         if not known and self._key is not None:
             known = [self._key]
         lines = read_anchors(anchors) if isinstance(anchors, str | os.PathLike) else (anchors or ())
+        if bad := next((line for line in lines if not is_anchor(line)), None):
+            raise ConfigurationError(f"anchors: expected lines of a ledger, got {bad!r:.80}.")
+        others = {str(line["ledger"]) for line in lines} - {self.uuid}
+        if others:
+            raise ConfigurationError(
+                f"these anchors are of ledger {', '.join(sorted(others))}; this is ledger {self.uuid}."
+            )
         self.flush(5)
-        return Verifier(self._store.engine, thread_id=thread_id, anchors=lines, keys=known).run()
+        if thread_id is not None:
+            thread_id, _ = self._queries.names_of(thread_id)
+        return Verifier(
+            self._store.engine, thread_id=thread_id, anchors=lines, keys=known, progress=progress
+        ).run()
 
     def anchor(self) -> Mapping[str, Any] | None:
         """Write an anchor about all threads that have grown since the last one; None if none has."""
@@ -313,7 +633,7 @@ class Ledger:
             self._since_anchor = 0
             if not rows:
                 return None
-            upto = run("SELECT last_entry FROM ledgers").scalar() or 0
+            upto = last_entry(connection)
             at = round(self._clock() * 1_000_000)
             root = merkle_root([Head(ref, seq, bytes(hash)) for _, ref, seq, hash in rows])
             previous = "" if last is None else anchor_hash(line_of(store.uuid, *last))
@@ -335,22 +655,103 @@ class Ledger:
         return f"<Ledger {shown(self._where)!r}>"
 
 
-class Items:
-    """The items of a question, newest first. Iterating reads page after page."""
+def _one_of(name: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigurationError(
+            f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}.{nearest(str(value), known)}"
+        )
+
+
+def _expect(name: str, value: object, wanted: str, fits: bool) -> None:
+    if not fits:
+        raise ConfigurationError(f"{name}: expected {wanted}, got {value!r:.80}.")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _warn(sentence: str) -> None:
+    """Warn the caller of the ledger's method; of nothing if the sentence is empty."""
+    if sentence:
+        warnings.warn(sentence, ArbiterWarning, stacklevel=callers())
+
+
+class _Pages(Generic[T]):
+    """The answers to a question. Iterating reads page after page."""
+
+    def _page(self, limit: int, after: str | None) -> Page[T]:
+        raise NotImplementedError
+
+    def _explain_none(self) -> None:
+        """Called if nothing fits: raises or warns if a name of the question does not occur."""
+
+    def page(self, limit: int = PAGE, after: str | None = None) -> Page[T]:
+        """One page of at most `limit` answers, after the cursor of another page."""
+        page = self._page(limit, after)
+        if after is None and page.next is None and not page:
+            self._explain_none()
+        return page
+
+    def __iter__(self) -> Iterator[T]:
+        page = self._page(200, None)
+        any_found = bool(page)
+        yield from page
+        while page.next is not None:
+            page = self._page(200, page.next)
+            any_found |= bool(page)
+            yield from page
+        if not any_found:
+            self._explain_none()
+
+
+class Items(_Pages[StoredItem]):
+    """The items of a question. Iterating reads page after page."""
 
     def __init__(self, queries: Queries, wanted: Filter) -> None:
         self._queries = queries
         self._wanted = wanted
 
-    def page(self, limit: int = PAGE, after: str | None = None) -> Page[HistoryItem]:
-        """One page of at most `limit` items, after the cursor of another page."""
+    def _page(self, limit: int, after: str | None) -> Page[StoredItem]:
         return self._queries.page(self._wanted, limit=limit, after=after)
 
-    def __iter__(self) -> Iterator[HistoryItem]:
-        after: str | None = None
-        while True:
-            page = self.page(limit=200, after=after)
-            yield from page
-            if page.next is None:
-                return
-            after = page.next
+    def _explain_none(self) -> None:
+        _warn(self._queries.why_none(self._wanted))
+
+
+class Threads(_Pages[Mapping[str, Any]]):
+    """The threads of a question, each with its totals, its lowest score and its outcome."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        *,
+        subject: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        waits: bool = False,
+    ) -> None:
+        self._queries = queries
+        self._subject, self._since, self._until, self._waits = subject, since, until, waits
+
+    def _page(self, limit: int, after: str | None) -> Page[Mapping[str, Any]]:
+        return self._queries.threads(
+            subject=self._subject,
+            since=self._since,
+            until=self._until,
+            waits=self._waits,
+            limit=limit,
+            after=after,
+        )
+
+    def _explain_none(self) -> None:
+        if self._subject is not None:
+            _warn(self._queries.unknown_subject(self._subject))
+
+
+def _qualified(instruction: str) -> str:
+    """The full name of an instruction; one of a core that is not imported stays as it is."""
+    try:
+        return find_instruction(instruction).qualified
+    except UnknownInstructionError:
+        return instruction

@@ -1,33 +1,46 @@
 """Questions to a ledger: pages by cursor, newest first, and counts from the rollups.
 
-No page reads the whole ledger: it walks one index, reads at most 20,000 rows, and may therefore be short and
+No page reads the whole ledger: it walks one index, reads at most 10,000 rows, and may therefore be short and
 still have a next one. New items do not move it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 
 import orjson
 
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.history import HistoryItem
-from arbiter.ledger._entries import HOUR
-from arbiter.ledger._stored import records_of
+from arbiter.ledger._database import DatabaseFile
+from arbiter.ledger._entries import HOUR, Totals, checks_of, micros, storable
+from arbiter.ledger._stored import StoredItem, records_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 T = TypeVar("T")
-READ = 20_000
+READ = 10_000
 PAGE = 50
+_SCORED = ("", "passed", "failed")
+"""The values under which scores are counted; an evaluation without one is counted under its outcome."""
+_SCORES = 100_000
+"""Items among which a page of threads looks for the lowest scores: the longest threads go without."""
+_NEWEST = 500
+"""Threads and entries that a message about an unknown name looks at."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_REF = re.compile(r"[0-9a-f][0-9a-f-]{7,35}\Z")
+_EARLIEST = -(2**62)
+_DIGITS = 18
+"""Longer numbers do not fit the databases' integers."""
 _AGO = re.compile(r"(\d+)([smhdw])\Z")
 Order = Literal["newest", "oldest"]
+Named = Literal["node", "instruction", "policy", "evaluator"]
+"""The kinds of names that a filter may give."""
 When = datetime | str | None
 
 
@@ -53,7 +66,7 @@ def time_from(name: str, when: When, now: datetime) -> int | None:
         ago = _AGO.match(when.strip())
         if ago is not None:
             seconds = int(ago[1]) * _UNITS[ago[2]]
-            return _micros(now - timedelta(seconds=seconds))
+            return max(micros(now) - seconds * 1_000_000, _EARLIEST)
         try:
             when = datetime.fromisoformat(when.strip())
         except ValueError:
@@ -61,13 +74,28 @@ def time_from(name: str, when: When, now: datetime) -> int | None:
                 f"{name}: expected an aware datetime, an ISO text or a time ago such as '30m', '24h' or '7d', "
                 f"got {when!r:.80}."
             ) from None
+    given: Any = when
+    if not isinstance(given, datetime):
+        raise ConfigurationError(
+            f"{name}: expected an aware datetime, an ISO text or a time ago such as '30m', '24h' or '7d', "
+            f"got {when!r:.80}."
+        )
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
-    return _micros(when)
+    return micros(when)
 
 
-def _micros(when: datetime) -> int:
-    return round(when.timestamp() * 1_000_000)
+def span(since: When, until: When, now: datetime) -> tuple[int | None, int | None]:
+    """Both times in microseconds. Raises `ConfigurationError` if nothing can be between them."""
+    begin, end = time_from("since", since, now), time_from("until", until, now)
+    if begin is not None and end is not None and begin > end:
+        raise ConfigurationError(f"since is {str(since)!r}, which is after until, {str(until)!r}. Swap them.")
+    return begin, end
+
+
+def _check_limit(limit: int) -> None:
+    if not isinstance(cast(Any, limit), int) or not 1 <= limit <= 1000:
+        raise ConfigurationError(f"limit: expected 1 to 1000, got {limit!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,52 +139,111 @@ class _Query:
 class Queries:
     """The questions to one ledger."""
 
-    def __init__(self, engine: Engine, uuid: str) -> None:
+    def __init__(self, engine: Engine, uuid: str, file: DatabaseFile) -> None:
         self.engine = engine
+        self._file = file
         self.prefix = uuid[:4]
         self.mark = "%s" if engine.dialect.name == "postgresql" else "?"
 
     # Items
 
-    def page(self, wanted: Filter, *, limit: int = PAGE, after: str | None = None) -> Page[HistoryItem]:
-        """The items that the filter wants, after the cursor `after`."""
-        if not 1 <= limit <= 1000:
-            raise ConfigurationError(f"limit: expected 1 to 1000, got {limit!r}.")
+    def page(self, wanted: Filter, *, limit: int = PAGE, after: str | None = None) -> Page[StoredItem]:
+        """The items that the filter wants, after the cursor `after`.
+
+        Raises `ConfigurationError` for a thread that is not there.
+        """
+        _check_limit(limit)
+        if wanted.thread_id is not None:
+            wanted = replace(wanted, thread_id=self.names_of(wanted.thread_id)[0])
         statement, values = self.statement(wanted, after)
-        rows = self._rows(statement, values)
-        found: list[tuple[str, str | None]] = []
-        keys: list[str] = []
+        ids: list[int] = []
         last: int | None = None
         read = 0
-        for id, body, contents, fits, newer in rows:
-            read += 1
+        for id, fits in self.rows(statement, values):
             last = id
-            if not fits or (newer and not wanted.attempts):
-                continue
-            found.append((body, contents))
-            keys.append(orjson.loads(body)["key"])
-            if len(found) == limit:
-                break
-        more = last is not None and (len(found) == limit or read == READ)
-        late = self._judged(keys)
-        return Page(
-            [HistoryItem(record) for record in records_of([*found, *late])],
-            f"{self.prefix}.{last}" if more else None,
+            read += 1
+            if fits:
+                ids.append(id)
+                if len(ids) == limit:
+                    break
+        more = last is not None and (len(ids) == limit or read == READ)
+        return Page(self._items(ids), f"{self.prefix}.{last}" if more else None)
+
+    def why_none(self, wanted: Filter) -> str:
+        """The reason why no item fits the filter, if it is a name that does not occur; else "".
+
+        Raises `ConfigurationError` for a run that is not there.
+        """
+        if wanted.run is not None and not self._has_run(wanted):
+            thread = "" if wanted.thread_id is None else f" in thread {wanted.thread_id!r}"
+            raise ConfigurationError(f"this ledger has no run {wanted.run!r}{thread}. item.run names one.")
+        if wanted.subject is not None and (why := self.unknown_subject(wanted.subject)):
+            return why
+        for kind in get_args(Named):
+            if (name := getattr(wanted, kind)) is not None and (why := self.unknown(kind, name)):
+                return why
+        return ""
+
+    def _has_run(self, wanted: Filter) -> bool:
+        query = _Query(self.mark)
+        query.add("run = ?", wanted.run)
+        if wanted.thread_id is not None:
+            query.add("thread = ?", self.find_thread(wanted.thread_id))
+        return any(self.rows(f"SELECT 1 FROM entries WHERE {query.conditions} LIMIT 1", query.values))
+
+    def unknown(self, kind: Named, name: str) -> str:
+        """A sentence if no name of that kind is `name`, else ""."""
+        names = self.names(kind)
+        if name in names:
+            return ""
+        known = f" Known: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}." if names else ""
+        return f"{kind} is {name!r}, which does not occur in this ledger.{nearest(name, names)}{known}"
+
+    def unknown_subject(self, subject: str) -> str:
+        """A sentence if no thread is about the subject, else ""."""
+        if any(self.rows(f"SELECT 1 FROM threads WHERE subject = {self.mark} LIMIT 1", [storable(subject)])):
+            return ""
+        rows = self.rows(
+            f"SELECT subject FROM threads WHERE subject IS NOT NULL ORDER BY last_at DESC LIMIT {_NEWEST}", []
         )
+        names = sorted({row[0] for row in rows})
+        return f"no thread of this ledger is about the subject {subject!r}.{nearest(subject, names)}"
+
+    def _items(self, ids: Sequence[int]) -> list[StoredItem]:
+        """The items of these entries, in this order. An entry that was pruned meanwhile is left out."""
+        marks = ", ".join([self.mark] * len(ids)) or "NULL"
+        stored = {
+            id: parts
+            for id, *parts in self.rows(
+                "SELECT e.id, e.key, e.body, c.body, t.thread_id, t.ref, e.run, e.seq FROM entries e "
+                "LEFT JOIN contents c ON c.entry = e.id LEFT JOIN threads t ON t.id = e.thread "
+                f"WHERE e.id IN ({marks})",
+                ids,
+            )
+        }
+        found = [stored[id] for id in ids if id in stored]
+        late = self._judged([key for key, *_ in found])
+        records = records_of([*((body, contents) for _, body, contents, *_ in found), *late])
+        return [
+            StoredItem(record, thread_id=thread_id, ref=ref, run=run or "", seq=seq)
+            for record, (*_, thread_id, ref, run, seq) in zip(records, found, strict=True)
+        ]
 
     def statement(self, wanted: Filter, after: str | None) -> tuple[str, list[Any]]:
-        """The statement of a page, for tests of its plan too."""
+        """The statement of a page: ids in its order, each with 1 if the entry fits. Tests read its plan too."""
         query = _Query(self.mark)
         residual = _Query(self.mark)
         newest = wanted.order == "newest"
         comparison, direction = ("<", "DESC") if newest else (">", "ASC")
-        source, order = "entries e", f"e.at {direction}, e.id {direction}"
+        order = f"e.at {direction}, e.id {direction}"
         cursor = self._cursor(after)
         query.add("e.kind IN ('item', 'recovered')")
         if wanted.thread_id is not None:
-            query.where.clear()
-            query.add("e.thread = (SELECT id FROM threads WHERE thread_id = ?)", wanted.thread_id)
-            query.add("e.kind IN ('item', 'recovered')")
+            query.add(
+                "e.thread = (SELECT id FROM threads WHERE thread_id = ? OR ref = ?)",
+                storable(wanted.thread_id),
+                storable(wanted.thread_id),
+            )
             order = f"e.seq {direction}"
             if cursor is not None:
                 query.add(f"e.seq {comparison} (SELECT seq FROM entries WHERE id = ?)", cursor)
@@ -177,7 +264,7 @@ class Queries:
                 usual = {"status": "completed", "verdict": "allow"}[name]
                 query.add(f"e.{name} IS NOT NULL AND e.{name} <> '{usual}'")
         if wanted.subject is not None:
-            residual.add("e.thread IN (SELECT id FROM threads WHERE subject = ?)", wanted.subject)
+            residual.add("e.thread IN (SELECT id FROM threads WHERE subject = ?)", storable(wanted.subject))
         if wanted.evaluator is not None:
             scored = _Query(self.mark)
             scored.add("s.entry = e.id AND s.evaluator = ?", wanted.evaluator)
@@ -185,14 +272,18 @@ class Queries:
                 scored.add("s.score < ?", wanted.below)
             if wanted.above is not None:
                 scored.add("s.score > ?", wanted.above)
-            residual.add(f"EXISTS (SELECT 1 FROM scores s WHERE {scored.conditions})", *scored.values)
-        fits = f"CASE WHEN {residual.conditions} THEN 1 ELSE 0 END"
-        newer = (
-            "EXISTS (SELECT 1 FROM entries n WHERE n.task = e.task AND n.thread = e.thread AND n.seq > e.seq "
-            "AND n.kind IN ('item', 'recovered'))"
-        )
+            # For an EXISTS, PostgreSQL would read all scores of the evaluator first.
+            found = f"(SELECT 1 FROM scores s WHERE {scored.conditions} LIMIT 1)"
+            residual.add(f"{found} IS NOT NULL", *scored.values)
+        if not wanted.attempts:
+            # The plus keeps SQLite from walking all later entries of a long thread by their numbers.
+            residual.add(
+                "NOT EXISTS (SELECT 1 FROM entries n WHERE n.thread = e.thread AND n.task = e.task "
+                "AND +n.seq > e.seq AND n.kind IN ('item', 'recovered'))"
+            )
+        # Contents are read only of those that fit: a page may have to look at many others.
         statement = (
-            f"SELECT e.id, e.body, c.body, {fits}, {newer} FROM {source} LEFT JOIN contents c ON c.entry = e.id "
+            f"SELECT e.id, CASE WHEN {residual.conditions} THEN 1 ELSE 0 END FROM entries e "
             f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
         )
         return statement, [*residual.values, *query.values]
@@ -212,13 +303,15 @@ class Queries:
     def _cursor(self, after: str | None) -> int | None:
         if after is None:
             return None
-        prefix, _, id = after.partition(".")
-        if not id.isdecimal():
+        prefix, _, id = str(after).partition(".")
+        if not id.isdecimal() or len(id) > _DIGITS:
             raise ConfigurationError(
                 f"after: expected a cursor like '{self.prefix}.48112', got {after!r:.80}."
             )
         if prefix != self.prefix:
             raise ConfigurationError(f"after: the cursor {after!r:.80} is of another ledger.")
+        if not list(self.rows(f"SELECT 1 FROM entries WHERE id = {self.mark}", [int(id)])):
+            raise ConfigurationError(f"after: the entry of the cursor {after!r:.80} was pruned; begin anew.")
         return int(id)
 
     def _judged(self, keys: Sequence[str]) -> list[tuple[str, str | None]]:
@@ -228,63 +321,208 @@ class Queries:
         marks = ", ".join([self.mark] * len(keys))
         return [
             (row[0], row[1])
-            for row in self._rows(
-                "SELECT j.body, c.body FROM entries e JOIN entries j ON j.task = e.task AND j.kind = 'judged' "
-                f"LEFT JOIN contents c ON c.entry = j.id WHERE e.key IN ({marks})",
+            for row in self.rows(
+                "SELECT j.body, c.body FROM entries e JOIN entries j ON j.thread = e.thread AND j.task = e.task "
+                f"AND j.kind = 'judged' LEFT JOIN contents c ON c.entry = j.id WHERE e.key IN ({marks})",
                 list(keys),
             )
         ]
 
-    def _rows(self, statement: str, values: Sequence[Any]) -> Iterator[Any]:
+    def rows(self, statement: str, values: Sequence[Any]) -> Iterator[Any]:
+        """The rows of a statement. Raises `LedgerError` if the file of the ledger is gone."""
+        self._file.ensure_in_place()  # its open connections would go on reading what was removed
         with self.engine.connect() as connection:
             streamed = connection.execution_options(stream_results=True, yield_per=200)
-            yield from streamed.exec_driver_sql(statement, tuple(values))
+            with streamed.exec_driver_sql(statement, tuple(values)) as result:  # a reader may stop early
+                yield from result
 
     # Threads, counts, scores
 
-    def thread(self, thread_id: str, *, run: str | None = None) -> list[tuple[str, str | None]]:
-        """Bodies and contents of all entries of a thread, oldest first. Raises `ConfigurationError` for a
-        thread that is not there."""
+    def thread_ids(self, column: str, value: str) -> list[str]:
+        """The ids of the threads whose `column` has that value."""
+        rows = self.rows(f"SELECT thread_id FROM threads WHERE {column} = {self.mark}", [storable(value)])
+        return [row[0] for row in rows if row[0] is not None]
+
+    def names_of(self, name: str) -> tuple[str, str | None]:
+        """The ref and the thread id of the thread that `find_thread` finds; an erased one has no thread id."""
+        id = self.find_thread(name)
+        row = next(self.rows(f"SELECT ref, thread_id FROM threads WHERE id = {self.mark}", [id]))
+        return row[0], row[1]
+
+    def find_thread(self, name: str) -> int:
+        """The id of the thread with that thread id or ref; eight digits of a ref are enough.
+
+        Raises `ConfigurationError` for a thread that is not there.
+        """
+        marks = f"thread_id = {self.mark} OR ref = {self.mark}"
+        found = list(self.rows(f"SELECT id FROM threads WHERE {marks} ORDER BY id", [storable(name)] * 2))
+        if not found and _REF.match(name):
+            found = list(self.rows(f"SELECT id FROM threads WHERE ref LIKE {self.mark}", [f"{name}%"]))
+        if len(found) == 1:
+            return int(found[0][0])
+        rows = self.rows(f"SELECT thread_id FROM threads ORDER BY last_at DESC LIMIT {_NEWEST}", [])
+        names = [row[0] for row in rows if row[0] is not None]
+        (erased,) = next(self.rows("SELECT COUNT(*) FROM threads WHERE erased_at IS NOT NULL", []))
+        hint = {0: "", 1: " 1 thread was erased with its name: give its ref."}.get(
+            erased, f" {erased} threads were erased with their names: give the ref of one."
+        )
+        raise ConfigurationError(f"this ledger has no thread {name!r}.{nearest(name, names)}{hint}")
+
+    def thread(
+        self, thread_id: str, *, run: str | int | None = None, after: int = 0
+    ) -> list[tuple[str, str | None]]:
+        """Bodies and contents of the entries of a thread, oldest first, from the one after number `after`.
+
+        `run` is the uuid of a run or its number: 1 is the first of the thread, -1 the newest. Raises
+        `ConfigurationError` for a thread or a run that is not there.
+        """
         rows = list(
-            self._rows(
-                "SELECT e.body, c.body FROM entries e LEFT JOIN contents c ON c.entry = e.id "
-                f"WHERE e.thread = (SELECT id FROM threads WHERE thread_id = {self.mark} OR ref = {self.mark}) "
-                "ORDER BY e.seq",
-                [thread_id, thread_id],
+            self.rows(
+                "SELECT e.body, c.body, e.run FROM entries e LEFT JOIN contents c ON c.entry = e.id "
+                f"WHERE e.thread = {self.mark} AND e.seq > {self.mark} ORDER BY e.seq",
+                [self.find_thread(thread_id), after],
             )
         )
-        if not rows:
-            names = [
-                row[0]
-                for row in self._rows("SELECT thread_id FROM threads ORDER BY last_at DESC LIMIT 500", [])
-            ]
-            raise ConfigurationError(
-                f"this ledger has no thread {thread_id!r}.{nearest(thread_id, [name for name in names if name])}"
-            )
-        return [(body, text) for body, text in rows if run is None or orjson.loads(body).get("run") == run]
+        if run is not None:
+            runs = list(dict.fromkeys(row[2] for row in rows if row[2] is not None))
+            if isinstance(run, int) and 1 <= abs(run) <= len(runs):
+                run = runs[run - 1 if run > 0 else run]
+            if run not in runs:
+                raise ConfigurationError(
+                    f"thread {thread_id!r} has no run {run!r}; it has {len(runs)}: give a number from 1, or a uuid."
+                )
+        return [(row[0], row[1]) for row in rows if run is None or row[2] == run]
 
     def threads(
-        self, *, subject: str | None = None, since: int | None = None, until: int | None = None
-    ) -> Iterator[dict[str, Any]]:
+        self,
+        *,
+        subject: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        waits: bool = False,
+        limit: int = PAGE,
+        after: str | None = None,
+    ) -> Page[Mapping[str, Any]]:
+        """A page of the threads, the one that ran last first. With `waits`, those that wait for a human, of the
+        threads that the newest 10,000 interruptions are in.
+        """
+        _check_limit(limit)
         query = _Query(self.mark)
+        query.add("pruned_at IS NULL")
+        if waits:
+            query.add(
+                "outcome = 'paused' AND erased_at IS NULL AND id IN (SELECT thread FROM (SELECT thread FROM entries "
+                "WHERE status = 'interrupted' AND status IS NOT NULL AND status <> 'completed' "
+                f"ORDER BY at DESC LIMIT {READ}) interruptions)"
+            )
         if subject is not None:
-            query.add("subject = ?", subject)
+            query.add("subject = ?", storable(subject))
         if since is not None:
             query.add("last_at >= ?", since)
         if until is not None:
             query.add("first_at <= ?", until)
+        if after is not None:
+            query.add("(last_at, id) < (?, ?)", *self._cursor_of_threads(after))
         names = (
             "ref", "thread_id", "subject", "graph", "first_at", "last_at", "items", "denied", "asked", "outcome",
+            "erased_at", "pruned_at",
         )  # fmt: skip
-        rows = self._rows(
-            f"SELECT {', '.join(names)} FROM threads WHERE {query.conditions} ORDER BY last_at DESC, id DESC",
-            query.values,
+        rows = list(
+            self.rows(
+                f"SELECT id, {', '.join(names)} FROM threads WHERE {query.conditions} "
+                f"ORDER BY last_at DESC, id DESC LIMIT {limit + 1}",
+                query.values,
+            )
         )
-        for row in rows:
-            found: dict[str, Any] = dict(zip(names, row, strict=True))
-            for name in ("first_at", "last_at"):
-                found[name] = datetime.fromtimestamp(found[name] / 1_000_000, UTC)
-            yield found
+        shown: dict[int, dict[str, Any]] = {
+            row[0]: dict(zip(names, row[1:], strict=True)) for row in rows[:limit]
+        }
+        last, at = (rows[limit - 1][0], rows[limit - 1][6]) if len(rows) > limit else (None, 0)
+        self._add_details(shown)
+        for found in shown.values():
+            for name in ("first_at", "last_at", "erased_at", "pruned_at"):
+                if found[name] is not None:
+                    found[name] = datetime.fromtimestamp(found[name] / 1_000_000, UTC)
+        return Page([*shown.values()], None if last is None else f"{self.prefix}.{at}.{last}")
+
+    def _cursor_of_threads(self, after: str) -> tuple[int, int]:
+        prefix, _, place = str(after).partition(".")
+        parts = place.split(".")
+        if len(parts) != 2 or not all(part.isdecimal() and len(part) <= _DIGITS for part in parts):
+            raise ConfigurationError(f"after: expected the cursor of a page of threads, got {after!r:.80}.")
+        if prefix != self.prefix:
+            raise ConfigurationError(f"after: the cursor {after!r:.80} is of another ledger.")
+        return int(parts[0]), int(parts[1])
+
+    def _add_details(self, threads: dict[int, dict[str, Any]]) -> None:
+        """Add what the table of threads lacks: begin, lowest score, and the policy that denied last.
+
+        `lowest` is an evaluator and a score, None without one; `is_searched` is False where nothing looked for it.
+        """
+        for found in threads.values():
+            found.update(policy=None, lowest=None)
+        if not threads:
+            return
+        marks = ", ".join([self.mark] * len(threads))
+        # An entry has the time of its end; the first one's length leads to the begin.
+        firsts = f"SELECT thread, at, took FROM entries WHERE seq = 1 AND thread IN ({marks})"
+        for id, at, took in self.rows(firsts, list(threads)):
+            threads[id]["first_at"] = at - (took or 0)
+        few, left = list[int](), _SCORES
+        for id, found in sorted(threads.items(), key=lambda pair: int(pair[1]["items"])):
+            left -= int(found["items"])
+            found["is_searched"] = left >= 0
+            if left >= 0:
+                few.append(id)
+        marks = ", ".join([self.mark] * len(few))
+        lowest = (
+            "SELECT e.thread, s.evaluator, MIN(s.score) FROM entries e JOIN scores s ON s.entry = e.id "
+            f"WHERE e.thread IN ({marks}) GROUP BY e.thread, s.evaluator"
+        )
+        for id, evaluator, score in self.rows(lowest, few) if few else ():
+            if threads[id]["lowest"] is None or score < threads[id]["lowest"][1]:
+                threads[id]["lowest"] = (evaluator, score)
+        for id, found in threads.items():
+            if found["outcome"] == "denied":
+                denied = (
+                    f"SELECT policy FROM entries WHERE thread = {self.mark} AND verdict = 'deny' "
+                    "ORDER BY seq DESC LIMIT 1"
+                )
+                found["policy"] = next((row[0] for row in self.rows(denied, [id])), None)
+
+    def last_entry(self) -> int:
+        """The id of the newest entry; 0 if there is none."""
+        return next((int(row[0]) for row in self.rows("SELECT last_entry FROM ledgers", [])), 0)
+
+    def grown(self, after: int, limit: int) -> list[tuple[int, str]]:
+        """Ids of the first entries after that one, each with the ref of its thread."""
+        rows = self.rows(
+            "SELECT e.id, t.ref FROM entries e JOIN threads t ON t.id = e.thread "
+            f"WHERE e.id > {self.mark} ORDER BY e.id LIMIT {limit:d}",
+            [after],
+        )
+        return [(int(id), str(ref)) for id, ref in rows]
+
+    def names(self, kind: Named) -> list[str]:
+        """The names of a kind that occur in this ledger, in alphabetical order.
+
+        A policy counts from its first decision on, or while it has checked one of the newest entries. Raises
+        `ConfigurationError` for another kind.
+        """
+        if kind not in get_args(Named):
+            kinds = get_args(Named)
+            raise ConfigurationError(
+                f"kind: expected one of {', '.join(kinds)}, got {kind!r:.80}.{nearest(str(kind), kinds)}"
+            )
+        rows = self.rows(f"SELECT DISTINCT name FROM rollups WHERE kind = {self.mark}", [kind])
+        found = {row[0] for row in rows}
+        if kind == "policy":
+            bodies = self.rows(
+                f"SELECT body FROM entries WHERE kind = 'item' ORDER BY id DESC LIMIT {_NEWEST}", []
+            )
+            for (body,) in bodies:
+                found.update(checks_of(orjson.loads(body)))
+        return sorted(found)
 
     def counts(
         self, by: str, *, every: Literal["hour", "day"] | None = None, since: int | None = None
@@ -302,64 +540,48 @@ class Queries:
         query.add("kind = ?", by)
         if since is not None:
             query.add("hour >= ?", since // HOUR)
-        found: dict[tuple[Any, ...], list[Any]] = {}
-        rows = self._rows(
+        found: dict[tuple[Any, ...], Totals] = {}
+        rows = self.rows(
             f"SELECT hour, name, value, n, total, least, most FROM rollups WHERE {query.conditions}",
             query.values,
         )
         for hour, name, value, n, total, least, most in rows:
             at = None if not size else hour // size * size
-            known = found.setdefault((at, name, value), [0, 0.0, None, None])
-            known[0] += n
-            known[1] += total
-            if least is not None:
-                known[2] = least if known[2] is None else min(known[2], least)
-                known[3] = most if known[3] is None else max(known[3], most)
+            found.setdefault((at, name, value), Totals()).add(n, total, least, most)
         return [
             {
                 **({} if at is None else {"at": datetime.fromtimestamp(at * 3600, UTC)}),
                 "name": name,
                 "value": value,
-                "count": n,
-                "total": total,
-                "least": least,
-                "most": most,
+                "count": totals.n,
+                "total": totals.total,
+                "least": totals.least,
+                "most": totals.most,
             }
-            for (at, name, value), (n, total, least, most) in sorted(
-                found.items(), key=lambda pair: str(pair[0])
-            )
+            for (at, name, value), totals in sorted(found.items(), key=lambda pair: str(pair[0]))
         ]
 
     def scores(
         self, evaluator: str, *, every: Literal["hour", "day"] | None = "hour", since: int | None = None
     ) -> list[dict[str, Any]]:
-        """Number, mean, least and most of an evaluator's scores in each hour or day."""
-        merged: dict[Any, dict[str, Any]] = {}
+        """Number, mean, least and most of an evaluator's scores in each hour or day, and how often it gave none."""
+        merged: dict[Any, dict[str, Totals]] = defaultdict(lambda: defaultdict(Totals))
         for part in self.counts("evaluator", every=every, since=since):
-            if part["name"] != evaluator:
-                continue
-            known = merged.setdefault(
-                part.get("at"),
-                {"count": 0, "total": 0.0, "least": None, "most": None, "passed": 0, "judged": 0},
-            )
-            known["count"] += part["count"]
-            known["total"] += part["total"]
-            known["passed"] += part["count"] if part["value"] == "passed" else 0
-            known["judged"] += part["count"] if part["value"] else 0
-            known["least"] = part["least"] if known["least"] is None else min(known["least"], part["least"])
-            known["most"] = part["most"] if known["most"] is None else max(known["most"], part["most"])
+            if part["name"] == evaluator:
+                of = merged[part.get("at")]
+                for name in ("all", part["value"]) if part["value"] in _SCORED else (part["value"],):
+                    of[name].add(part["count"], part["total"], part["least"], part["most"])
         return [
             {
                 **({} if at is None else {"at": at}),
-                "count": known["count"],
-                "mean": known["total"] / known["count"],
-                "least": known["least"],
-                "most": known["most"],
-                "passed": known["passed"] / known["judged"] if known["judged"] else None,
+                "count": of["all"].n,
+                "mean": of["all"].total / of["all"].n if of["all"].n else None,
+                "least": of["all"].least,
+                "most": of["all"].most,
+                "passed": of["passed"].n / judged if (judged := of["passed"].n + of["failed"].n) else None,
+                "unscored": {
+                    name: totals.n for name, totals in sorted(of.items()) if name not in ("all", *_SCORED)
+                },
             }
-            for at, known in merged.items()
+            for at, of in merged.items()
         ]
-
-    def known(self, table: str) -> Mapping[str, int]:
-        """The names that are counted under a kind, with their numbers: for messages about unknown ones."""
-        return {part["name"]: part["count"] for part in self.counts(table)}

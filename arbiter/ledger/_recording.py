@@ -6,278 +6,237 @@ the objects in place. Everything else (encoding, redaction, hashing, the databas
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
+from uuid import uuid4
 
 from arbiter._threads.forks import renew_in_child
+from arbiter._values.records import Records
 from arbiter.history import HistoryItem
+from arbiter.history._packing import is_packed_id
 from arbiter.history._record import ExecutionInfo, Record
-from arbiter.ledger._contents import States, capture
-from arbiter.ledger._entries import Event, Score, micros
+from arbiter.ledger._contents import Capture, capture
+from arbiter.ledger._ended import (
+    TEXT,
+    EndedRun,
+    Judging,
+    Parts,
+    add_judgements,
+    add_place,
+    event_of,
+    origin_in,
+    task_of,
+)
+from arbiter.ledger._entries import Event, Kind, Origin, Waiting, micros, storable
+from arbiter.ledger._keeping import Keeping, Options
+from arbiter.ledger._recovering import GRACE
 from arbiter.ledger._writer import Writer
 from arbiter.listening import HistoryListener
-from arbiter.verdicts import EvaluationResult
-
-_TEXT = 4_000
-"""Characters of a reason, a feedback or an error that are kept."""
-
-
-@dataclass(slots=True)
-class _Judgement:
-    """The evaluations of one item, which may end after the item is written."""
-
-    event: Event
-    evaluations: Any
-    read: frozenset[str]
-    known: frozenset[str] = frozenset()
-    """The evaluators that the item's own entry has."""
-    written: bool = False
-    is_over: bool = False
-
-    def done(self) -> dict[str, EvaluationResult | None]:
-        """The results so far; None for an evaluator that failed. Waits for nothing."""
-        return dict(self.evaluations.outcomes)
 
 
 class Recording(HistoryListener):
-    """Queues an event for every node run, judgement and execution."""
+    """Queues an event for every node run, judgement and execution of one `ArbiterOS`."""
 
-    def __init__(self, writer: Writer, *, states: States, subject_key: str | None) -> None:
+    keeps_facts = True
+
+    def __init__(self, writer: Writer, options: Options, *, subject_key: str | None) -> None:
         self._writer = writer
-        self._states: States = states
+        self._options = options
+        self.keeping = options.keeping()
+        """What is kept of items that begin from now on."""
         self._subject_key = subject_key
-        self._inputs: dict[int, Any] = {}
-        """By record and attempt, the input as it was before the checkers saw it."""
-        self._open: dict[int, _Judgement] = {}
-        """By the id of the evaluations, those that are not both done and written."""
-        self._lock = threading.Condition(threading.Lock())
+        self.renew()
         renew_in_child(self)
+
+    def keep(self, records: Records | None) -> None:
+        """From the next item on, keep no more than the records of a constitution say."""
+        self.keeping = self._options.keeping(records)
 
     def renew(self) -> None:
         """Begin anew in a forked child: what runs now is the parent's."""
-        self._lock = threading.Condition(threading.Lock())
-        self._inputs, self._open = {}, {}
+        self._inputs: dict[int, tuple[Capture, Any]] = {}
+        """By record, the input as it was before the checkers saw it."""
+        self.judging = Judging()
 
     def began(self, item: HistoryItem) -> None:
-        if self._states != "none":
-            self._inputs[id(item.record)] = capture(item.record.input, self._states)
+        states = self.keeping.states
+        if states != "none":
+            take, record = Capture(states), item.record
+            self._inputs[id(record)] = take, take(record.input)
+
+    def restored(self, items: Sequence[HistoryItem]) -> None:
+        """Queue node runs that the ledger may lack, to be compared by the writer. Recent ones wait a little:
+        another process may still write them itself.
+        """
+        if not items:
+            return
+        execution = items[-1].record.execution
+        if execution is not None and execution.thread_id is not None:  # else nothing is before the run
+            self._writer.add(_RestoredRuns(items, self._subject_key, self.keeping, self._writer.described))
 
     def ended(self, item: HistoryItem) -> None:
         record = item.record
-        event = self._event("item", record, at=record.started + record.duration)
-        event.fields.update(
-            node=record.node,
-            step=record.step,
-            status=record.status,
-            took=micros(record.duration),
-            times=[repr(record.started), repr(record.duration)],  # exact: a body holds no floats
-        )
-        if item.decision.policy is not None:
-            event.fields["decision"] = _decision(item)
-        if record.instruction is not None:
-            event.fields["instruction"] = record.instruction.qualified
-        if record.namespace:
-            event.fields["namespace"] = record.namespace
-        if record.path and tuple(record.path) != ("__pregel_pull", record.node):
-            event.fields["path"] = _plain(record.path)
-        if record.checks:
-            event.fields["checks"] = {name: verdict.kind for name, verdict in record.checks.items()}
-        if any(record.routes.values()):
-            event.fields["routes"] = {name: to for name, to in record.routes.items() if to is not None}
-        if record.redirected_to is not None:
-            event.fields["route"] = {"target": record.redirected_to, "policy": record.redirected_by}
-        for answer in item.answers:
-            self._answered(record, answer)
-        event.contents = self._contents(item, self._inputs.pop(id(record), None))
-        event.size = _size(event.contents)
+        run = EndedRun(record, self._subject_key, self.keeping, self._writer.described)
+        taken = self._inputs.pop(id(record), None)
+        if taken is not None:
+            take, given = taken
+            run.contents = {"input": given, "output": take(record.output)}
+            if record.account is not None or record.gating or record.tallies:
+                _add_unusual(run.contents, item, take)
+            run.size = take.size
+        if record.account is not None:
+            for answer in item.answers:
+                self._answered(record, answer)
         evaluations: Any = record.evaluations
         if hasattr(evaluations, "then"):
-            judgement = _Judgement(event, evaluations, frozenset(item.read_results))
-            event.complete = partial(self._complete, judgement)
-            event.is_open = lambda: not judgement.is_over
-            with self._lock:
-                self._open[id(evaluations)] = judgement
-        self._writer.add(event)
+            run.judge(self.judging, evaluations)
+        self._writer.add(run)
 
-    def _complete(self, found: _Judgement, event: Event) -> None:
-        """Add to an item's event the evaluations that are done by now."""
-        with self._lock:
-            found.written = True
-            done = found.done()
-            self._judge(event, found, done)
-            found.known = frozenset(done)
-            if found.is_over:
-                self._close(found)
+    def started(self, item: HistoryItem, at: float) -> Event:
+        """The event that an attempt was allowed, at that time: it is committed before the body runs."""
+        return self._event("started", item.record, at, task_of(Parts.of(item.record)))
 
     def judged(self, item: HistoryItem) -> None:
-        with self._lock:
-            found = self._open.get(id(item.record.evaluations))
-            if found is None:
-                return
-            found.is_over = True
-            if not found.written:
-                return  # the writer adds them to the item's own event
-            late = {name: result for name, result in found.done().items() if name not in found.known}
-            self._close(found)
-        if late:
-            event = replace(
-                found.event, kind="judged", fields={"of": found.event.key}, contents=None, scores=()
-            )
-            self._judge(event, found, late)
-            self._writer.add(event)
-
-    def _judge(self, event: Event, found: _Judgement, results: Mapping[str, Any]) -> None:
-        """Add these evaluations to an event: scores, and the names of those that failed."""
-        done = {name: result for name, result in results.items() if result is not None}
-        failed = sorted(results.keys() - done.keys())
-        event.scores = [
-            Score(evaluator=name, score=float(result.score), passed=result.passed, read=name in found.read)
-            for name, result in done.items()
-        ]
-        if failed:
-            event.fields["failed"] = failed
-        if self._states != "none" and results:
-            errors = {name: str(found.evaluations.error_of(name)) for name in failed}
-            event.contents = {**(event.contents or {}), **_judgements(done, errors)}
-
-    def _close(self, found: _Judgement) -> None:
-        self._open.pop(id(found.evaluations), None)
-        self._lock.notify_all()
+        run = self.judging.over(item.record.evaluations)
+        if run is not None:
+            late = run.late()
+            if late is not None:
+                self._writer.add(late)
+            self.judging.close(run)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until everything that has ended so far is judged. False if the time was up first."""
-        with self._lock:
-            waiting = [found for found in self._open.values() if not found.is_over]
-            return self._lock.wait_for(lambda: all(found.is_over for found in waiting), timeout)
+        """Wait until everything that has ended so far is judged, and late judgements are queued. False if the
+        time was up first.
+        """
+        return self.judging.wait(timeout)
 
     def execution_ended(self, execution: ExecutionInfo) -> None:
+        states = self.keeping.states
         event = Event(
             kind="execution",
             at=micros(execution.ended or execution.began),
-            thread_id=execution.thread_id,
-            run=execution.run_id or execution.id,
-            execution=execution.id,
-            subject=self._subject(execution),
-            graph=execution.graph,
+            origin=origin_in(execution, execution.run_id or execution.id, self._subject_key),
+            keeping=self.keeping,
             fields={
                 "outcome": execution.outcome,
                 "graph": execution.graph,
                 "began": micros(execution.began),
                 "took": micros((execution.ended or execution.began) - execution.began),
+                **({} if execution.rules is None else {"rules": execution.rules}),
+                **dict(zip(("trace", "span", "parent"), execution.trace or (), strict=False)),
             },
         )
-        if self._states != "none":
-            event.contents = {"config": capture(dict(execution.config))}
+        if states != "none":
+            config = dict(execution.config)
+            if isinstance(config.get("thread_id"), str):
+                config["thread_id"] = event.origin.thread_id  # as the thread is named in the ledger
+            event.contents = {"config": capture(config)}
         self._writer.add(event)
 
-    def _event(self, kind: Any, record: Record, *, at: float) -> Event:
+    def _event(self, kind: Kind, record: Record, at: float, fields: dict[str, Any]) -> Event:
         execution = record.execution
         assert execution is not None  # set before the first event
         return Event(
             kind=kind,
             at=micros(at),
-            thread_id=execution.thread_id,
-            run=execution.run_id,
-            execution=execution.id,
+            origin=origin_in(execution, execution.run_id, self._subject_key),
             task=record.id,
             attempt=record.attempt,
-            subject=self._subject(execution),
-            graph=execution.graph or None,
+            fields=fields,
+            keeping=self.keeping,
         )
-
-    def _subject(self, execution: ExecutionInfo) -> str | None:
-        found = None if self._subject_key is None else execution.config.get(self._subject_key)
-        return None if found is None else str(found)
-
-    def _contents(self, item: HistoryItem, given: Any) -> dict[str, Any] | None:
-        if self._states == "none":
-            return None
-        record = item.record
-        found: dict[str, Any] = {"input": given, "output": capture(record.output, self._states)}
-        if item.asked_about is not None:
-            found["edited"] = capture(record.input, self._states)
-        if item.drafts:
-            found["drafts"] = [
-                {"output": capture(dict(output), self._states), "feedback": feedback[:_TEXT]}
-                for output, feedback in item.drafts
-            ]
-        texts: dict[str, Any] = {
-            "reasons": {
-                name: verdict.reason[:_TEXT] for name, verdict in record.checks.items() if verdict.reason
-            },
-            "notes": {name: text[:_TEXT] for name, text in record.notes.items()},
-            "errors": {name: text[:_TEXT] for name, text in record.errors.items()},
-            "error": None if record.error is None else record.error[:_TEXT],
-            "error_types": list(record.error_types),
-            "corrections": [text[:_TEXT] for text in record.corrections],
-            "gating": capture(dict(record.gating)) if record.gating else None,
-            "tallies": capture(dict(record.tallies)) if record.tallies else None,
-        }
-        found.update({name: text for name, text in texts.items() if text})
-        return found
 
     def _answered(self, record: Record, answer: Any) -> None:
-        event = self._event("answer", record, at=answer.at)
         question = answer.question
-        event.fields.update(
-            node=record.node,
-            question=question.digest,
-            policy_asked=question.policy,
-            about=question.subject,
-            answer=answer.kind,
-            by=answer.by,
-            asked_at=micros(question.asked_at),
-        )
-        if self._states != "none":
+        fields = {
+            "node": record.node,
+            "question": question.digest,
+            "policy_asked": question.policy,
+            "about": question.subject,
+            "answer": answer.kind,
+            "by": None if answer.by is None else storable(answer.by),
+            "asked_at": micros(question.asked_at),
+        }
+        event = self._event("answer", record, answer.at, fields)
+        states = self.keeping.states
+        if states != "none":
             event.contents = {
-                "question": capture(dict(question.payload), self._states),
-                "detail": capture(answer.detail, self._states),
+                "question": capture(dict(question.payload), states),
+                "detail": capture(answer.detail, states),
             }
         self._writer.add(event)
 
 
-def _decision(item: HistoryItem) -> dict[str, Any]:
-    decision = item.decision
-    target = item.redirected_to if decision.kind == "deny" else None
-    return {
-        "kind": decision.kind,
-        "policy": decision.policy,
-        "consequence": decision.consequence,
-        "target": target,
-    }
+def _add_unusual(contents: dict[str, Any], item: HistoryItem, take: Capture) -> None:
+    """Add to the contents what few node runs have and what may change later."""
+    record = item.record
+    if item.asked_about is not None:
+        contents["edited"] = take(record.input)
+    if item.drafts:
+        contents["drafts"] = [
+            {"output": take(dict(output)), "feedback": feedback[:TEXT]} for output, feedback in item.drafts
+        ]
+    if record.gating:
+        contents["gating"] = capture(dict(record.gating))
+    if record.tallies:
+        contents["tallies"] = capture(dict(record.tallies))
 
 
-def _judgements(results: Mapping[str, EvaluationResult], errors: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if results:
-        found["evaluations"] = {
-            name: {
-                "feedback": result.feedback[:_TEXT],
-                **({"metadata": capture(dict(result.metadata))} if result.metadata else {}),
-            }
-            for name, result in results.items()
-            if result.feedback or result.metadata
-        }
-    if errors:
-        found["evaluation_errors"] = {name: text[:_TEXT] for name, text in errors.items()}
-    return found
+class _RestoredRuns(Waiting):
+    """Node runs of a checkpoint that the ledger may lack."""
+
+    kind: Kind = "recovered"
+    is_saved = True
+
+    def __init__(
+        self,
+        items: Sequence[HistoryItem],
+        subject_key: str | None,
+        keeping: Keeping,
+        described: Collection[str],
+    ) -> None:
+        newest = items[-1].record
+        execution = newest.execution
+        assert execution is not None
+        end = newest.started + newest.duration
+        self._where = origin_in(execution, execution.run_id, subject_key), micros(end)
+        # Both times are by the clock of the ArbiterOS, which may not be the ledger's.
+        self.patience = min(max(GRACE - (execution.began - end), 0.0), GRACE)
+        self._items = items
+        self._subject_key = subject_key
+        self._keeping = keeping
+        self._described = described
+        self._events: list[Event] | None = None
+
+    def where(self) -> tuple[Origin, int]:
+        return self._where
+
+    def is_open(self) -> bool:
+        return True  # for as long as its patience lasts
+
+    def events(self) -> Iterable[Event]:
+        if self._events is None:
+            self._events = list(self._made())
+        return self._events
+
+    def _made(self) -> Iterator[Event]:
+        source = str(uuid4())
+        for item in self._items:
+            record = item.record
+            event = event_of("recovered", Parts.of(record), self._subject_key, self._keeping)
+            event.source, event.nonce = source, str(uuid4())
+            if record.position is not None:
+                add_place(event, record.position, self._described)
+            if is_packed_id(record.id):
+                event.task = None
+            if record.status == "denied":
+                event.fields["decision"] = _denial(record)
+            evaluations: Any = record.evaluations
+            add_judgements(event, evaluations.judgements(), frozenset(evaluations))
+            yield event
 
 
-def _plain(path: Any) -> Any:
-    parts: Any = path
-    if isinstance(path, tuple | list):
-        return [_plain(part) for part in parts]
-    return path if isinstance(path, str | int) or path is None else str(path)
-
-
-def _size(contents: Any) -> int:
-    """About the bytes of captured contents."""
-    parts: Any = contents
-    if isinstance(contents, str):
-        return len(contents) + 50
-    if isinstance(contents, dict):
-        return 64 + sum(len(key) + _size(part) for key, part in parts.items())
-    return 56 + sum(map(_size, parts)) if isinstance(contents, list) else 32
+def _denial(record: Record) -> dict[str, Any]:
+    """The denial of a node run of which only a fact is left: its first checker that denied has decided."""
+    policy = next((name for name, verdict in record.checks.items() if verdict.kind == "deny"), None)
+    return {"kind": "deny", "policy": policy, "consequence": None, "target": record.redirected_to}

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
-from arbiter.history import RunHistory
-from arbiter.history._record import Record, kind_of
+from arbiter.history import HistoryItem, RunHistory
+from arbiter.history._record import Account, PolicyDecision, Record, kind_of
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.ledger._contents import restored
-from arbiter.ledger._entries import scores_of
-from arbiter.verdicts import EvaluationResult, Verdict
+from arbiter.ledger._entries import checks_of, routes_of, scores_of, times_of
+from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
+
+T = TypeVar("T")
 
 
 class StoredHistory(RunHistory):
     """The history of one thread, or of one run of it, from a ledger."""
 
     __slots__ = ()
+
+
+class StoredItem(HistoryItem):
+    """A node run in a ledger.
+
+    `thread_id` is None if the run had none and after an erasure; `ref` is the ledger's own name of the thread.
+    `run` is the uuid of the run, and `seq` the number of the entry in its thread, from 1.
+    """
+
+    __slots__ = ("ref", "run", "seq", "thread_id")
+
+    def __init__(self, record: Record, *, thread_id: str | None, ref: str, run: str, seq: int) -> None:
+        super().__init__(record)
+        self.thread_id = thread_id
+        self.ref = ref
+        self.run = run
+        self.seq = seq
 
 
 def record_of(
@@ -30,7 +49,7 @@ def record_of(
 ) -> Record:
     """The record of a node run: its entry, and the evaluations that were written after it."""
     found: Mapping[str, Any] = contents or {}
-    started, lasted = map(float, body.get("times") or (body["at"] / 1_000_000, 0.0))
+    started, lasted = times_of(body)
     record = Record(
         body.get("task") or body["key"],
         body.get("node", ""),
@@ -43,36 +62,66 @@ def record_of(
     record.attempt = body.get("attempt", 1)
     record.status = body.get("status", "completed")
     record.duration = lasted
-    record.input = _state(found.get("edited", found.get("input")))
-    record.output = _state(found.get("output"))
+    record.input = state_of(found.get("edited", found.get("input")))
+    record.output = state_of(found.get("output"))
     reasons: Mapping[str, str] = found.get("reasons") or {}
-    checks: Mapping[str, Any] = body.get("checks") or {}
+    checks = checks_of(body)
     record.checks = {name: Verdict(kind, reasons.get(name, "")) for name, kind in checks.items()}
-    record.routes = dict(body.get("routes") or {})
+    record.routes = routes_of(body)
     record.redirected_to = (body.get("route") or {}).get("target") or (body.get("decision") or {}).get(
         "target"
     )
+    if decision := body.get("decision"):
+        record.account = Account(
+            PolicyDecision(
+                kind=decision["kind"], policy=decision["policy"], consequence=decision.get("consequence")
+            )
+        )
+    record.redirected_by = (body.get("route") or {}).get("policy")
     record.notes = dict(found.get("notes") or {})
     record.errors = dict(found.get("errors") or {})
     record.error = found.get("error")
     record.error_types = tuple(found.get("error_types") or ())
+    record.not_targeted = tuple(found.get("not_targeted") or ())
     record.corrections = tuple(found.get("corrections") or ())
-    record.gating = _state(found.get("gating"))
+    record.gating = state_of(found.get("gating"))
     results: dict[str, EvaluationResult] = {}
     errors: dict[str, str] = {}
+    ended: dict[str, Outcome] = {}
+    versions: dict[str, str] = {}
+    trace: Sequence[Any] = ()
     for part, text in ((body, found), *((late, more or {}) for late, more in judged)):
         said: Mapping[str, Any] = text.get("evaluations") or {}
         for score in scores_of(part):
             of: Mapping[str, Any] = said.get(score.evaluator) or {}
             results[score.evaluator] = EvaluationResult(
-                score.score, score.passed, of.get("feedback", ""), restored(of.get("metadata") or {})
+                score.score,
+                score.passed,
+                of.get("feedback", ""),
+                restored(of.get("metadata") or {}),
+                outcome=score.outcome,
             )
-        errors.update(text.get("evaluation_errors") or dict.fromkeys(part.get("failed") or (), "it failed"))
-    record.evaluations = Results(results, errors)
+            if score.version:
+                versions[score.evaluator] = score.version
+        problems: Mapping[str, str] = text.get("evaluation_errors") or {}
+        for name, outcome, *_ in part.get("failed") or ():
+            errors[name], ended[name] = problems.get(name, "it failed"), outcome
+        ended.update(dict.fromkeys(part.get("not_run") or (), "not_applicable"))
+        results = _ordered(results, part.get("order") or ())
+        trace = text.get("trace") or trace
+    stages = [EvaluatorTrace(*stage) for stage in trace]
+    record.evaluations = Results(results, errors, stages, ended=ended, versions=versions)
     return record
 
 
-def _state(captured: Any) -> Mapping[str, Any]:
+def _ordered(parts: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
+    """The parts in the order of these names, and then the others."""
+    first = [name for name in names if name in parts]
+    return {name: parts[name] for name in dict.fromkeys((*first, *parts))}
+
+
+def state_of(captured: Any) -> Mapping[str, Any]:
+    """A captured state as a mapping: one that is none has its value under `__root__`."""
     value = restored(captured)
     if value is None:
         return {}

@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 """The number of the newest schema that this code knows."""
 
 metadata = MetaData()
@@ -83,7 +83,7 @@ entries = Table(
     Column("id", _Id, primary_key=True, autoincrement=False),
     Column("thread", _Id, ForeignKey("threads.id"), nullable=False),
     Column("seq", Integer, nullable=False),
-    Column("key", String(64), nullable=False, unique=True),
+    Column("key", String(32), nullable=False, unique=True),
     Column("kind", String(16), nullable=False),
     Column("execution", String(36)),
     Column("run", String(36)),
@@ -107,8 +107,7 @@ entries = Table(
     Index("entries_at", "at"),
     Index("entries_node", "node", "at"),
     Index("entries_instruction", "instruction", "at"),
-    Index("entries_execution", "execution"),
-    Index("entries_task", "task"),
+    Index("entries_task", "thread", "task"),
     Index(
         "entries_policy",
         "policy",
@@ -149,7 +148,7 @@ scores = Table(
     Column("read", Boolean, nullable=False),
     Column("at", BigInteger, nullable=False),
     Index("scores_at", "evaluator", "at"),
-    Index("scores_score", "evaluator", "score", "entry"),
+    sqlite_with_rowid=False,
 )
 
 rollups = Table(
@@ -163,6 +162,7 @@ rollups = Table(
     Column("total", Float, nullable=False),
     Column("least", Float),
     Column("most", Float),
+    sqlite_with_rowid=False,
 )
 
 anchors = Table(
@@ -196,3 +196,15 @@ cursors = Table(
     Column("at", BigInteger, nullable=False),
     Column("refused", BigInteger, nullable=False, server_default=text("0")),
 )
+
+undelivered = Table(
+    "undelivered",
+    metadata,
+    Column("receiver", Text, primary_key=True),
+    Column("entry", BigInteger, primary_key=True, autoincrement=False),
+    Column("evaluator", Text, primary_key=True),
+    Column("n", Integer, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("reason", Text),
+)
+"""Scores that a receiver refused, with the reason, or that are sent again later, without one."""

@@ -8,17 +8,30 @@ that everything was recorded.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from arbiter.history._record import Described
 from arbiter.ledger._anchors import Head, Key, anchor_hash, merkle_root, signed_part
 from arbiter.ledger._chain import canonical, commitment, first_hash, next_hash
-from arbiter.ledger._entries import COLUMNS, HOUR, Count, columns_of, counts_of, scores_of
+from arbiter.ledger._entries import (
+    COLUMNS,
+    HOUR,
+    ITEMS,
+    VERDICT,
+    Count,
+    Counts,
+    Totals,
+    columns_of,
+    counted_scores,
+    scores_of,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -39,6 +52,18 @@ class Finding:
         return self.message
 
 
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A gap: events of a thread that could not be recorded, or not with their contents, and the reason."""
+
+    thread: str
+    events: int
+    without_contents: int
+    since: datetime
+    until: datetime
+    reason: str
+
+
 @dataclass(slots=True)
 class Verification:
     """The result of `Ledger.verify`. True if everything fits."""
@@ -46,22 +71,29 @@ class Verification:
     threads: int = 0
     entries: int = 0
     anchored: int = 0
-    """Entries up to the newest anchor that fits."""
+    """How many entries the newest anchor that fits covers."""
     erased: int = 0
+    pruned: int = 0
+    """How many entries were removed, or their contents, because they had been kept long enough."""
     gaps: int = 0
-    """Entries that say that something could not be recorded."""
+    """How many entries say that something could not be recorded."""
     not_recorded: int = 0
-    """The number of events that these gaps name."""
+    """How many node runs these gaps name."""
     since: datetime | None = None
     until: datetime | None = None
     signed_by: str | None = None
     intact_entries: int = 0
-    """Entries of threads without a finding, and those before the first finding of a thread."""
+    """Counts the entries of threads without a finding, and those before the first finding of a thread."""
+    anchor: Mapping[str, Any] | None = None
+    """Is the newest anchor up to which everything fits."""
+    erased_threads: int = 0
+    missed: list[Missed] = field(default_factory=list["Missed"])
+    """Lists the gaps."""
     findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def after_anchor(self) -> int:
-        """Entries that are only chained: cutting them could not be noticed."""
+        """Counts the entries that are only chained: a cut of them could not be noticed."""
         return self.entries - self.anchored
 
     def __bool__(self) -> bool:
@@ -75,23 +107,42 @@ class _Thread:
     name: str
     head_seq: int
     head_hash: bytes
-    is_pruned: bool
+    pruned_at: int | None
     items: int
     denied: int
     asked: int
+    first_at: Any
+    last_at: Any
+    outcome: Any
+    graph: Any
+    erased_at: Any
+    graphs: set[Any] = field(default_factory=set[Any])
+    """Holds the names of the graphs that its entries name, and None if one may be missing."""
+    erasures: set[Any] = field(default_factory=lambda: {None})
+    """Holds the times of the erasures that the chain names."""
+    ats: list[int] = field(default_factory=list[int])
+    """Holds the times of the first and the newest entry, and the latest of all times."""
+    ended: str | None = None
+    names: set[str] = field(default_factory=set[str])
+    """Holds the thread ids that the contents of executions name."""
     hashes: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """The hashes at the places that an anchor names."""
+    """Holds the hash of each entry that an anchor names, by the number of the entry."""
     first_wrong: int | None = None
     last_seq: int = 0
     last_hash: bytes = b""
     counted: list[int] = field(default_factory=lambda: [0, 0, 0])
     scores: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """By the key of an entry, the scores that its body and later judgements of it name."""
+    """Holds the scores that an entry's body and its later judgements name, by the key of the entry."""
     stored_scores: dict[str, Any] = field(default_factory=dict[str, Any])
     seqs: dict[str, int] = field(default_factory=dict[str, int])
+    keys: set[str] = field(default_factory=set[str])
     without_contents: list[int] = field(default_factory=list[int])
-    removed_upto: int = 0
-    """The newest entry whose contents an erasure or a pruning in the chain has removed."""
+    erased_upto: int = 0
+    """Is the number of the newest entry whose contents an erasure has removed."""
+    emptied_upto: int = 0
+    """Is the number of the newest entry whose contents a pruning has removed."""
+    gone_upto: int = 0
+    """Is the number of the newest entry that a pruning has removed itself."""
 
 
 class Verifier:
@@ -104,15 +155,17 @@ class Verifier:
         thread_id: str | None = None,
         anchors: Sequence[Mapping[str, Any]] = (),
         keys: Sequence[Key] = (),
+        progress: Callable[[int], None] | None = None,
     ) -> None:
+        self.progress = progress
         self.engine = engine
         self.thread_id = thread_id
         self.elsewhere = anchors
         self.keys = {key.id: key for key in keys}
         self.found = Verification()
         self.threads: dict[int, _Thread] = {}
-        self.counts: dict[Count, list[Any]] = {}
-        self.pruned_hours = -1
+        self.counts = Counts()
+        self.ids = array("q")
 
     def run(self) -> Verification:
         with self.engine.connect() as connection:
@@ -132,11 +185,24 @@ class Verifier:
                 if (head := anchor["heads"].get(thread.ref)) is not None:
                     thread.hashes[head[0]] = b""
         self._read_entries(connection)
+        graphs = self._read_texts(connection)
         for thread in self.threads.values():
+            thread.graphs |= {graphs[digest] for digest in thread.graphs & graphs.keys()}
             self._check_head(thread)
         self._check_anchors(anchors)
         if self.thread_id is None:
             self._check_counts(connection)
+
+    def _read_texts(self, connection: Connection) -> dict[str, str]:
+        """Compare the graphs and the rules with the digests by which bodies name them. Returns the graphs' names."""
+        names: dict[str, str] = {}
+        for table in ("graphs", "constitutions"):
+            for digest, body in connection.exec_driver_sql(f"SELECT digest, body FROM {table}"):
+                if Described.of(str(body)).digest != digest:
+                    self._add("text", None, None, f"{table}: the text under {digest} is another one.")
+                elif table == "graphs":
+                    names[digest] = str(orjson.loads(body).get("name"))
+        return names
 
     def _add(self, kind: str, thread: _Thread | None, seq: int | None, message: str) -> None:
         if thread is not None:
@@ -151,21 +217,23 @@ class Verifier:
 
     def _read_threads(self, connection: Connection) -> None:
         rows = connection.exec_driver_sql(
-            "SELECT id, ref, thread_id, head_seq, head_hash, pruned_at, items, denied, asked FROM threads"
+            "SELECT id, ref, thread_id, head_seq, head_hash, pruned_at, items, denied, asked, first_at, last_at, "
+            "outcome, graph, erased_at FROM threads"
         )
-        for id, ref, name, seq, hash, pruned, items, denied, asked in rows:
-            if self.thread_id is not None and self.thread_id not in (name, ref):
+        for id, ref, name, seq, hash, pruned, items, denied, asked, *times in rows:
+            if self.thread_id not in (None, name, ref):
                 continue
             self.threads[id] = _Thread(
                 id,
-                ref,
-                name or ref,
+                str(ref),
+                str(ref if name is None else name),
                 seq,
-                bytes(hash or b""),
-                pruned is not None,
+                _blob(hash),
+                pruned,
                 items,
                 denied,
                 asked,
+                *times,
             )
         self.found.threads = len(self.threads)
 
@@ -182,6 +250,9 @@ class Verifier:
                     )
                 continue
             self.found.entries += 1
+            if self.progress is not None and not self.found.entries % _PAGE:
+                self.progress(self.found.entries)
+            self.ids.append(row[0])
             if thread is not current:
                 if current is not None:
                     self._check_scores(current)
@@ -210,7 +281,7 @@ class Verifier:
         found: dict[int, dict[str, tuple[Any, ...]]] = defaultdict(dict)
         rows = connection.exec_driver_sql("SELECT entry, evaluator, score, passed, read, at FROM scores")
         for entry, evaluator, score, passed, read, at in rows:
-            found[entry][evaluator] = (score, None if passed is None else bool(passed), bool(read), at)
+            found[entry][evaluator] = (score, _truth(passed), _truth(read), at)
         return found
 
     def _check_entry(
@@ -224,6 +295,11 @@ class Verifier:
         content: Any,
         scores: Mapping[str, tuple[Any, ...]],
     ) -> None:
+        if not isinstance(seq, int):
+            self._add("column", thread, thread.last_seq + 1, f"its number is {seq!r:.40}.")
+            seq = thread.last_seq + 1
+        elif thread.last_seq == 0 and seq != 1:
+            self._begin_after_pruning(thread, seq, body)
         if seq != thread.last_seq + 1:
             missing = (
                 f"entries {thread.last_seq + 1} to {seq - 1} are missing"
@@ -232,7 +308,7 @@ class Verifier:
             )
             self._add("missing", thread, seq, f"{missing}.")
         expected = next_hash(thread.last_hash, str(body).encode())
-        stored = bytes(hash) if hash is not None and not isinstance(hash, str) else b""
+        stored = _blob(hash)
         thread.last_seq = seq
         # The next entry is compared with what is stored here, so that one edit is one finding.
         thread.last_hash = stored
@@ -247,24 +323,61 @@ class Verifier:
             before = f", or entry {seq - 1} was" if seq > 1 else ""
             self._add("body", thread, seq, f"its body does not fit its hash. It was edited{before}.")
             return
-        read: dict[str, Any] = {**parsed}
-        self._check_columns(thread, row, read)
+        try:
+            self._check_body(thread, row, {**parsed}, seq, salt, content, scores)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+            self._add("body", thread, seq, "its body fits its hash, but it is that of no entry.")
+
+    def _check_body(
+        self,
+        thread: _Thread,
+        row: Any,
+        read: dict[str, Any],
+        seq: int,
+        salt: Any,
+        content: Any,
+        scores: Mapping[str, tuple[Any, ...]],
+    ) -> None:
+        columns = columns_of(read)
+        self._check_columns(thread, row, read, columns)
         self._check_contents(thread, read, seq, salt, content)
-        key = str(read.get("of") or read.get("key"))
-        named = {s.evaluator: (s.score, s.passed, s.read, read.get("at")) for s in scores_of(read)}
+        own, of = str(read.get("key")), str(read.get("of"))
+        thread.keys.add(own)
+        key = of if of in thread.keys else own  # of a late judgement: its item, if it is in this thread
+        counted = counted_scores(scores_of(read))
+        named = {s.evaluator: (s.score, s.passed, s.read, read.get("at")) for s in counted}
         if named or scores:
             thread.scores.setdefault(key, {}).update(named)
             thread.seqs.setdefault(key, seq)
             if scores:
-                thread.stored_scores[str(read.get("key"))] = dict(scores)
-        self._add_counts(thread, read)
+                thread.stored_scores[own] = dict(scores)
+        self._add_counts(thread, read, columns, content)
 
-    def _check_columns(self, thread: _Thread, row: Any, body: Mapping[str, Any]) -> None:
-        _, _, seq, key, kind, *columns = row[: 5 + len(COLUMNS)]
+    def _begin_after_pruning(self, thread: _Thread, seq: Any, body: Any) -> None:
+        """Begin at the entry that says that those before it were pruned: it names the hash that it follows."""
+        try:
+            said: Any = orjson.loads(body)
+            head = bytes.fromhex(said["head"])
+            is_right = (said["kind"], said["upto"] + 1, said["at"]) == ("pruned", seq, thread.pruned_at)
+        except (ValueError, TypeError, KeyError):
+            return
+        if is_right:
+            thread.last_seq = thread.gone_upto = seq - 1
+            thread.last_hash = head
+            if seq - 1 in thread.hashes:
+                thread.hashes[seq - 1] = head
+            self.found.pruned += int(said["entries"])
+
+    def _check_columns(
+        self, thread: _Thread, row: Any, body: Mapping[str, Any], expected: Sequence[Any]
+    ) -> None:
+        _, _, seq, key, kind = row[:5]
+        columns = row[5 : 5 + len(COLUMNS)]
         own = {"thread": thread.ref, "ledger": self.uuid, "seq": seq, "key": key, "kind": kind}
         wrong = [name for name, value in own.items() if body.get(name) != value]
-        expected = columns_of(body)
-        wrong += [name for name, value in zip(COLUMNS, columns, strict=True) if expected[name] != value]
+        if expected != columns:
+            pairs = zip(COLUMNS, expected, columns, strict=True)
+            wrong += [name for name, of_body, value in pairs if of_body != value]
         if wrong:
             self._add("column", thread, seq, f"{', '.join(wrong)}: the columns are unlike the body.")
 
@@ -275,41 +388,61 @@ class Verifier:
         if content is None:
             if committed is not None:
                 thread.without_contents.append(seq)
-        elif committed is None or commitment(bytes(salt), str(content).encode()) != committed:
+        elif committed is None or commitment(_blob(salt), str(content).encode()) != committed:
             self._add("contents", thread, seq, "its contents are not those that it was written with.")
 
     def _check_scores(self, thread: _Thread) -> None:
         for key, expected in thread.scores.items():
             if thread.stored_scores.get(key, {}) != expected:
                 self._add("scores", thread, thread.seqs[key], "its scores are unlike its body.")
-        thread.scores, thread.stored_scores, thread.seqs = {}, {}, {}
+        thread.scores, thread.stored_scores, thread.seqs, thread.keys = {}, {}, {}, set()
 
-    def _add_counts(self, thread: _Thread, body: Mapping[str, Any]) -> None:
-        if body["kind"] in ("item", "recovered"):
-            verdict = columns_of(body)["verdict"]
+    def _add_counts(
+        self, thread: _Thread, body: Mapping[str, Any], columns: Sequence[Any], content: Any
+    ) -> None:
+        if body["kind"] in ITEMS:
+            # While an execution runs, nothing names its graph but the items of its own nodes.
+            thread.graphs.add(None if body.get("namespace") else body.get("graph"))
+            verdict = columns[VERDICT]
             thread.counted[0] += 1
             thread.counted[1] += verdict == "deny"
             thread.counted[2] += verdict == "ask"
-        if body["kind"] in ("erasure", "pruned"):
-            thread.removed_upto = max(thread.removed_upto, int(body.get("upto", 0)))
+        if body["kind"] == "erasure":
+            thread.erased_upto = max(thread.erased_upto, int(body.get("upto", 0)))
+            thread.erasures.add(body["at"])
+        if body["kind"] == "pruned":
+            thread.emptied_upto = max(thread.emptied_upto, int(body.get("upto", 0)))
         if body["kind"] == "gap":
             self.found.gaps += 1
             self.found.not_recorded += int(body.get("n", 0))
-        at = datetime.fromtimestamp(body["at"] / 1_000_000, UTC)
+            self.found.missed.append(_missed(thread.name, body, content))
+        if body["kind"] == "execution":
+            thread.ended = str(body.get("outcome"))
+            thread.graphs.add(body.get("graph"))
+            thread.names |= _thread_ids(content)
+        number: int = body["at"]
+        if body["kind"] != "pruned":  # a thread is as old as what happened in it
+            first, _, latest = thread.ats or (number, number, number)
+            thread.ats = [first, number, max(latest, number)]
+        at = _time(number)
         self.found.since = at if self.found.since is None else min(self.found.since, at)
         self.found.until = at if self.found.until is None else max(self.found.until, at)
-        for count, amount in counts_of(body):
-            known = self.counts.setdefault(count, [0, 0.0])
-            known[0] += 1
-            known[1] += amount or 0.0
+        self.counts.add(body, columns)
 
     def _check_head(self, thread: _Thread) -> None:
+        if any(seq <= thread.erased_upto for seq in thread.without_contents):
+            self.found.erased_threads += 1
         for seq in thread.without_contents:
-            if seq <= thread.removed_upto:
+            if seq <= thread.erased_upto:
                 self.found.erased += 1
+            elif seq <= thread.emptied_upto:
+                self.found.pruned += 1
             else:
                 self._add("contents", thread, seq, "its contents are gone without an erasure.")
-        if thread.is_pruned and not thread.last_seq:
+        if thread.pruned_at is not None and not thread.gone_upto:
+            self._add(
+                "thread", thread, None, "its entries are gone, and no entry says that they were pruned."
+            )
             return
         expected = thread.last_hash or first_hash(self.uuid, thread.ref)
         if (thread.head_seq, thread.head_hash) != (thread.last_seq, expected):
@@ -319,8 +452,10 @@ class Verifier:
                 None,
                 f"its head is entry {thread.head_seq}, its newest entry is {thread.last_seq}.",
             )
+        if thread.first_wrong is None and thread.pruned_at is None and (wrong := _unlike(thread)):
+            self._add("column", thread, None, f"{', '.join(wrong)}: the columns are unlike its entries.")
         counted = [thread.items, thread.denied, thread.asked]
-        if thread.first_wrong is None and thread.counted != counted and not thread.is_pruned:
+        if thread.first_wrong is None and thread.counted != counted and thread.pruned_at is None:
             self._add(
                 "counts", thread, None, "its counts of items, denials and questions are unlike its entries."
             )
@@ -328,19 +463,17 @@ class Verifier:
     # Anchors
 
     def _read_anchors(self, connection: Connection) -> list[dict[str, Any]]:
-        refs = {id: thread.ref for id, thread in self.threads.items()}
-        if self.thread_id is not None:
-            refs = {row[0]: row[1] for row in connection.exec_driver_sql("SELECT id, ref FROM threads")}
+        refs = {row[0]: str(row[1]) for row in connection.exec_driver_sql("SELECT id, ref FROM threads")}
         heads: dict[int, dict[str, tuple[int, bytes]]] = defaultdict(dict)
         rows = connection.exec_driver_sql("SELECT anchor, thread, seq, hash FROM anchor_heads")
         for anchor, thread, seq, hash in rows:
-            heads[anchor][refs.get(thread, f"#{thread}")] = (seq, bytes(hash))
+            heads[anchor][refs.get(thread, f"#{thread}")] = (_whole(seq), _blob(hash))
         rows = connection.exec_driver_sql(
             "SELECT id, upto, at, threads, root, previous, key_id, signature FROM anchors ORDER BY id"
         )
         return [
             {
-                "line": line_of(self.uuid, *row),
+                "line": _stored_line(self.uuid, row),
                 "heads": heads.get(row[0], {}),
             }
             for row in rows
@@ -366,13 +499,12 @@ class Verifier:
             broken |= not self._reaches(anchor, name)
             if not broken:
                 newest = line["upto"]
+                self.found.anchor = line
                 self.found.signed_by = line.get("key") or self.found.signed_by
         known = {anchor["line"]["n"]: anchor for anchor in anchors}
         for n, line in sorted(elsewhere.items()):
             name = f"anchor {n} of elsewhere"
-            if line["ledger"] != self.uuid:
-                self._add("anchor", None, None, f"{name} is of ledger {line['ledger']}.")
-            elif n not in known:
+            if n not in known:
                 self._add(
                     "anchor", None, None, f"{name} is not in this database: its newest part was removed."
                 )
@@ -380,7 +512,7 @@ class Verifier:
                 self._add("anchor", None, None, f"{name} is unlike the one in this database.")
             else:
                 self._is_signed_well(line, name)
-        self.found.anchored = min(newest, self.found.entries)
+        self.found.anchored = sum(id <= newest for id in self.ids)
 
     def _is_signed_well(self, line: Mapping[str, Any], name: str) -> bool:
         if not self.keys:
@@ -408,8 +540,8 @@ class Verifier:
                 if self.thread_id is None:
                     self._add("thread", None, None, f"{name} knows thread {ref[:8]}, which is gone.")
                     fine = False
-            elif thread.is_pruned:
-                continue
+            elif seq < thread.gone_upto:
+                continue  # it was pruned
             elif thread.last_seq < seq:
                 self._add(
                     "cut",
@@ -430,30 +562,118 @@ class Verifier:
             "SELECT MAX(last_at) FROM threads WHERE pruned_at IS NOT NULL"
         ).scalar()
         least = -1 if pruned is None else int(pruned) // HOUR
-        stored: dict[Count, tuple[int, float]] = {
-            (row[0], row[1], row[2], row[3]): (row[4], row[5])
-            for row in connection.exec_driver_sql("SELECT hour, kind, name, value, n, total FROM rollups")
+        stored: dict[Count, Totals] = {
+            (hour if isinstance(hour, int) else least + 1, kind, name, value): Totals(*amounts)
+            for hour, kind, name, value, *amounts in connection.exec_driver_sql(
+                "SELECT hour, kind, name, value, n, total, least, most FROM rollups"
+            )
         }
+        counted = self.counts.totals()
         wrong = {
             count
-            for count in stored.keys() | self.counts.keys()
-            if count[0] > least and not _alike(stored.get(count), self.counts.get(count))
+            for count in stored.keys() | counted.keys()
+            if not _alike(stored.get(count), counted.get(count), whole=count[0] > least)
         }
         if wrong and not any(thread.first_wrong is not None for thread in self.threads.values()):
-            kinds = ", ".join(sorted({count[1] for count in wrong}))
+            kinds = ", ".join(sorted({str(count[1]) for count in wrong}))
             self._add("rollups", None, None, f"{len(wrong)} hourly counts ({kinds}) are unlike the entries.")
 
     def _count_intact(self) -> None:
         for thread in self.threads.values():
             whole = thread.last_seq if thread.first_wrong is None else thread.first_wrong - 1
-            self.found.intact_entries += max(whole, 0)
+            self.found.intact_entries += max(whole - thread.gone_upto, 0)
 
 
-def _alike(stored: tuple[int, float] | None, counted: Sequence[Any] | None) -> bool:
+def _alike(stored: Totals | None, counted: Totals | None, *, whole: bool) -> bool:
+    """Whether both are there and equal. Sums may differ a little: their order was another. If entries of the
+    hour were pruned, more may be stored than is counted.
+    """
+    if stored is not None and not whole:
+        return counted is None or stored.n >= counted.n
     if stored is None or counted is None:
         return False
-    return stored[0] == int(counted[0]) and abs(stored[1] - float(counted[1])) <= 1e-6 * max(
-        1.0, abs(stored[1])
+    same = (stored.n, stored.least, stored.most) == (counted.n, counted.least, counted.most)
+    total: Any = stored.total  # an edit may have put anything there
+    if not isinstance(total, float | int):
+        return False
+    return same and abs(stored.total - counted.total) <= 1e-6 * max(1.0, abs(stored.total))
+
+
+def _thread_ids(content: Any) -> set[str]:
+    """The thread id in the configuration of an execution, if it is kept there and was not redacted."""
+    found: Any = {} if content is None else orjson.loads(content)
+    config: Any = found.get("config") or {}
+    name: Any = config.get("thread_id")
+    return {name} if isinstance(name, str) and "[secret" not in name else set[str]()
+
+
+def _unlike(thread: _Thread) -> list[str]:
+    """The columns of a thread that are not what its entries say."""
+    if not thread.ats:
+        return []
+    first, newest, latest = thread.ats
+    fits = {
+        "first_at": thread.first_at == first,
+        "last_at": isinstance(thread.last_at, int) and newest <= thread.last_at <= latest,
+        "outcome": thread.outcome == thread.ended,
+        "thread_id": thread.names <= {thread.name},
+        # Entries of other kinds, such as `started`, do not name it.
+        "graph": not thread.graphs or not thread.graphs.isdisjoint({thread.graph, None}),
+        "erased_at": thread.erased_at in thread.erasures,
+    }
+    return [name for name, does_fit in fits.items() if not does_fit]
+
+
+def _blob(value: Any) -> bytes:
+    """The bytes of a column. Anything else that an edit has put there fits no hash."""
+    if isinstance(value, memoryview):
+        return value.tobytes()
+    return value if isinstance(value, bytes) else b""
+
+
+def _whole(value: Any) -> int:
+    """The number in a column; -1, which no number is, for anything else."""
+    return value if isinstance(value, int) else -1
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _stored_line(ledger: str, row: Sequence[Any]) -> dict[str, Any]:
+    """The line of a row of `anchors`, whatever an edit has put into its columns."""
+    n, upto, at, threads, root, previous, key, signature = row
+    return line_of(
+        ledger,
+        _whole(n),
+        _whole(upto),
+        _whole(at),
+        _whole(threads),
+        _text(root),
+        _text(previous),
+        None if key is None else _text(key),
+        None if signature is None else _text(signature),
+    )
+
+
+def _truth(value: Any) -> Any:
+    """The truth value in a column; SQLite keeps it as 0 or 1, and anything else as it is."""
+    return bool(value) if isinstance(value, int) and value in (0, 1) else value
+
+
+def _time(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / 1_000_000, UTC)
+
+
+def _missed(thread: str, body: Mapping[str, Any], content: Any) -> Missed:
+    found: Any = {} if content is None else orjson.loads(content)
+    return Missed(
+        thread,
+        int(body.get("n", 0)),
+        int(body.get("without_contents", 0)),
+        _time(body["since"]),
+        _time(body["until"]),
+        str(found.get("reason", "")) if isinstance(found, dict) else "",  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     )
 
 

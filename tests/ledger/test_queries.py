@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from sqlalchemy import create_engine
 
 from arbiter import ConfigurationError, PolicyViolationError
 from arbiter.ledger import Ledger
+from arbiter.ledger._database import DatabaseFile
 from arbiter.ledger._queries import Filter, Queries
 from tests.ledger.ledger_support import conf, payments, recorded
 
@@ -73,17 +76,20 @@ def test_filters_alone_and_together_find_what_a_scan_finds(ledger: Ledger, names
 
 
 @pytest.mark.lengthy
-def test_pages_by_cursor_show_each_item_once_while_others_are_written(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_pages_by_cursor_show_each_item_once_while_others_write_and_erase(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 10) as ledger:
         there = {item.id for item in ledger.items()}
         seen: list[str] = []
         after = None
         _, app = payments(ledger)
-        while True:
+        for number in itertools.count():
             page = ledger.items().page(limit=3, after=after)
             seen += [item.id for item in page]
             app.invoke({}, conf("new"))
             ledger.flush(5)
+            if number < 10:
+                ledger.erase(thread_id=f"t{number}", reason="asked for")
             if (after := page.next) is None:
                 break
         assert sorted(seen) == sorted(there)
@@ -122,12 +128,48 @@ def test_threads_come_with_their_totals(ledger: Ledger) -> None:
         ({"since": "yesterday"}, r"since: expected an aware datetime, an ISO text or a time ago"),
         ({"below": 0.5}, "name the evaluator as well"),
         ({"order": "random"}, "order is 'random'"),
+        ({"since": 5}, "since: expected an aware datetime, an ISO text or a time ago"),
+        ({"evaluator": "score", "below": "x"}, "below: expected a number, got 'x'"),
+        ({"since": "1h", "until": "2h"}, "since is '1h', which is after until, '2h'. Swap them."),
+        ({"limit": "5"}, "limit: expected 1 to 1000, got '5'"),
+        ({"after": 5}, "after: expected a cursor like"),
     ],
     ids=str,
 )
 def test_a_question_that_cannot_be_meant_is_refused(ledger: Ledger, question: Any, problem: str) -> None:
+    page = {name: question.pop(name) for name in ("limit", "after") if name in question}
     with pytest.raises(ConfigurationError, match=problem):
-        ledger.items(**question)
+        ledger.items(**question).page(**page)
+
+
+def test_a_cursor_whose_entry_was_pruned_is_refused(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        _, app = payments(ledger, clock=lambda: time.time() - 100 * 86400)
+        app.invoke({}, conf("old"))
+        ledger.flush(5)
+        after = ledger.items().page(limit=1).next
+        ledger.prune(90)
+        with pytest.raises(ConfigurationError, match=r"the entry of the cursor '.*' was pruned; begin anew"):
+            ledger.items().page(after=after)
+
+
+def test_pages_of_threads_show_each_once_and_say_what_was_not_searched(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = [thread["thread_id"] for thread in ledger.threads()]
+    assert sorted(everything) == sorted(f"t{number}" for number in range(40))
+    seen: list[str] = []
+    after = None
+    while True:
+        page = ledger.threads().page(limit=7, after=after)
+        seen += [thread["thread_id"] for thread in page]
+        if (after := page.next) is None:
+            break
+    assert seen == everything
+    denied = next(thread for thread in ledger.threads() if thread["thread_id"] == "t9")
+    assert (denied["policy"], denied["lowest"], denied["is_searched"]) == ("limit", None, True)
+    monkeypatch.setattr("arbiter.ledger._queries._SCORES", 5)
+    assert sum(thread["is_searched"] for thread in ledger.threads().page(limit=7)) == 3
 
 
 def test_a_cursor_of_another_ledger_is_refused(ledger: Ledger) -> None:
@@ -155,7 +197,8 @@ def test_times_are_datetimes_texts_or_spans(ledger: Ledger) -> None:
 FILTERS = [
     {}, {"node": "pay"}, {"instruction": "x"}, {"policy": "limit"}, {"verdict": "deny"}, {"status": "failed"},
     {"thread_id": "t1"}, {"node": "pay", "since": 5}, {"policy": "limit", "until": 5},
-    {"verdict": "deny", "node": "pay"},
+    {"verdict": "deny", "node": "pay"}, {"evaluator": "score"}, {"evaluator": "score", "below": 0.1, "since": 5},
+    {"subject": "user-1"}, {"run": "x", "until": 5}, {"attempts": True, "order": "oldest"},
 ]  # fmt: skip
 
 
@@ -165,7 +208,8 @@ def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, after:
     with recorded(tmp_path / "l.db", 3) as ledger:
         cursor = ledger.items().page(limit=2).next if after else None
         engine = create_engine(f"sqlite:///{tmp_path / 'l.db'}")
-        statement, values = Queries(engine, ledger.uuid).statement(Filter(**wanted), cursor)
+        queries = Queries(engine, ledger.uuid, DatabaseFile.of(engine))
+        statement, values = queries.statement(Filter(**wanted), cursor)
         with engine.connect() as connection:
             plan = [
                 row[3] for row in connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(values))
@@ -173,3 +217,38 @@ def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, after:
         engine.dispose()
     assert not [step for step in plan if "TEMP B-TREE" in step]
     assert not [step for step in plan if step.startswith("SCAN") and "INDEX" not in step]
+    if (
+        "attempts" not in wanted
+    ):  # newer attempts are looked up by task, not among all later entries of the thread
+        assert [step for step in plan if "entries_task (thread=? AND task=?)" in step]
+
+
+def test_the_page_of_a_node_run_does_not_walk_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do the scores of a node walk all of their evaluator's."""
+    asked: list[tuple[Queries, str, Sequence[Any]]] = []
+    rows = Queries.rows
+
+    def noted(queries: Queries, statement: str, values: Sequence[Any]) -> Iterator[Any]:
+        asked.append((queries, statement, values))
+        return rows(queries, statement, values)
+
+    with recorded(tmp_path / "l.db", 3) as ledger:
+        reader = ledger.reader
+        monkeypatch.setattr(Queries, "rows", noted)
+        thread = reader.thread("t0")
+        (entry, *_), _ = reader.entries(thread["id"])
+        found = reader.whole(thread, entry.seq)
+        assert reader.find_task(thread["id"], found.body["task"]) == entry.seq
+        assert len(reader.newest_scores("score", node="check")) == 3
+        plans = [
+            (statement, step[3])
+            for queries, statement, values in list(asked)
+            if "e.kind NOT IN" not in statement  # a page of entries goes along the thread
+            for step in rows(queries, f"EXPLAIN QUERY PLAN {statement}", values)
+        ]
+    assert not [
+        plan for plan in plans if plan[1].endswith("(thread=?)") or plan[1].startswith("SCAN entries")
+    ]
+    assert not [plan for plan in plans if plan[1].endswith("(evaluator=?)")]

@@ -70,6 +70,7 @@ def upgrade() -> None:
         sa.Column("least", sa.Float(), nullable=True),
         sa.Column("most", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("hour", "kind", "name", "value"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "threads",
@@ -128,7 +129,7 @@ def upgrade() -> None:
         ),
         sa.Column("thread", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
-        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("key", sa.String(length=32), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("execution", sa.String(length=36), nullable=True),
         sa.Column("run", sa.String(length=36), nullable=True),
@@ -157,7 +158,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("thread", "seq", name="entries_thread_seq"),
     )
     op.create_index("entries_at", "entries", ["at"], unique=False)
-    op.create_index("entries_execution", "entries", ["execution"], unique=False)
     op.create_index("entries_instruction", "entries", ["instruction", "at"], unique=False)
     op.create_index("entries_node", "entries", ["node", "at"], unique=False)
     op.create_index(
@@ -176,7 +176,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("status IS NOT NULL AND status <> 'completed'"),
         postgresql_where=sa.text("status IS NOT NULL AND status <> 'completed'"),
     )
-    op.create_index("entries_task", "entries", ["task"], unique=False)
+    op.create_index("entries_task", "entries", ["thread", "task"], unique=False)
     op.create_index(
         "entries_verdict",
         "entries",
@@ -213,6 +213,6 @@ def upgrade() -> None:
             ["entries.id"],
         ),
         sa.PrimaryKeyConstraint("entry", "evaluator"),
+        sqlite_with_rowid=False,
     )
     op.create_index("scores_at", "scores", ["evaluator", "at"], unique=False)
-    op.create_index("scores_score", "scores", ["evaluator", "score", "entry"], unique=False)

@@ -1,0 +1,379 @@
+"""What a ledger recorded, thread by thread: read from its database or from a file, and written to files.
+
+    Ledger ─▶ LedgerRecords ─┐                          ┌▶ JSON lines ─▶ read_records ─▶ FileRecords
+                             ├▶ Records (RecordedThread)┤
+    JSON lines ─▶ FileRecords┘                          └▶ CSV, for spreadsheets
+
+JSON lines are complete: bodies and contents as they are stored, and the constitutions and graphs that bodies
+name. So a file can take the place of a ledger. Each line is an object with a `row`:
+
+    {"row": "ledger", "v": 1, "uuid": ...}
+    {"row": "constitution" | "graph", "digest": ..., "body": "the text"}
+    {"row": "thread", "ref": ..., "thread_id": ..., "subject": ..., "graph": "name"}
+    {"row": "entry", "ref": the thread's, "body": {...}, "contents": {...} | null}
+
+A line names only what lines before it have introduced.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from arbiter.errors import ConfigurationError
+from arbiter.history import HistoryItem
+from arbiter.ledger._chain import canonical
+from arbiter.ledger._queries import Queries
+from arbiter.ledger._stored import records_of
+
+VERSION = 1
+_THREADS = 500
+_ENTRIES = 1_000
+_TABLES = {"constitution": "constitutions", "graph": "graphs"}
+Rows = Sequence[tuple[str, str | None]]
+"""Bodies and contents of entries, as JSON texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedThread:
+    """A thread with all of its entries, oldest first. An erased thread has no id."""
+
+    ref: str
+    thread_id: str | None
+    subject: str | None
+    graph: str | None
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A constitution or the description of a graph, by its digest."""
+
+    kind: str
+    digest: str
+    body: str
+
+
+class Records(Protocol):
+    """What was recorded: a ledger's database, or a file that was exported from one."""
+
+    uuid: str
+    """The ledger's own name."""
+
+    def threads(self) -> Iterator[RecordedThread]:
+        """The threads, in the order in which they began."""
+        ...
+
+    def texts(self, digests: Collection[str]) -> Sequence[Text]:
+        """The constitutions and graphs with these digests, as far as they are there."""
+        ...
+
+
+class LedgerRecords:
+    """The records of a ledger: all, one thread, or the threads that were active since a time, whole."""
+
+    def __init__(
+        self, queries: Queries, uuid: str, *, thread_id: str | None = None, since: int | None = None
+    ) -> None:
+        self.uuid = uuid
+        self._queries = queries
+        self._thread = None if thread_id is None else queries.find_thread(thread_id)
+        self.thread_id = None if thread_id is None else queries.names_of(thread_id)[1]
+        """The id of the one thread; None if it was erased, and for all threads."""
+        self.since = since
+        self.upto = queries.last_entry()
+        """The newest entry that `threads` reads."""
+
+    def threads(self) -> Iterator[RecordedThread]:
+        mark, last = self._queries.mark, 0
+        while True:
+            query, values = f"id > {mark}", [last]
+            if self._thread is not None:
+                query, values = f"{query} AND id = {mark}", [*values, self._thread]
+            if self.since is not None:
+                query, values = f"{query} AND last_at >= {mark}", [*values, self.since]
+            found = list(
+                self._queries.rows(
+                    f"SELECT id, ref, thread_id, subject, graph FROM threads WHERE {query} "
+                    f"ORDER BY id LIMIT {_THREADS}",
+                    values,
+                )
+            )
+            for id, ref, thread_id, subject, graph in found:
+                rows = [(row[2], row[3]) for row in self._entries(f"e.thread = {mark}", [id], "e.seq")]
+                if rows:
+                    yield RecordedThread(
+                        ref=ref, thread_id=thread_id, subject=subject, graph=graph, rows=rows
+                    )
+            if len(found) < _THREADS:
+                return
+            last = found[-1][0]
+
+    def _entries(
+        self, where: str, values: Sequence[Any], order: str, upto: int | None = None
+    ) -> Iterator[Any]:
+        mark = self._queries.mark
+        return self._queries.rows(
+            "SELECT e.id, e.thread, e.body, c.body FROM entries e LEFT JOIN contents c ON c.entry = e.id "
+            f"WHERE {where} AND e.id <= {mark} ORDER BY {order}",
+            [*values, self.upto if upto is None else upto],
+        )
+
+    def newer(self, after: int) -> tuple[int, list[RecordedThread]]:
+        """The entries that were committed after that one, at most some, and the id of the last of them."""
+        mark = self._queries.mark
+        # Read before the entries: one that is committed meanwhile is left for the next time.
+        newest = self._queries.last_entry()
+        upto = max(after, min(newest, after + _ENTRIES))
+        rows = list(self._entries(f"e.id > {mark}", [after], "e.id", upto))
+        if not rows:
+            return upto, []
+        by_thread: dict[int, list[tuple[str, str | None]]] = {}
+        for _, thread, body, contents in rows:
+            if self._thread in (None, thread):
+                by_thread.setdefault(thread, []).append((body, contents))
+        marks = ", ".join([mark] * len(by_thread))
+        threads = self._queries.rows(
+            f"SELECT id, ref, thread_id, subject, graph FROM threads WHERE id IN ({marks})", list(by_thread)
+        )
+        return rows[-1][0], [
+            RecordedThread(ref=ref, thread_id=thread_id, subject=subject, graph=graph, rows=by_thread[id])
+            for id, ref, thread_id, subject, graph in (threads if by_thread else ())
+        ]
+
+    def texts(self, digests: Collection[str]) -> Sequence[Text]:
+        if not digests:
+            return ()
+        marks = ", ".join([self._queries.mark] * len(digests))
+        return [
+            Text(kind, *row)
+            for kind, table in _TABLES.items()
+            for row in self._queries.rows(
+                f"SELECT digest, body FROM {table} WHERE digest IN ({marks}) ORDER BY id", [*digests]
+            )
+        ]
+
+
+# JSON lines
+
+
+class JsonLines:
+    """Makes the lines of threads. What a line needs stands before it, once."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._known: set[str] = set()
+
+    def all(self) -> Iterator[str]:
+        yield _line({"row": "ledger", "v": VERSION, "uuid": self._records.uuid})
+        for thread in self._records.threads():
+            yield from self.of(thread)
+
+    def of(self, thread: RecordedThread) -> Iterator[str]:
+        bodies = [_checked(orjson.loads(body)) for body, _ in thread.rows]
+        named = dict.fromkeys(
+            body[name] for body in bodies for name in ("rules", "graph") if isinstance(body.get(name), str)
+        )
+        for text in self._records.texts([digest for digest in named if digest not in self._known]):
+            self._known.add(text.digest)
+            yield _line({"row": text.kind, "digest": text.digest, "body": text.body})
+        if thread.ref not in self._known:
+            self._known.add(thread.ref)
+            names = {"thread_id": thread.thread_id, "subject": thread.subject, "graph": thread.graph}
+            yield _line({"row": "thread", "ref": thread.ref, **names})
+        ref = json.dumps(thread.ref)
+        for body, contents in thread.rows:
+            orjson.loads(contents or "null")  # otherwise the line would be no JSON
+            # The texts as they are stored, so that a reader gets what was recorded.
+            yield f'{{"row":"entry","ref":{ref},"body":{body},"contents":{contents or "null"}}}\n'
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":")) + "\n"
+
+
+def _checked(body: Any) -> Mapping[str, Any]:
+    """The body of an entry. Raises `ValueError` if it has been changed beyond that."""
+    if not isinstance(body, dict) or not {"kind", "seq", "key", "at"} <= body.keys():
+        raise ValueError("a body is that of no entry")
+    return body  # pyright: ignore[reportUnknownVariableType]
+
+
+def followed(records: LedgerRecords, *, every: float = 0.5) -> Iterator[str]:
+    """The lines of everything that is recorded, then of what is added, as it is committed. Does not end."""
+    lines = JsonLines(records)
+    yield from lines.all()
+    after = records.upto
+    while True:
+        last, threads = records.newer(after)
+        for thread in threads:
+            yield from lines.of(thread)
+        if last == after:
+            time.sleep(every)
+        after = last
+
+
+@dataclass(slots=True)
+class FileRecords:
+    """The records in a file of JSON lines."""
+
+    uuid: str = ""
+    _threads: dict[str, RecordedThread] = field(default_factory=dict[str, RecordedThread])
+    _texts: dict[str, Text] = field(default_factory=dict[str, Text])
+
+    def threads(self) -> Iterator[RecordedThread]:
+        return iter(self._threads.values())
+
+    def texts(self, digests: Collection[str]) -> Sequence[Text]:
+        return [self._texts[digest] for digest in digests if digest in self._texts]
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a line. Raises `LookupError`, `TypeError` or `ValueError` for one that has not this form."""
+        match row["row"]:
+            case "ledger":
+                if row["v"] != VERSION:
+                    raise ValueError(f"its version is {row['v']!r}, this version of Arbiter reads {VERSION}")
+                self.uuid = str(row["uuid"])
+            case "constitution" | "graph":
+                self._texts[row["digest"]] = Text(row["row"], row["digest"], str(row["body"]))
+            case "thread":
+                names = {name: row[name] for name in ("ref", "thread_id", "subject", "graph")}
+                self._threads.setdefault(row["ref"], RecordedThread(**names, rows=[]))
+            case "entry":
+                rows: Any = self._threads[row["ref"]].rows
+                body, contents = _checked(row["body"]), row["contents"]
+                text = None if contents is None else orjson.dumps(contents).decode()
+                rows.append((canonical(body).decode(), text))
+            case other:
+                raise ValueError(f"its row is {other!r}")
+
+
+def read_records(path: str | os.PathLike[str]) -> FileRecords:
+    """The records in a file that `arbiter export --to jsonl` wrote.
+
+    Raises `ConfigurationError` with the number of a line that is wrong, and for a file without a ledger.
+    """
+    records = FileRecords()
+    try:
+        with Path(path).open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    records.add(orjson.loads(line))
+                    if not records.uuid:
+                        raise ValueError("the first line names no ledger")
+                except (LookupError, TypeError, ValueError, AttributeError) as error:
+                    raise ConfigurationError(
+                        f"{os.fspath(path)}:{number}: this is no line of 'arbiter export --to jsonl': {error}."
+                    ) from None
+    except OSError as error:
+        raise ConfigurationError(f"{os.fspath(path)!r} cannot be read: {error.strerror}.") from None
+    if not records.uuid:
+        raise ConfigurationError(
+            f"{os.fspath(path)!r} is empty; expected a file of 'arbiter export --to jsonl'."
+        )
+    return records
+
+
+# CSV
+
+COLUMNS = (
+    "at", "thread", "ref", "run", "step", "namespace", "node", "instruction", "attempt", "status", "seconds",
+    "verdict", "policy", "reason", "redirected_to", "error", "input", "output",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def csv_lines(records: Records, evaluators: Sequence[str], *, since: int | None = None) -> Iterator[str]:
+    """A table of the attempts of node runs, one row each, with a column for the score of each evaluator.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+    yield _csv([*COLUMNS, *(f"score {name}" for name in evaluators)])
+    for thread in records.threads():
+        bodies = [body for text, _ in thread.rows if (body := orjson.loads(text))["kind"] in _ITEMS]
+        for body, record in zip(bodies, records_of(thread.rows), strict=True):
+            if since is None or body["at"] >= since:
+                yield _csv(_cells(thread, body, HistoryItem(record), evaluators))
+
+
+_ITEMS = ("item", "recovered")
+
+
+def _cells(
+    thread: RecordedThread, body: Mapping[str, Any], item: HistoryItem, evaluators: Sequence[str]
+) -> list[Any]:
+    verdict = item.check_policy_results.get(item.decision.policy or "")
+    found = item.to_dict()
+    results, outcomes = found["evaluation_results"], found["evaluation_outcomes"]
+    return [
+        datetime.fromtimestamp(body["at"] / 1_000_000, UTC).isoformat(),
+        thread.thread_id,
+        thread.ref,
+        body.get("run"),
+        item.step,
+        item.namespace,
+        item.node,
+        found["instruction"],
+        item.attempt,
+        item.status,
+        item.duration,
+        item.decision.kind,
+        item.decision.policy,
+        None if verdict is None else verdict.reason,
+        item.redirected_to,
+        item.error,
+        json.dumps(found["input_state"], ensure_ascii=False),
+        json.dumps(found["output_state"], ensure_ascii=False),
+        *(results[name]["score"] if outcomes.get(name) == "scored" else None for name in evaluators),
+    ]
+
+
+def _csv(cells: Iterable[Any]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(map(_safe, cells))
+    return line.getvalue()
+
+
+def _safe(cell: Any) -> Any:
+    if isinstance(cell, str) and cell.lstrip(" ").startswith(_FORMULA):
+        return "'" + cell
+    return cell
+
+
+# Files
+
+
+def write_whole(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
+    """Write a file that gets its name when it is complete. Returns the number of lines.
+
+    Only the user of this process may read it.
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise ConfigurationError(f"{os.fspath(path)!r} cannot be written: {error.strerror}.") from None
+    count = 0
+    try:
+        with open(handle, "w", encoding="utf-8", newline="") as file:
+            for line in lines:
+                file.write(line)
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return count

@@ -1,0 +1,320 @@
+"""The ledger as an outbox: the scores that a receiver has not answered for yet, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from arbiter._databases import writing
+from arbiter.ledger._database import LedgerError, last_entry
+from arbiter.ledger._entries import Score, counted_scores, scores_of
+from arbiter.ledger._receivers import ExportedScore, score_id
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from arbiter.ledger._store import Store
+
+_ENTRIES = 200
+_SHOWN = 100
+_FAILURES = ("error", "timeout")
+"""The outcomes of an evaluation that failed; others say that there was nothing to be judged."""
+_JUDGED = ("item", "judged", "recovered")
+"""The kinds of entries that have evaluations."""
+_BEHIND = 1_000
+"""Entries without scores after which the cursor is moved all the same: a new process reads no more of them."""
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+Place = tuple[int, str]
+"""An entry, and an evaluator in it; "" for several whose names the receiver did not give."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """The scores of the entries from the one after `after` up to `upto`."""
+
+    after: int
+    upto: int
+    scores: dict[str, ExportedScore] = field(default_factory=dict[str, ExportedScore])
+    """By their ids."""
+    places: dict[str, Place] = field(default_factory=dict[str, Place])
+    untraced: int = 0
+    """The number of evaluations that belong to no span: their runs were not traced, or sampled out."""
+
+    def add(self, score: ExportedScore, place: Place) -> None:
+        self.scores[score.id], self.places[score.id] = score, place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverState:
+    """How far a receiver has got. `refused` and `waiting` count the scores that it refused, and those whose
+    runs it does not know yet. `refusals` has the newest reasons. `behind` is the number of entries that were
+    committed after those that it has answered for.
+    """
+
+    receiver: str
+    at: datetime
+    behind: int
+    refused: int
+    waiting: int
+    refusals: Sequence[tuple[datetime, int, str]] = ()
+    """When, how many, and why."""
+
+
+class Outbox:
+    """The outbox of one receiver."""
+
+    def __init__(
+        self, store: Store, receiver: str, *, takes_failures: bool, clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._receiver = receiver
+        self._takes_failures = takes_failures
+        self._mark = store.statements.mark
+        self._passed = 0
+        """The entry up to which nothing is left to be sent. The cursor follows, but not for every entry."""
+
+    def next(self, most: int) -> Outgoing:
+        """The next scores after the cursor: at most `most`, unless one entry has more."""
+        with self._store.engine.connect() as connection:
+            cursor = self._cursor(connection)
+            after = max(cursor, self._passed)
+            newest = last_entry(connection)
+            found = self._outgoing(
+                connection, f"e.id > {self._mark} ORDER BY e.id LIMIT {_ENTRIES}", (after,), most
+            )
+        found.after = after
+        if found.upto == 0:
+            found.upto = max(newest, after)
+        if not found.scores:
+            self._passed = found.upto
+            if found.upto - cursor >= _BEHIND:
+                self.answered(found)
+        return found
+
+    def waiting(self, most: int) -> Iterator[Outgoing]:
+        """The scores that are to be sent again, because the receiver did not know their runs, the oldest first."""
+        after: tuple[int, int, str] | None = (-1, 0, "")
+        while after is not None:
+            outgoing, after = self._waiting(most, after)
+            yield outgoing
+
+    def _waiting(
+        self, most: int, after: tuple[int, int, str]
+    ) -> tuple[Outgoing, tuple[int, int, str] | None]:
+        """Some of them, and the place of the last; None if there are no more."""
+        with self._store.engine.connect() as connection:
+            rows = self._run(
+                connection,
+                "SELECT at, entry, evaluator FROM undelivered WHERE receiver = ? AND reason IS NULL "
+                f"AND (at, entry, evaluator) > (?, ?, ?) ORDER BY at, entry, evaluator LIMIT {most}",
+                self._receiver, *after,
+            ).all()  # fmt: skip
+            wanted = {(entry, evaluator) for _, entry, evaluator in rows}
+            marks = ", ".join([self._mark] * len({entry for entry, _ in wanted})) or "NULL"
+            entries = tuple({entry for entry, _ in wanted})
+            found = self._outgoing(connection, f"e.id IN ({marks}) ORDER BY e.id", entries, None)
+            kept = {id: place for id, place in found.places.items() if place in wanted}
+            gone = wanted - set(kept.values())
+            cursor = self._cursor(connection)
+            again = Outgoing(cursor, cursor, {id: found.scores[id] for id in kept}, kept)
+        if gone:  # its entry was pruned
+            with writing(self._store.engine, self._store.lock) as connection:
+                self._forget(connection, gone)
+        return again, tuple(rows[-1]) if len(rows) == most else None
+
+    def newest(self) -> int:
+        """The newest entry of the ledger."""
+        with self._store.engine.connect() as connection:
+            return last_entry(connection)
+
+    def finish(self) -> None:
+        """Move the cursor past entries without scores that were read."""
+        if self._passed:
+            self.answered(Outgoing(self._passed, self._passed))
+
+    def _cursor(self, connection: Connection) -> int:
+        rows = self._run(connection, "SELECT entry FROM cursors WHERE receiver = ?", self._receiver)
+        return next((int(row[0]) for row in rows), 0)
+
+    def _run(self, connection: Connection, statement: str, *values: Any) -> Any:
+        return connection.exec_driver_sql(statement.replace("?", self._mark), values)
+
+    def _outgoing(
+        self, connection: Connection, where: str, values: tuple[Any, ...], most: int | None
+    ) -> Outgoing:
+        """The scores in those entries, as many whole entries as fit; `upto` is 0 if there is no entry."""
+        rows = connection.exec_driver_sql(
+            f"SELECT e.id, e.kind, e.at, e.node, e.trace, e.span, e.body FROM entries e WHERE {where}", values
+        ).all()
+        found = Outgoing(0, 0)
+        taken: list[tuple[Any, Mapping[str, Any]]] = []
+        count = 0
+        for row in rows:
+            body, own = self._read(row[0], row[6]) if row[1] in _JUDGED else (_NOTHING, 0)
+            if most is not None and taken and count + own > most:
+                break
+            count += own
+            found.upto = row[0]
+            if own:
+                taken.append((row, body))
+        contents = self._contents(connection, [row[0] for row, _ in taken])
+        items = self._items(connection, [body["of"] for _, body in taken if "of" in body])
+        for (id, _, at, node, trace, span, _), body in taken:
+            if "of" in body:
+                node, trace, span = items.get(body["of"], (None, None, None))
+            if trace is None or span is None:
+                found.untraced += len(self._results(body))
+                continue
+            common = {
+                "trace": trace,
+                "span": span,
+                "node": node or "",
+                "at": datetime.fromtimestamp(at / 1e6, UTC),
+            }
+            for score in self._scores(body, contents.get(id) or {}, common):
+                found.add(score, (id, score.evaluator))
+        return found
+
+    def _read(self, entry: int, text: str) -> tuple[Mapping[str, Any], int]:
+        """The body of an entry, and how many results in it are to be sent. Raises `LedgerError`."""
+        try:
+            body = orjson.loads(text)
+            return body, len(self._results(body))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise LedgerError(f"entry {entry} cannot be read ({error}); arbiter verify says more.") from error
+
+    def _results(self, body: Mapping[str, Any]) -> list[tuple[str, str, Score | None]]:
+        """The results in a body that are to be sent: evaluator, version and score, None for a failure."""
+        found: list[tuple[str, str, Score | None]] = [
+            (score.evaluator, score.version, score) for score in counted_scores(scores_of(body))
+        ]
+        failed: Sequence[Any] = body.get("failed") or ()
+        if self._takes_failures:
+            found += [(name, version, None) for name, outcome, _, version in failed if outcome in _FAILURES]
+        return found
+
+    def _scores(
+        self, body: Mapping[str, Any], contents: Mapping[str, Any], common: Mapping[str, Any]
+    ) -> Iterable[ExportedScore]:
+        said: Mapping[str, Any] = contents.get("evaluations") or {}
+        errors: Mapping[str, Any] = contents.get("evaluation_errors") or {}
+        for name, version, score in self._results(body):
+            of: Mapping[str, Any] = said.get(name) or _NOTHING
+            text: Any = errors.get(name) if score is None else of.get("feedback")
+            yield ExportedScore(
+                id=score_id(common["trace"], common["span"], name, version),
+                evaluator=name,
+                version=version,
+                score=None if score is None else score.score,
+                passed=None if score is None else score.passed,
+                comment=text if isinstance(text, str) else "",
+                **common,
+            )
+
+    def _contents(self, connection: Connection, entries: Sequence[int]) -> dict[int, Any]:
+        marks = ", ".join([self._mark] * len(entries)) or "NULL"
+        rows = connection.exec_driver_sql(
+            f"SELECT entry, body FROM contents WHERE entry IN ({marks})", tuple(entries)
+        )
+        return {entry: orjson.loads(text) for entry, text in rows}
+
+    def _items(self, connection: Connection, keys: Sequence[str]) -> dict[str, tuple[Any, Any, Any]]:
+        """Node, trace and span of the items with these keys."""
+        marks = ", ".join([self._mark] * len(keys)) or "NULL"
+        rows = connection.exec_driver_sql(
+            f"SELECT key, node, trace, span FROM entries WHERE key IN ({marks})", tuple(keys)
+        )
+        return {key: (node, trace, span) for key, node, trace, span in rows}
+
+    def answered(
+        self,
+        outgoing: Outgoing,
+        *,
+        refused: Mapping[Place, tuple[int, str]] = _NOTHING,
+        later: Collection[Place] = (),
+    ) -> None:
+        """Store a receiver's answer: the cursor moves past these scores, the refused and late ones are kept."""
+        at = round(self._clock() * 1e6)
+        with writing(self._store.engine, self._store.lock) as connection:
+            self._forget(connection, set(outgoing.places.values()) - set(later))
+            rows: list[tuple[int, str, int, str | None]]
+            rows = [(entry, name, count, reason) for (entry, name), (count, reason) in refused.items()]
+            rows += [(entry, name, 1, None) for entry, name in later]
+            for entry, name, count, reason in rows:
+                self._run(
+                    connection,
+                    "INSERT INTO undelivered (receiver, entry, evaluator, n, at, reason) VALUES (?, ?, ?, ?, ?, ?) "
+                    "ON CONFLICT (receiver, entry, evaluator) DO NOTHING",
+                    self._receiver, entry, name, count, at, reason,
+                )  # fmt: skip
+            self._run(
+                connection,
+                "INSERT INTO cursors (receiver, entry, at, refused) VALUES (?, ?, ?, 0) "
+                "ON CONFLICT (receiver) DO UPDATE SET at = excluded.at, "
+                "entry = CASE WHEN excluded.entry > cursors.entry THEN excluded.entry ELSE cursors.entry END",
+                self._receiver, outgoing.upto, at,
+            )  # fmt: skip
+            if rows:
+                self._run(
+                    connection,
+                    "UPDATE cursors SET refused = (SELECT COALESCE(SUM(n), 0) FROM undelivered "
+                    "WHERE receiver = ? AND reason IS NOT NULL) WHERE receiver = ?",
+                    self._receiver, self._receiver,
+                )  # fmt: skip
+
+    def first_sent(self, places: Iterable[Place]) -> dict[Place, float]:
+        """When those of these scores that wait were sent first, in POSIX seconds."""
+        wanted = set(places)
+        with self._store.engine.connect() as connection:
+            rows = self._run(
+                connection,
+                "SELECT entry, evaluator, at FROM undelivered WHERE receiver = ? AND reason IS NULL",
+                self._receiver,
+            )
+            return {(entry, name): at / 1e6 for entry, name, at in rows if (entry, name) in wanted}
+
+    def _forget(self, connection: Connection, places: Iterable[Place]) -> None:
+        """Remove what waits in these places."""
+        for entry, name in places:
+            self._run(
+                connection,
+                "DELETE FROM undelivered WHERE receiver = ? AND entry = ? AND evaluator = ? AND reason IS NULL",
+                self._receiver, entry, name,
+            )  # fmt: skip
+
+
+def receiver_states(store: Store) -> list[ReceiverState]:
+    """All receivers that a ledger has sent scores to."""
+    with store.engine.connect() as connection:
+        run, mark = connection.exec_driver_sql, store.statements.mark
+        newest = last_entry(connection)
+        counts = run("SELECT receiver, SUM(n) FROM undelivered WHERE reason IS NULL GROUP BY receiver")
+        waiting: dict[str, int] = {name: int(count) for name, count in counts}
+        found: list[ReceiverState] = []
+        for name, entry, at, refused in run(
+            "SELECT receiver, entry, at, refused FROM cursors ORDER BY receiver"
+        ).all():
+            reasons = run(
+                f"SELECT at, n, reason FROM undelivered WHERE receiver = {mark} AND reason IS NOT NULL "
+                f"ORDER BY at DESC, entry DESC LIMIT {_SHOWN}",
+                (name,),
+            ).all()
+            found.append(
+                ReceiverState(
+                    receiver=name,
+                    at=datetime.fromtimestamp(at / 1e6, UTC),
+                    behind=max(newest - entry, 0),
+                    refused=int(refused),
+                    waiting=waiting.get(name, 0),
+                    refusals=[
+                        (datetime.fromtimestamp(at / 1e6, UTC), n, reason) for at, n, reason in reasons
+                    ],
+                )
+            )
+        return found

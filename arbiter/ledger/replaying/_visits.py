@@ -1,0 +1,682 @@
+"""A visit: one recorded attempt of a node run, about which the candidate's rules decide again.
+
+    recorded attempt ─▶ begin: shadow_check ─▶ end: shadow_output, shadow_route, observe ─▶ decisions, fact
+
+The stages are those that a shadow constitution goes through in a live run. There is no body: what it returned
+comes from the ledger. Begins and ends come in the order of their recorded times, but an attempt never begins
+before what its past holds has ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import orjson
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables import RunnableConfig
+from langgraph.constants import END
+
+from arbiter._lifecycle import Call, CallAll, NodeRun, Raised, Resolve, Settings, Spend, Steps
+from arbiter._lifecycle.background import Background
+from arbiter._lifecycle.drivers import acall, call
+from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue
+from arbiter._lifecycle.observing import note_spent, observe
+from arbiter._lifecycle.registry import Plan, Registration, Registry
+from arbiter._lifecycle.runs import SHADOW, call_isolated
+from arbiter._lifecycle.shadow import ShadowDecision
+from arbiter._lifecycle.shadowing import (
+    recorded_check,
+    recorded_route,
+    shadow_check,
+    shadow_output,
+    shadow_route,
+    target_of,
+)
+from arbiter._threads.deadlines import LOOP
+from arbiter.checkers import BudgetChecker
+from arbiter.history import CausalHistory
+from arbiter.history._facts import KEEP, fold
+from arbiter.history._items import task_order
+from arbiter.history._past import Past, Tally
+from arbiter.history._record import PolicyDecision
+from arbiter.history._recorder import FirstTask, Recorder, Run, begin
+from arbiter.history._results import Results
+from arbiter.ledger._entries import scores_of
+from arbiter.ledger._exporting import RecordedThread
+from arbiter.ledger.replaying._pasts import Attempt, Pasts
+from arbiter.ledger.replaying._views import Missing, Notes, RecordedState, state_of
+from arbiter.policy import PolicyChecker
+from arbiter.verdicts import ALLOW, EvaluationResult, as_verdict
+
+_UNKNOWN = "\0unknown"
+"""The key of a tally that counts what could not be counted, because something was missing."""
+_NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A recorded decision and that of the candidate, None if it is unknown, for these reasons."""
+
+    stage: Literal["check", "route"]
+    attempt: Attempt
+    recorded: ShadowDecision
+    next: ShadowDecision | None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Candidate:
+    """The rules that decide again, and what they need."""
+
+    registry: Registry
+    notes: Notes
+    graphs: dict[str, str] = field(default_factory=dict[str, str])
+    taken: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """By the digest of recorded rules, the evaluators whose recorded results are those of the candidate's."""
+    asked: set[str] = field(default_factory=set[str])
+    """The rules that were asked about at least one node run."""
+    not_replayed: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """By checker, the node runs into whose bodies it would have looked."""
+    now: float = 0.0
+    _targets: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    _plans: dict[tuple[Any, ...], Plan] = field(default_factory=dict[tuple[Any, ...], Plan])
+
+    def targets(self, attempt: Attempt) -> frozenset[str] | None:
+        """The possible targets of a redirect, or None if the graph is not known."""
+        digest: str | None = attempt.body.get("graph")
+        if digest is None:
+            return frozenset({END})
+        if digest not in self._targets:
+            if digest not in self.graphs:
+                return None
+            self._targets[digest] = frozenset(orjson.loads(self.graphs[digest])["targets"])
+        return self._targets[digest]
+
+    def plan(self, attempt: Attempt, targets: frozenset[str]) -> Plan:
+        record = attempt.record
+        key = record.node, record.instruction, targets
+        if key not in self._plans:
+            shadow = self.registry.plan(record.node, record.instruction, targets)
+            unfinished = any(checker.reads_unfinished for checker in shadow.observers)
+            self._plans[key] = Plan(shadow=shadow, reads_unfinished=unfinished)
+            asked: list[Sequence[Registration[Any]]] = [shadow.checkers, shadow.output_checkers]
+            asked += [shadow.routers, shadow.error_routers]
+            self.asked.update(registration.name for each in asked for registration in each)
+            self.asked.update(checker.name for checker in shadow.observers)
+            self.asked.update(queue.name for queue in shadow.queues)
+        return self._plans[key]
+
+
+class _View(CausalHistory):
+    """The history that the candidate's rules see. Tallies to which something is missing are noted."""
+
+    notes: Notes
+
+    def tally(self, policy: str, key: str) -> Tally:
+        self._note(policy)
+        return super().tally(policy, key)
+
+    def tally_keys(self, policy: str) -> Sequence[str]:
+        self._note(policy)
+        return [key for key in super().tally_keys(policy) if key != _UNKNOWN]
+
+    def steps_since(self, policy: str, key: str) -> int | None:
+        self._note(policy)
+        return super().steps_since(policy, key)
+
+    def _note(self, policy: str) -> None:
+        if self.past.tally(SHADOW + policy, _UNKNOWN).amount:
+            self.notes.add(f"what {policy!r} counted before is not known")
+
+
+class _Evaluations(Evaluations):
+    """The candidate's evaluations. An evaluator that read something that is missing has no result."""
+
+    __slots__ = ("_notes", "_unknown")
+
+    def __init__(self, queues: tuple[EvaluatorQueue, ...], view: CausalHistory, notes: Notes) -> None:
+        super().__init__(queues, view)
+        self._notes = notes
+        self._unknown: dict[str, tuple[str, ...]] = {}
+
+    def resolve(self, queue: EvaluatorQueue) -> Any:
+        before = self._notes.take()
+        found = super().resolve(queue)
+        if reasons := self._notes.take():
+            self._unknown[queue.name] = tuple(_named(queue.name, reason) for reason in reasons)
+        for reason in (*before, *self._unknown.get(queue.name, ())):
+            self._notes.add(reason)
+        return found
+
+    def find(self, name: str) -> EvaluationResult | None:
+        if (queue := self.queue(name)) is not None:
+            self.resolve(queue)
+        return super().find(name)
+
+
+def _named(evaluator: str, reason: str) -> str:
+    return f"evaluator {evaluator!r} {reason}" if reason == NEEDS_A_MODEL else reason
+
+
+NEEDS_A_MODEL = "needs a model"
+
+
+class _Reads(Results):
+    """The recorded results of a node run, and which of them its rules had read."""
+
+    __slots__ = ("_failed", "read")
+
+    def __init__(self, found: Mapping[str, EvaluationResult], attempt: Attempt) -> None:
+        super().__init__(found, cast(Any, attempt.record.evaluations).errors)
+        names = [score.evaluator for score in scores_of(attempt.body) if score.read]
+        self.read = {name: found[name] for name in names if name in found}
+        self._failed = [name for name, _, was_read, _ in attempt.body.get("failed") or () if was_read]
+
+    @property
+    def evaluations(self) -> _Reads:
+        return self
+
+    def version_of(self, name: str) -> str:
+        return ""  # no rule reads the version of an earlier result
+
+    def untracked(self) -> _Reads:
+        return self
+
+    @property
+    def outcomes(self) -> Mapping[str, EvaluationResult | None]:
+        return {**self.read, **dict.fromkeys(self._failed)}
+
+
+class ReplayedRun(NodeRun):
+    """A node run whose body is not there: its data come from the ledger."""
+
+    def __init__(self, attempt: Attempt, candidate: Candidate, settings: Settings, **parts: Any) -> None:
+        super().__init__(settings=settings, schemas=None, **parts)
+        self.attempt = attempt
+        self.candidate = candidate
+        self.order: dict[str, int] = {}
+        """The order in which the checkers were asked."""
+        self.unsure: list[tuple[int, PolicyChecker, tuple[str, ...]]] = []
+        """The checkers that read something that is missing, when they were asked, and what it was."""
+        self.unsure_routes: tuple[str, ...] = ()
+        self.metered: list[PolicyChecker] = []
+        """The budgets that count what model calls used."""
+        self.uncounted: set[str] = set()
+        """The checkers that cannot count this node run, because something is missing."""
+        self.watching: list[PolicyChecker] = []
+        """The checkers that would have looked into the body."""
+
+    @property
+    def shadow_view(self) -> CausalHistory:
+        if self._shadow_view is None:
+            view = _View(self.past, self.record, self.run, tallies=SHADOW, evaluations={})
+            view.notes = self.candidate.notes
+            view.clock = self.settings.clock
+            self._shadow_view = view
+        return self._shadow_view
+
+    def shadow_evaluations(self, queues: tuple[EvaluatorQueue, ...]) -> Evaluations:
+        evaluations = _Evaluations(queues, self.shadow_view, self.candidate.notes)
+        taken = self.candidate.taken.get(self.attempt.body.get("rules", ""), frozenset())
+        known = self.attempt.record.evaluations
+        evaluations.know({name: known[name] for name in taken if name in known})
+        return evaluations
+
+    def without_effects(self, config: RunnableConfig) -> RunnableConfig:
+        return config
+
+    def is_final(self, error: BaseException) -> bool:
+        return self.attempt.is_last
+
+    def body(self, held: bool) -> Any:
+        raise AssertionError("a replayed node run has no body")
+
+
+class ThreadVisit:
+    """The visits to all attempts of one recorded thread."""
+
+    def __init__(self, thread: RecordedThread, candidate: Candidate) -> None:
+        self._candidate = candidate
+        self._settings = Settings("shallow", Background(), KEEP, lambda: candidate.now)
+        self.pasts = Pasts(thread, KEEP, self.end)
+        # An erased thread has no id any more, but had one.
+        has_id = thread.thread_id is not None or any(a.lost == "erased" for a in self.pasts.attempts)
+        self._thread_id = (thread.thread_id or thread.ref) if has_id else None
+        self.thread_id = thread.thread_id
+        self._recorder = Recorder(keep=None, keep_threads=None)
+        self._log = self._recorder.log_of(self._thread_id)
+        self._runs: dict[str, Run] = {}
+        self.decided: dict[tuple[str, str], Decided] = {}
+        """By task and stage, the decisions about its newest attempt."""
+
+    def events(self) -> list[tuple[float, int, int, Attempt]]:
+        """The begin (0) and the end (1) of each attempt in the order of time, each after its time and the number
+        of the attempt.
+
+        Of equal times, those of the attempt that ended first come first.
+        """
+        events: list[tuple[float, int, int, Attempt]] = []
+        for attempt in self.pasts.attempts:
+            events.append((attempt.record.started, attempt.number, 0, attempt))
+            events.append((attempt.ended, attempt.number, 1, attempt))
+        return sorted(events, key=lambda event: event[:3])
+
+    def visit(self, attempt: Attempt, ends: int) -> None:
+        if ends:
+            self.end(attempt)
+        else:
+            self.begin(attempt)
+
+    # Begin
+
+    def begin(self, attempt: Attempt) -> None:
+        """Ask the candidate's checkers about the input, unless this has been done."""
+        if attempt.begun:
+            return
+        attempt.begun = True
+        if attempt.caller is not None:
+            self.begin(attempt.caller)
+        for earlier in (*self.pasts.unfinished(attempt), *self.pasts.earlier(attempt)):
+            self.end(earlier)
+        reason = self._prepare(attempt)
+        run: ReplayedRun | None = attempt.visit
+        if run is None:
+            self._unknown(attempt, reason)
+            return
+        self._candidate.now = attempt.record.started
+        self._candidate.notes.take()
+        shadow = run.plan.shadow
+        assert shadow is not None
+        self._drive(run, shadow_check(run, shadow))
+        if attempt.body.get("began", True):
+            self._watch(run, shadow.watchers)
+
+    def _prepare(self, attempt: Attempt) -> str:
+        """Make the attempt's visit. Returns the reason why there can be none, or ""."""
+        candidate, known = self._candidate, attempt.record
+        targets = candidate.targets(attempt)
+        if targets is None:
+            return "its graph is not recorded"
+        if "past" not in attempt.body:
+            return "its place among the other node runs is not recorded"
+        caller = attempt.caller
+        if caller is None and (known.namespace or attempt.body.get("caller")):
+            return "the node run around it is not recorded"
+        if caller is not None and caller.visit is None:
+            return "the past of the node run around it is not known"
+        parent: ReplayedRun | None = None if caller is None else caller.visit
+        if (past := self._past(attempt, parent)) is None:
+            return "its past is not recorded completely"
+        run = parent.run if parent is not None else self._run(attempt, past)
+        record = begin(
+            run,
+            known.id,
+            known.node,
+            known.instruction,
+            known.step,
+            known.namespace,
+            known.started,
+            known.path,
+        )
+        record.attempt = known.attempt
+        given = attempt.contents.get("input")
+        record.input = state_of(given, "input", candidate.notes, marks=attempt.marks, lost=attempt.lost)
+        attempt.visit = ReplayedRun(
+            attempt,
+            candidate,
+            self._settings,
+            record=record,
+            plan=candidate.plan(attempt, targets),
+            input=record.input,
+            run=run,
+            past=past,
+            parent=parent,
+            config=self._config(attempt),
+            targets=targets,
+        )
+        return ""
+
+    def _past(self, attempt: Attempt, parent: ReplayedRun | None) -> Past | None:
+        if not attempt.is_called:
+            past = self.pasts.of(attempt)
+            return past if past is None or parent is None else past.inside(parent.past)
+        if parent is not None:
+            past = parent.called(())
+        else:
+            past = Past(self._plain_run(attempt).called)
+        return past if past.end[1] == attempt.body.get("past") else None
+
+    def _run(self, attempt: Attempt, past: Past) -> Run:
+        """The run that the attempt belongs to. A fork is a run of its own, as it is when it happens."""
+        if attempt.is_called:
+            return self._plain_run(attempt)
+        if (run := self._runs.get(attempt.execution)) is None:
+            before = self._log.runs[-1] if self._log.runs else None
+            record = attempt.record
+            first = FirstTask(
+                thread_id=self._thread_id,
+                saved=before is not None and before.uuid == attempt.run,
+                resumed=True,
+                step=record.step,
+                id=record.id,
+                path=record.path,
+            )
+            if self._thread_id is None and before is not None and before.uuid == attempt.run:
+                run = before
+            else:
+                run, _ = self._recorder.run_for(past, first)
+            self._runs[attempt.execution] = run
+            self._log = run.log
+        return run
+
+    def _plain_run(self, attempt: Attempt) -> Run:
+        if (run := self._runs.get(attempt.run)) is None:
+            run = self._runs[attempt.run] = self._log.new_run(-1, Past({"run_id": attempt.run}))
+        return run
+
+    def _config(self, attempt: Attempt) -> RunnableConfig:
+        notes = self._candidate.notes
+        config, marks = self.pasts.configs.get(attempt.execution, (None, False))
+        if config is None:
+            lost = Missing(notes, "the config of its run was not kept")
+            known = {} if self._thread_id is None else {"thread_id": self._thread_id}
+            return {"configurable": cast(Any, RecordedState(known, lost))}
+        return {"configurable": state_of(config, "config", notes, marks=marks, lost=None)}
+
+    def _watch(self, run: ReplayedRun, watchers: Iterable[PolicyChecker]) -> None:
+        """Tell the checkers that look into bodies that this one begins, as a live run does."""
+        handlers: list[Any] = []
+        for checker in watchers:
+            try:
+                found = call_isolated(run, checker, checker.handlers, run.shadow_view)
+            except Exception as error:
+                run.record.failed(f"checker {checker.name}", str(error))
+                continue
+            if found and isinstance(checker, BudgetChecker):
+                run.metered.append(checker)
+                handlers.extend(found)
+            elif found:
+                run.watching.append(checker)
+                self._candidate.not_replayed.setdefault(checker.name, set()).add(run.record.id)
+        run.handlers = handlers
+        self._candidate.notes.take()
+
+    # End
+
+    def end(self, attempt: Attempt) -> None:
+        """Ask the candidate's rules about the output, unless this has been done."""
+        if attempt.over:
+            return
+        attempt.over = True
+        self.begin(attempt)
+        for inner in attempt.inner:
+            self.end(inner)
+        run: ReplayedRun | None = attempt.visit
+        if run is None:
+            return
+        candidate, notes = self._candidate, self._candidate.notes
+        self._restore(run)
+        candidate.now = attempt.ended
+        shadow = run.plan.shadow
+        assert shadow is not None
+        self._drive(run, shadow_output(run, shadow))
+        self._feed(run)
+        if attempt.lost and run.record.status == "failed" and shadow.error_routers:
+            run.unsure_routes = (f"the error was {attempt.lost}",)
+        routed = self._drive(run, shadow_route(run, shadow, self._output(run)))
+        for checker in shadow.observers:
+            notes.take()
+            self._drive(run, observe(run, (checker,), run.shadow_view, SHADOW))
+            if notes.take() or checker.name in run.uncounted:
+                self._count_unknown(run, checker)
+        self._drive(run, note_spent(run))
+        self._compare(run, routed)
+        self._commit(run)
+
+    def _restore(self, run: ReplayedRun) -> None:
+        """Give the visit's record what was recorded of the end."""
+        attempt, record = run.attempt, run.record
+        known, notes = attempt.record, self._candidate.notes
+        for name in ("duration", "status", "checks", "routes", "redirected_to", "notes", "errors"):
+            setattr(record, name, getattr(known, name))
+        for name in ("error", "error_types", "corrections", "gating"):
+            setattr(record, name, getattr(known, name))
+        record.redirected_by = (attempt.body.get("route") or _NOTHING).get("policy")
+        marks, lost = attempt.marks, attempt.lost
+        if "edited" in attempt.contents:
+            record.input = state_of(attempt.contents["edited"], "input", notes, marks=marks, lost=lost)
+        output = attempt.contents.get("output")
+        if known.status == "completed" or output:
+            record.output = state_of(output, "output", notes, marks=marks, lost=lost)
+        found = dict(known.evaluations)
+        if found or attempt.body.get("failed"):
+            run.reads = cast(Any, _Reads(found, attempt))
+        record.evaluations = Results(found)
+
+    def _output(self, run: ReplayedRun) -> Any:
+        if run.record.status == "failed" and run.record.redirected_to is None:
+            return Raised(RuntimeError(run.record.error or ""))
+        return run.record.output
+
+    def _feed(self, run: ReplayedRun) -> None:
+        """Tell the budgets what the model calls used whose answers are in the output."""
+        if not run.handlers:
+            return
+        if type(run.record.output) is not dict and run.record.output:
+            run.uncounted = {checker.name for checker in run.metered}  # the answers may be what is missing
+        messages = [message for part in _parts(run.record.output) for message in part]
+        for message in messages:
+            if not isinstance(message, AIMessage) or not message.usage_metadata:
+                continue
+            result = LLMResult(generations=[[ChatGeneration(message=message)]])
+            for handler in run.handlers:
+                id = uuid.uuid4()
+                try:
+                    handler.on_chat_model_start({}, [[]], run_id=id)
+                except Exception:  # it would have stopped the call, which has happened
+                    continue
+                handler.on_llm_end(result, run_id=id)
+        self._candidate.notes.take()
+
+    def _count_unknown(self, run: ReplayedRun, checker: PolicyChecker) -> None:
+        tallies, name = run.record.tallies, SHADOW + checker.name
+        run.record.tallies = {**tallies, name: {**tallies.get(name, {}), _UNKNOWN: 1.0}}
+
+    def _commit(self, run: ReplayedRun) -> None:
+        attempt, caller = run.attempt, run.attempt.caller
+        if not attempt.committed:
+            return
+        if run.inner() is None:
+            self._continue_inner(run)
+        attempt.fact = fact = run.fact()
+        parent: ReplayedRun | None = None if caller is None else caller.visit
+        if attempt.is_called and parent is not None:
+            parent.called((fact,))
+        elif attempt.is_called:
+            run.run.called = fold(run.run.called, (fact,), KEEP)
+        elif parent is not None:
+            record = run.record
+            own = attempt.superstep.past
+            assert own is not None
+            order = task_order(record.path) + record.id
+            parent.report(record.namespace, record.step, own.value, order, fact)
+
+    def _continue_inner(self, run: ReplayedRun) -> None:
+        """Take over what graphs inside the body did in an earlier attempt, if they did nothing in this one."""
+        for earlier in reversed(self.pasts.earlier(run.attempt)):
+            if earlier.execution == run.attempt.execution:
+                continue  # a retry began anew
+            if earlier.visit is not None and (inner := earlier.visit.inner()) is not None:
+                run.adopt(run.record.id, inner)
+                return
+
+    # Decisions
+
+    def _compare(self, run: ReplayedRun, routed: ShadowDecision | None) -> None:
+        attempt = run.attempt
+        if attempt.is_recovered:
+            self._unknown(attempt, "it was recovered without its contents")
+            return
+        check = _recorded_check(attempt)
+        self._forget(attempt)
+        if check is not None:
+            decided, unknown = self._checked(run)
+            if unknown == () and run.watching and decided.kind != "deny" and _was_stopped(attempt):
+                unknown = ("what its body called is not recorded",)
+            self._note("check", attempt, check, decided, unknown)
+        if routed is not None:
+            self._note("route", attempt, recorded_route(run.record), routed, run.unsure_routes)
+
+    def _checked(self, run: ReplayedRun) -> tuple[ShadowDecision, tuple[str, ...]]:
+        """The candidate's decision about the node, and why it is unknown."""
+        decided = run.shadow or ShadowDecision(kind="allow")
+        place = run.order.get(decided.policy, -1)
+        for order, checker, reasons in run.unsure:
+            # A denial by another rule stays, unless this one comes first and leads elsewhere.
+            if decided.kind == "deny" and (order > place or target_of(checker.on_deny) == decided.target):
+                continue
+            return decided, reasons
+        return decided, ()
+
+    def _unknown(self, attempt: Attempt, reason: str) -> None:
+        self._forget(attempt)
+        check = _recorded_check(attempt)
+        if check is not None:
+            self._note("check", attempt, check, check, (reason,))
+        targets = self._candidate.targets(attempt)
+        shadow = None if targets is None else self._candidate.plan(attempt, targets).shadow
+        if shadow is not None and shadow.routers and attempt.record.status == "completed":
+            route = recorded_route(attempt.record)
+            self._note("route", attempt, route, route, (reason,))
+
+    def _forget(self, attempt: Attempt) -> None:
+        for stage in ("check", "route"):
+            self.decided.pop((stage, attempt.task), None)
+
+    def _note(
+        self,
+        stage: Literal["check", "route"],
+        attempt: Attempt,
+        recorded: ShadowDecision,
+        next: ShadowDecision,
+        unknown: tuple[str, ...],
+    ) -> None:
+        self.decided[stage, attempt.task] = Decided(
+            stage=stage,
+            attempt=attempt,
+            recorded=recorded,
+            next=None if unknown else next,
+            unknown=unknown,
+        )
+
+    # The driver
+
+    def _drive(self, run: ReplayedRun, steps: Steps) -> Any:
+        answer: Any = None
+        try:
+            while True:
+                op = steps.send(answer)
+                if type(op) is CallAll:
+                    answer = self._call_all(run, op)
+                elif type(op) is Call:
+                    answer = self._call_router(run, op)
+                elif type(op) is Resolve:
+                    op.evaluations.resolve(op.queue)
+                    self._candidate.notes.take()  # the router that reads it is told again
+                    answer = None
+                elif type(op) is Spend:
+                    answer = None  # kept in the record
+                else:
+                    raise AssertionError(f"a shadow asks for {op!r:.80}")
+        except StopIteration as stop:
+            return stop.value
+
+    def _call_all(self, run: ReplayedRun, op: CallAll) -> Any:
+        unusual: list[Any] = []
+        for registration in op.registrations:
+            self._candidate.notes.take()
+            answer = _answer(registration, op.args, run)
+            place = run.order[registration.name] = len(run.order)
+            if reasons := self._candidate.notes.take():
+                run.unsure.append((place, registration.contract, reasons))
+            elif type(answer) is Raised:
+                unusual.append((registration, answer))
+            elif (verdict := as_verdict(answer)) is not ALLOW:
+                unusual.append((registration, verdict))
+        return unusual
+
+    def _call_router(self, run: ReplayedRun, op: Call) -> Any:
+        self._candidate.notes.take()
+        answer = _answer(op.registration, op.args, run)
+        if reasons := self._candidate.notes.take():
+            run.unsure_routes = (*run.unsure_routes, *reasons)
+            return None
+        return answer
+
+
+def _answer(registration: Registration[Any], args: tuple[Any, ...], run: ReplayedRun) -> Any:
+    try:
+        if registration.is_async:
+            return LOOP.submit(acall(registration, args, run)).result()
+        return call(registration, args, run)
+    except Exception as error:
+        return Raised(error)
+
+
+def _parts(output: Any) -> Iterator[Sequence[Any]]:
+    """The lists of messages in an output, and its single messages."""
+    fields: Any = cast(Any, output).values() if type(output) is dict else ()
+    for value in fields:
+        if type(value) is list:
+            yield value
+        elif isinstance(value, AIMessage):
+            yield [value]
+
+
+def _recorded_check(attempt: Attempt) -> ShadowDecision | None:
+    """The recorded decision of the checkers; None if there was none to compare, because a schema refused the
+    input.
+    """
+    body, checks = attempt.body, attempt.record.checks
+    if "input_schema" in checks:
+        return None
+    decision: Mapping[str, Any] | None = body.get("decision")
+    if _was_stopped(attempt) and decision is not None:
+        tallies: Mapping[str, Mapping[str, Any]] = attempt.contents.get("tallies") or {}
+        calls = ", ".join(tallies.get(decision["policy"], ()))
+        return ShadowDecision(
+            kind="deny", policy=decision["policy"], reason=f"stops in the body: {calls}" if calls else ""
+        )
+    checked = body.get("checked", decision)
+    if checked is None:
+        return ShadowDecision(kind="allow")
+    found = PolicyDecision(kind=checked["kind"], policy=checked["policy"], consequence=checked["consequence"])
+    return recorded_check(found, checks)
+
+
+def _was_stopped(attempt: Attempt) -> bool:
+    """True if a call in the body was stopped, and the node denied for it."""
+    decision = attempt.body.get("decision")
+    if decision is None or decision["kind"] != "deny":
+        return False
+    verdict = attempt.record.checks.get(decision["policy"])
+    return verdict is not None and verdict.kind == "allow"
+
+
+def in_order(visits: Iterable[ThreadVisit]) -> Iterator[None]:
+    """Visit all attempts of these threads in the order of time."""
+
+    def tagged(number: int, visit: ThreadVisit) -> Iterator[tuple[float, int, int, int, Attempt]]:
+        for time, place, kind, attempt in visit.events():
+            yield time, number, place, kind, attempt
+
+    all = list(visits)
+    streams = [tagged(number, visit) for number, visit in enumerate(all)]
+    for _, number, _, kind, attempt in heapq.merge(*streams, key=lambda event: event[:4]):
+        all[number].visit(attempt, kind)
+        yield

@@ -1,0 +1,227 @@
+"""A database that is locked, full, cut off or gone: runs go on, and the ledger says exactly what it lacks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from sqlalchemy import create_engine
+
+from arbiter import ArbiterOS, NodeEvaluator
+from arbiter.ledger import Ledger
+from tests.ledger.ledger_support import conf, sql
+from tests.processes import python
+from tests.support import Spy, chain
+
+HOLDER = """
+import sqlite3, sys, time
+holder = sqlite3.connect(sys.argv[1], isolation_level=None)
+holder.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+holder.execute("COMMIT")
+"""
+
+
+@pytest.mark.slow
+def test_no_step_waits_while_another_process_holds_the_write_lock(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    took: list[float] = []
+
+    def node(state: Any) -> None:
+        time.sleep(0.005)
+
+    with Ledger(tmp_path / "l.db") as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(node, checkpointer=InMemorySaver()))
+        app.invoke({}, conf("t"))
+        holding = python("-c", HOLDER, str(tmp_path / "l.db"), "8")
+        with subprocess.Popen(holding, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            while holder.poll() is None:
+                begun = time.monotonic()
+                app.invoke({}, conf("t"))
+                took.append(time.monotonic() - begun)
+        assert ledger.health().queued > 0
+        assert ledger.flush(30)
+        assert max(took) < 2  # the lock was held for eight seconds
+        assert sum(1 for _ in ledger.items(thread_id="t")) == len(took) + 1
+        assert ledger.verify().not_recorded == 0
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 1
+
+
+FULL = """
+import json, logging, resource, sys
+from langgraph.checkpoint.memory import InMemorySaver
+from arbiter import ArbiterOS
+from arbiter.ledger import Ledger
+from tests.support import Spy, chain
+warnings = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        warnings.append(record.getMessage())
+logging.getLogger("arbiter").addHandler(Kept(logging.WARNING))
+ledger = Ledger(sys.argv[1], queue=25, flush_every=0.02)
+app = ArbiterOS(ledger=ledger).govern(chain(Spy("a", log=["x" * 2000]), checkpointer=InMemorySaver()))
+def runs(number, thread):
+    for _ in range(number):
+        app.invoke({}, {"configurable": {"thread_id": thread}})
+runs(20, "before")
+assert ledger.flush(20)
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))  # no file of this process can grow any more
+runs(90, "one")
+runs(60, "two")
+full = not ledger.flush(1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+assert ledger.flush(30)
+runs(5, "one")
+assert ledger.flush(20)
+found = ledger.verify()
+print(json.dumps({
+    "full": full, "warnings": warnings, "intact": bool(found), "not_recorded": found.not_recorded,
+    "kept": {t["thread_id"]: t["items"] for t in ledger.threads()}, "error": ledger.health().last_error,
+}))
+"""
+
+
+@pytest.mark.lengthy
+@pytest.mark.slow
+def test_a_full_disk_leaves_gaps_that_add_up_and_one_warning(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    ended = subprocess.run(python("-c", FULL, str(path)), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout.splitlines()[-1])
+    assert said["full"]
+    assert said["intact"]
+    assert len(said["warnings"]) == 1
+    assert "cannot be written" in said["warnings"][0]
+    run = {"before": 20, "one": 95, "two": 60}
+    with sql(path) as query:
+        rows = query(
+            "SELECT t.thread_id, e.body, c.body FROM entries e JOIN threads t ON t.id = e.thread "
+            "JOIN contents c ON c.entry = e.id WHERE e.kind = 'gap'"
+        )
+    lost = dict.fromkeys(run, 0)
+    for name, body, contents in rows:
+        lost[name] += json.loads(body)["n"]
+        assert json.loads(contents)["reason"] == said["error"]
+    assert {name: said["kept"][name] + lost[name] for name in run} == run
+    assert lost["one"] + lost["two"] == said["not_recorded"] > 50
+
+
+@pytest.mark.lengthy
+def test_an_evaluation_of_a_node_run_that_was_dropped_is_dropped_too(tmp_path: Path) -> None:
+    may_end = threading.Event()
+
+    class Slow(NodeEvaluator):
+        def evaluate(self, history: Any) -> Any:
+            may_end.wait(20)
+            return 0.25
+
+    with Ledger(tmp_path / "l.db", queue=3) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluator(Slow("slow"))
+        app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        holder = sqlite3.connect(tmp_path / "l.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        for _ in range(150):
+            app.invoke({}, conf("t"))
+        holder.execute("COMMIT")
+        holder.close()
+        may_end.set()
+        arbiter_os.drain(20)
+        assert ledger.flush(20)
+        found = ledger.verify()
+        assert found, found.findings
+        assert found.not_recorded == 150 - sum(1 for _ in ledger.items()) > 0
+
+
+@pytest.mark.lengthy
+def test_postgresql_that_ends_all_connections_loses_and_doubles_nothing(postgres_url: str) -> None:
+    admin = create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
+    with Ledger(postgres_url, flush_every=0.01) as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
+        for cut in range(5):
+            for number in range(15):
+                app.invoke({}, conf(f"t{number}"))
+                if number == 3 + cut:
+                    with admin.connect() as connection:
+                        connection.exec_driver_sql(
+                            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                        )
+        assert ledger.flush(30)
+        items = [(item.id, item.attempt) for item in ledger.items(attempts=True)]
+        assert len(items) == len(set(items)) == 5 * 15 * 2
+        assert ledger.verify()
+    admin.dispose()
+
+
+def test_a_batch_that_is_sent_again_is_written_once(tmp_path: Path) -> None:
+    """Its answer was lost: the writer sends it again, and another process may send it too."""
+    with Ledger(tmp_path / "l.db") as ledger, Ledger(tmp_path / "l.db") as other:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        batches: list[Any] = []
+        ledger._writer.on_commit.append(lambda store, events: batches.append([*events]))  # pyright: ignore[reportPrivateUsage]
+        app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        for _ in range(5):
+            app.invoke({}, conf("t"))
+        assert ledger.flush(10)
+        for again in (ledger, other):
+            for batch in batches:
+                assert again._store.write(batch) == 0  # pyright: ignore[reportPrivateUsage]
+        assert sum(1 for _ in ledger.items()) == 5
+        assert ledger.verify()
+
+
+GONE = """
+import os, sqlite3, sys
+from arbiter import ArbiterOS
+from arbiter.ledger import Ledger
+from tests.support import Spy, chain
+def memory():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+ledger = Ledger(sys.argv[1])
+arbiter_os = ArbiterOS(ledger=ledger)
+nodes = [Spy(f"n{number}") for number in range(100)]
+app = arbiter_os.govern(chain(*nodes, state=dict))
+def run(thread):
+    app.invoke({"text": thread + "x" * 2000}, {"recursion_limit": 200, "configurable": {"thread_id": thread}})
+run("warm")
+ledger.flush(30)
+before = memory()
+holder = sqlite3.connect(sys.argv[1], isolation_level=None)
+holder.execute("BEGIN IMMEDIATE")
+for number in range(500):
+    run(f"t{number}")
+grown = memory() - before
+holder.execute("COMMIT")
+assert ledger.flush(120)
+found = ledger.verify()
+print(grown, sum(t["items"] for t in ledger.threads()), found.not_recorded, bool(found))
+ledger.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_database_that_is_gone_for_long_costs_little_memory_and_the_gap_is_exact(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        python("-c", GONE, str(tmp_path / "l.db")), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    grown, kept, lost, intact = ended.stdout.split()
+    assert int(grown) < 150e6
+    assert intact == "True"
+    assert int(lost) > 30_000
+    assert int(kept) + int(lost) == 100 * 501

@@ -1,0 +1,453 @@
+"""Another constitution decides about recorded runs, without running anything."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, cast
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, RetryPolicy
+
+from arbiter import (
+    ArbiterOS,
+    ConfigurationError,
+    History,
+    HistoryListener,
+    PackError,
+    PolicyChecker,
+    PolicyViolationError,
+    Verdict,
+)
+from arbiter.ledger import Ledger, ReplayReport
+from tests.ledger.ledger_support import conf, sql
+from tests.support import MODES, Chat, Spy, State, chain, run
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+HEAD = "version: 1\nname: rules\ndescription: Rules.\ncheckers:\n"
+
+
+def pack(at: Path, name: str, *rules: str) -> Path:
+    """A constitution of one file: checkers as YAML flow mappings."""
+    file = at / f"{name}.yaml"
+    file.write_text(HEAD + "".join(f"  - {{{rule}}}\n" for rule in rules) if rules else HEAD[:-11])
+    return file
+
+
+LIMIT = "name: limit, use: condition, target_nodes: pay, deny_when: input.amount > {}, on_deny: end"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Any:
+    with Ledger(tmp_path / "l.db") as opened:
+        yield opened
+
+
+def payments(ledger: Ledger, rules: Path, amounts: dict[str, int]) -> None:
+    """Record a payment in a thread of its own for each amount."""
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    app = arbiter_os.govern(chain(Spy("look"), Spy("pay"), checkpointer=InMemorySaver()))
+    for thread, amount in amounts.items():
+        app.invoke({"amount": amount}, conf(thread))
+
+
+def shown(report: ReplayReport) -> list[tuple[Any, ...]]:
+    return [(each.thread_id, each.node, each.outcome, str(each.shadow)) for each in report]
+
+
+def test_replay_under_the_recorded_constitution_differs_in_nothing(tmp_path: Path, ledger: Ledger) -> None:
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    payments(ledger, rules, {"small": 10, "large": 200})
+    report = ledger.replay(rules)
+    assert list(report) == []
+    assert report.summary.decisions == report.summary.same == 4
+    assert report.summary.threads == 2
+    assert report.idle == []
+
+
+def test_a_stricter_and_a_looser_constitution(tmp_path: Path, ledger: Ledger) -> None:
+    payments(ledger, pack(tmp_path, "now", LIMIT.format(100)), {"small": 10, "large": 200})
+    stricter = ledger.replay(pack(tmp_path, "next", LIMIT.format(5)))
+    assert shown(stricter) == [("small", "pay", "stricter", "deny → end by limit")]
+    assert stricter[0].shadow.reason == "input.amount > 5"
+    looser = ledger.replay(pack(tmp_path, "none", LIMIT.format(1000)))
+    assert shown(looser) == [("large", "pay", "looser", "allow")]
+    assert looser[0].enforced.policy == "limit"
+    assert looser.summary.looser == 1
+
+
+@MODES
+def test_without_a_checkpointer_the_past_of_each_node_run_is_known(
+    tmp_path: Path, ledger: Ledger, mode: str
+) -> None:
+    """A graph inside a node that is tried again counts anew, and so does the next call of the graph."""
+    failures = iter([True, False, False])
+
+    def fails_once(state: State) -> State:
+        if next(failures):
+            raise ConnectionError("try again")
+        return {}
+
+    inner = StateGraph(State)
+    for name, body in {"one": Spy("one"), "two": Spy("two"), "also": Spy("also"), "last": fails_once}.items():
+        inner.add_node(name, cast(Any, body))
+    inner.add_edge(START, "one")
+    inner.add_edge("one", "two")
+    inner.add_edge("one", "also")
+    inner.add_edge(["two", "also"], "last")
+    outer = StateGraph(State)
+    outer.add_node("sub", inner.compile(), retry_policy=RetryPolicy(initial_interval=0.001, jitter=False))
+    outer.add_node("pay", cast(Any, Spy("pay")))
+    outer.add_edge(START, "sub")
+    outer.add_edge("sub", "pay")
+    rule = "name: few, use: at_most, times: {}, per: thread"
+    arbiter_os = ArbiterOS.from_constitution(pack(tmp_path, "now", rule.format(50)), ledger=ledger)
+    app = arbiter_os.govern(outer.compile())
+    run(app, {"amount": 1}, conf("t"), mode=mode)
+    run(app, {"amount": 1}, conf("t"), mode=mode)
+    assert ledger.flush(10)
+    with sql(tmp_path / "l.db") as query:
+        stored = query("SELECT body FROM entries WHERE kind = 'item'")
+    assert not any("checkpoint" in body for (body,) in stored)
+    same = ledger.replay(pack(tmp_path, "same", rule.format(40)))
+    assert (list(same), same.summary.unknown) == ([], 0)
+    # A node run that was tried again is one decision.
+    assert (same.summary.decisions, len(stored)) == (16, 17)
+
+
+def test_a_rule_that_applies_to_nothing_is_named(tmp_path: Path, ledger: Ledger) -> None:
+    payments(ledger, pack(tmp_path, "now", LIMIT.format(100)), {"small": 10})
+    report = ledger.replay(pack(tmp_path, "next", LIMIT.format(100).replace("pay,", "pays,")))
+    assert report.idle == ["limit"]
+
+
+def test_a_range_without_node_runs_is_no_success(tmp_path: Path, ledger: Ledger) -> None:
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    with pytest.raises(ConfigurationError, match="no node runs are recorded"):
+        ledger.replay(rules)
+    payments(ledger, rules, {"small": 10})
+    with pytest.raises(ConfigurationError, match=r"no node runs between 2999-01-01 00:00:00.* and now"):
+        ledger.replay(rules, since="2999-01-01")
+    with pytest.raises(
+        ConfigurationError, match=r"nothing is recorded of thread 'smal'. Did you mean 'small'"
+    ):
+        ledger.replay(rules, threads=["smal"])
+    with pytest.raises(PackError, match="limit"):
+        ledger.replay(pack(tmp_path, "bad", "name: limit, use: nothing"))
+
+
+def test_a_human_s_answer_leaves_the_decision_a_question(tmp_path: Path, ledger: Ledger) -> None:
+    """Approved, edited and rejected: the recorded decision is that a human was asked."""
+    asks = "name: ask, use: condition, target_nodes: pay, ask_when: input.amount > 100"
+    rules = pack(tmp_path, "now", asks)
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    app = arbiter_os.govern(chain(Spy("look"), Spy("pay"), checkpointer=InMemorySaver()))
+    for name, answer in {
+        "approved": "approve",
+        "edited": {"type": "edit", "input": {"amount": 5}},
+        "rejected": {"type": "reject", "message": "no"},
+    }.items():
+        app.invoke({"amount": 200}, conf(name))
+        if name == "rejected":
+            with pytest.raises(PolicyViolationError):
+                app.invoke(Command(resume=answer), conf(name))
+        else:
+            app.invoke(Command(resume=answer), conf(name))
+    assert shown(ledger.replay(rules)) == []
+    denies = ledger.replay(pack(tmp_path, "next", asks.replace("ask_when", "deny_when")))
+    assert [(each.thread_id, str(each.enforced), each.outcome) for each in denies] == [
+        (name, "ask by ask", "stricter") for name in ("approved", "edited", "rejected")
+    ]
+
+
+def test_what_follows_a_difference_is_marked_and_the_counts_agree(tmp_path: Path, ledger: Ledger) -> None:
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger)
+    app = arbiter_os.govern(
+        chain(Spy("one"), Spy("pay"), Spy("three"), Spy("four"), checkpointer=InMemorySaver())
+    )
+    app.invoke({"amount": 10}, conf("t"))
+    every = "name: every, use: condition, deny_when: input.amount > 5 && node != 'one'"
+    report = ledger.replay(pack(tmp_path, "next", every))
+    assert [(each.node, each.follows) for each in report] == [("pay", False), ("three", True), ("four", True)]
+    assert report.summary.follow == 2
+    data = report.to_dict()
+    assert [each["follows"] for each in data["differences"]] == [False, True, True]
+    assert data["summary"]["stricter"] == len(report.to_dicts()) == 3
+    assert data["changes"] == [
+        {"outcome": "stricter", "recorded": "allow", "next": "deny", "target": "", "count": 3}
+    ]
+
+
+# Unknown ------------------------------------------------------------------------------------------
+
+
+class Keyed(TypedDict):
+    keyed: dict[Any, Any]
+    point: Point
+
+
+def is_near(history: History) -> bool:
+    state: Any = history.item.input_state
+    return bool(state["keyed"][1] == "a" and state["keyed"][1, 2] is None and state["point"].x == 1)
+
+
+def test_keys_that_are_no_texts_and_named_tuples_are_what_a_rule_saw(tmp_path: Path, ledger: Ledger) -> None:
+    near = f"name: near, use: {__name__}.is_near, target_nodes: pay"
+    keyed = "name: keyed, use: condition, target_nodes: pay, deny_when: \"input.keyed[1] != 'a'\""
+    rules = pack(tmp_path, "rules", near, keyed)
+    app = ArbiterOS.from_constitution(rules, allow=["tests."], ledger=ledger).govern(
+        chain(Spy("pay"), state=Keyed)
+    )
+    app.invoke({"keyed": {1: "a", "1": "b", (1, 2): None}, "point": Point(1, 2)})
+    report = ledger.replay(rules, allow=["tests."])
+    assert (report.summary.same, report.summary.decisions, dict(report.unknown)) == (1, 1, {})
+
+
+def test_a_read_of_what_was_cut_is_unknown_and_named(tmp_path: Path, ledger: Ledger) -> None:
+    """The newest message is there; a message in the middle of a long conversation is not."""
+
+    def reply(state: Any) -> Any:
+        return {"messages": [AIMessage("ok")]}
+
+    app = ArbiterOS(ledger=ledger).govern(chain(reply, state=Chat, checkpointer=InMemorySaver()))
+    app.invoke({"messages": [HumanMessage(f"m{number}") for number in range(500)]}, conf("t"))
+
+    def decided(when: str) -> tuple[int, dict[str, int], list[str]]:
+        rule = f"name: rule, use: condition, target_nodes: reply, deny_when: '{when}'"
+        report = ledger.replay(pack(tmp_path, "next", rule))
+        return report.summary.unknown, dict(report.unknown), [str(each.shadow) for each in report]
+
+    assert decided("size(input.messages) > 400") == (0, {}, ["deny by rule"])
+    assert decided('input.messages[size(input.messages) - 1].content == "m499"') == (0, {}, ["deny by rule"])
+    assert decided('input.messages[200].content == "m200"') == (1, {"input.messages was cut": 1}, [])
+    assert decided('input.messages.exists(m, m.content == "no")') == (1, {"input.messages was cut": 1}, [])
+
+
+class Catches(PolicyChecker):
+    """Reads the field `note` and allows, whatever happens."""
+
+    def check_before(self, history: History) -> Verdict:
+        try:
+            note = history.item.input_state["note"]
+            return Verdict.deny("short") if isinstance(note, str) and len(note) < 3 else Verdict.allow()
+        except Exception:
+            return Verdict.allow()
+
+
+CATCHES = f"name: catches, use: {__name__}.Catches, target_nodes: pay"
+
+
+@pytest.mark.parametrize(
+    ("note", "options", "became"),
+    [
+        ("x" * 20_000, {}, "cut"),
+        ("sk-" + "ant-api03-" + "a1B2" * 20, {}, "redacted"),
+        ("plain", {"states": "digest"}, "kept as a digest"),
+        ("plain", {"states": "none"}, "not kept"),
+        ("plain", {"erase": True}, "erased"),
+    ],
+)
+def test_a_rule_that_reads_what_is_missing_is_unknown_whatever_it_answers(
+    tmp_path: Path, note: str, options: dict[str, Any], became: str
+) -> None:
+    """It caught the exception and allowed; a denial by another rule makes the decision known."""
+    erase = options.pop("erase", False)
+    with Ledger(tmp_path / "l.db", **options) as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("pay"), state=Note, checkpointer=InMemorySaver()))
+        app.invoke({"note": note, "amount": 7}, conf("t"))
+        if erase:
+            ledger.erase(thread_id="t", reason="request")
+        report = ledger.replay(pack(tmp_path, "reads", CATCHES), allow=["tests."])
+        where = "input" if became in ("not kept", "erased") else "input.note"
+        assert dict(report.unknown) == {f"{where} was {became}": 1}
+        assert report.summary.same == 0
+        denies = "name: stop, use: at_most, times: 0, target_nodes: pay"
+        known = ledger.replay(pack(tmp_path, "denies", CATCHES, denies), allow=["tests."])
+        assert dict(known.unknown) == {}
+        assert [str(each.shadow) for each in known] == ["deny by stop"]
+        elsewhere = pack(tmp_path, "leads", CATCHES + ", on_deny: end", denies)
+        assert ledger.replay(elsewhere, allow=["tests."]).summary.unknown == 1
+
+
+class Note(TypedDict, total=False):
+    note: str
+    amount: int
+    log: list[str]
+
+
+def test_a_count_that_needed_what_is_missing_is_unknown_later(tmp_path: Path, ledger: Ledger) -> None:
+    """A rule counts passes by an output that was cut; the node that needs a pass is unknown."""
+
+    def look(state: Any) -> Any:
+        return {"note": "x" * 20_000}
+
+    app = ArbiterOS(ledger=ledger).govern(
+        chain(look, Spy("pay"), Spy("other"), state=Note, checkpointer=InMemorySaver())
+    )
+    app.invoke({"amount": 1}, conf("t"))
+    when = "passed_when: \"output.note == 'ok'\""
+    rule = f'name: seen, use: require_before, required: "node:look", {when}, target_nodes: pay'
+    report = ledger.replay(pack(tmp_path, "next", rule))
+    assert dict(report.unknown) == {"what 'seen' counted before is not known": 1}
+    assert report.summary.same == 2
+
+
+def test_a_past_that_is_not_complete_is_unknown(tmp_path: Path, ledger: Ledger) -> None:
+    rules = pack(tmp_path, "now", LIMIT.format(100))
+    payments(ledger, rules, {"t": 10})
+    ledger.flush(10)
+    with sql(tmp_path / "l.db") as query:
+        (entry,) = query("SELECT id FROM entries WHERE node = 'look'")[0]
+        query("DELETE FROM contents WHERE entry = ?", entry)
+        query("DELETE FROM entries WHERE id = ?", entry)
+    assert dict(ledger.replay(rules).unknown) == {"its past is not recorded completely": 1}
+
+
+# Rules that need something else -------------------------------------------------------------------
+
+
+JUDGE = """
+evaluators:
+  - {name: good, use: judge, rubric: "Is it good?", model: judge, at_least: 0.5, target_nodes: pay}
+routers:
+  - {name: again, use: evaluation_failed, evaluator: good, target: look, target_nodes: pay, max_redirects: 1}
+"""
+
+
+@pytest.mark.parametrize("node_runs", [1, 2, 6])
+def test_what_was_recovered_counts_in_the_past_of_later_node_runs(
+    tmp_path: Path, ledger: Ledger, node_runs: int
+) -> None:
+    """A process whose queue was lost ran the first two turns; what it decided about is unknown."""
+    saver = InMemorySaver()
+    nodes = [Spy(f"n{number}") for number in range(node_runs - 1)]
+    graph = chain(*nodes, Spy("pay"), checkpointer=saver)
+    lost = ArbiterOS(listeners=[HistoryListener()]).govern(graph)
+    later = ArbiterOS(ledger=ledger, clock=lambda: time.time() + 10).govern(graph)
+    for number in range(5):
+        (lost if number < 2 else later).invoke({"amount": number}, conf("t"))
+    assert ledger.flush(20)
+    rules = pack(tmp_path, "rules", "name: three, use: at_most, times: 3, per: thread, target_nodes: pay")
+    report = ledger.replay(rules)
+    assert dict(report.unknown) == {"it was recovered without its contents": 2 * node_runs}
+    assert report.summary.decisions == 5 * node_runs
+    assert shown(report) == [("t", "pay", "stricter", "deny by three")] * 2
+
+
+def test_a_judge_is_taken_from_the_ledger_asked_or_unknown(tmp_path: Path, ledger: Ledger) -> None:
+    rules = tmp_path / "now.yaml"
+    rules.write_text(HEAD[:-11] + JUDGE)
+
+    def model(grade: int) -> Any:
+        answer = f'{{"reasoning": "so", "score": {grade}}}'
+        return FakeListChatModel(responses=[answer] * 20)
+
+    arbiter_os = ArbiterOS.from_constitution(rules, models={"judge": model(9)}, ledger=ledger)
+    app = arbiter_os.govern(chain(Spy("look"), Spy("pay"), checkpointer=InMemorySaver()))
+    app.invoke({"amount": 1}, conf("t"))
+    assert ledger.replay(rules).summary.unknown == 0
+    other = tmp_path / "other.yaml"
+    other.write_text(rules.read_text().replace("Is it good?", "Is it bad?"))
+    assert dict(ledger.replay(other).unknown) == {"evaluator 'good' needs a model": 1}
+    (difference,) = ledger.replay(other, models={"judge": model(1)})
+    assert str(difference.shadow) == "redirect → look by again"
+    assert difference.outcome == "elsewhere"
+
+
+def test_budgets_in_tokens_count_what_the_recorded_answers_report(tmp_path: Path, ledger: Ledger) -> None:
+    def ask(state: Any) -> Any:
+        usage = {"input_tokens": 60, "output_tokens": 40, "total_tokens": 100}
+        return {"messages": [AIMessage("ok", usage_metadata=usage)]}
+
+    app = ArbiterOS(ledger=ledger).govern(chain(ask, state=Chat, checkpointer=InMemorySaver()))
+    for _ in range(3):
+        app.invoke({"messages": []}, conf("t"))
+    report = ledger.replay(pack(tmp_path, "next", "name: tokens, use: budget, tokens: 150, per: thread"))
+    assert [each.shadow.reason for each in report] == ["200 of 150 tokens of this thread are used"]
+
+
+def test_checkers_that_look_into_bodies_are_named(tmp_path: Path, ledger: Ledger) -> None:
+    payments(ledger, pack(tmp_path, "now", LIMIT.format(100)), {"t": 10})
+    report = ledger.replay(
+        pack(tmp_path, "next", "name: only, use: tools, allow: [search], target_nodes: pay")
+    )
+    assert dict(report.not_replayed) == {"only": 1}
+    assert report.summary.unknown == 0
+
+
+TIMED = (
+    "name: rate, use: rate_limit, calls: 2, per_seconds: 60, per: user, target_nodes: pay, on_deny: end",
+    "name: slow, use: budget, seconds: 1000, per: thread, on_deny: end",
+    "name: ask, use: approval, reason: look, expires_after: 5, target_nodes: other",
+)
+
+
+def test_times_are_the_recorded_ones(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year later, in another time zone and with a clock that stands still, replay finds the same."""
+    now = [1_700_000_000.0]
+    rules = pack(tmp_path, "now", *TIMED)
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger, clock=lambda: now[0])
+    app = arbiter_os.govern(chain(Spy("look"), Spy("pay"), Spy("other"), checkpointer=InMemorySaver()))
+    denied: list[bool] = []
+    for number, wait in enumerate((0, 1, 1, 40, 1)):
+        now[0] += wait
+        app.invoke({"amount": number}, conf(f"t{number}"))
+        denied.append(
+            not any(item.node == "other" for item in arbiter_os.history_of(thread_id=f"t{number}").items())
+        )
+        now[0] += 10  # too late for an answer
+        if not denied[-1]:
+            app.invoke(Command(resume="approve"), conf(f"t{number}"))
+    assert denied.count(True) == 1
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    time.tzset()
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 5.0)
+    try:
+        report = ledger.replay(rules)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert list(report) == []
+    assert dict(report.unknown) == {}
+    assert list(report.approximate) == ["rate"]
+    assert report.summary.decisions == 14
+
+
+class Counted(TypedDict):
+    n: int
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_clock_that_is_set_back_leaves_the_order_as_it_was(
+    tmp_path: Path, ledger: Ledger, saved: bool
+) -> None:
+    """Each of 300 node runs begins before the one that it builds on, by a clock that runs backwards."""
+    times = iter(range(2_000_000_000, 0, -1))
+    arbiter_os = ArbiterOS(ledger=ledger, clock=lambda: next(times) / 1000)
+
+    def count(state: Counted) -> Counted:
+        return {"n": state["n"] + 1}
+
+    def again(state: Counted) -> str:
+        return END if state["n"] >= 300 else "count"
+
+    builder = StateGraph(Counted).add_node("count", count).add_edge(START, "count")
+    builder.add_conditional_edges("count", again)
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver() if saved else None))
+    config: Any = {**conf("t"), "recursion_limit": 1000}
+    app.invoke({"n": 0}, config)
+    ledger.flush(10)
+    next_ = pack(tmp_path, "next", "name: limit, use: at_most, times: 250, target_nodes: count")
+    summary = ledger.replay(next_).summary
+    assert (summary.node_runs, summary.same, summary.stricter, summary.unknown) == (300, 250, 50, 0)

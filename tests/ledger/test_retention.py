@@ -1,0 +1,275 @@
+"""What a ledger lets go of: at somebody's request, or because it was kept long enough. The chain stays whole."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError, Verdict
+from arbiter.ledger import Ledger
+from tests.ledger.ledger_support import conf, payments, sql
+from tests.support import Check, Judge, Spy, chain
+
+CANARY = "canary-5310"
+DAY = 86_400.0
+BEGIN = 1_700_000_000.0
+
+
+class Days:
+    """A clock that stands still at a day."""
+
+    def __init__(self) -> None:
+        self.day = 0.0
+
+    def __call__(self) -> float:
+        return BEGIN + self.day * DAY
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+
+def over_sixty_days(where: Any, days: Days, **options: Any) -> Ledger:
+    """A ledger of four threads on day 60: old, new, one that has both, and an old one that waits for a human."""
+    ledger = Ledger(where, clock=days, **options)
+    arbiter_os, app = payments(ledger, clock=days)
+    arbiter_os.add_policy_checker(
+        Check("human", lambda h: Verdict.ask("sure?") if h.item.input_state["amount"] == 42 else True)
+    )
+    for day, thread, amount in [
+        (0, "old", 1),
+        (0, "both", 2),
+        (1, "waits", 42),
+        (50, "both", 3),
+        (51, "new", 4),
+    ]:
+        days.day = day
+        app.invoke({"amount": amount}, conf(thread, remark=f"{CANARY}-{thread}-{day}"))
+    days.day = 60
+    assert ledger.flush(20)
+    return ledger
+
+
+def kept(ledger: Ledger) -> dict[str, int]:
+    """The number of items with contents, by thread."""
+    threads = [str(thread["thread_id"]) for thread in ledger.threads()]
+    return {
+        thread: sum(bool(item.input_state) for item in ledger.items(thread_id=thread))
+        for thread in sorted(threads)
+    }
+
+
+def test_what_is_older_is_removed_from_every_byte_of_the_file(tmp_path: Path) -> None:
+    """Old threads go as a whole; of a thread that goes on, the old contents; one that waits is kept."""
+    days = Days()
+    with over_sixty_days(tmp_path / "l.db", days) as ledger:
+        assert kept(ledger) == {"both": 4, "new": 2, "old": 2, "waits": 1}
+        before = ledger.counts("node")
+        pruned = ledger.prune(30)
+        assert (pruned.threads, pruned.contents) == (1, 6)
+        assert kept(ledger) == {"both": 2, "new": 2, "waits": 1}
+        found = bytes_of(tmp_path)
+        assert f"{CANARY}-old-0".encode() not in found
+        assert f"{CANARY}-both-0".encode() not in found
+        for left in ("both-50", "new-51", "waits-1"):
+            assert f"{CANARY}-{left}".encode() in found
+        assert [item.node for item in ledger.items(thread_id="both")] == ["pay", "check"] * 2
+        assert ledger.counts("node") == before
+        verified = ledger.verify()
+        assert verified
+        assert (verified.pruned, verified.erased) == (6, 0)
+        assert ledger.prune(30).contents == ledger.prune(30).threads == 0
+
+
+def test_a_thread_that_was_pruned_has_one_entry_that_the_next_anchor_names(tmp_path: Path) -> None:
+    days = Days()
+    with over_sixty_days(tmp_path / "l.db", days, anchors=tmp_path / "anchors") as ledger:
+        ledger.anchor()
+        ledger.prune(30)
+        with sql(tmp_path / "l.db") as select:
+            ((body, seq, head),) = select(
+                "SELECT e.body, t.head_seq, hex(t.head_hash) FROM entries e JOIN threads t ON t.id = e.thread "
+                "WHERE t.pruned_at IS NOT NULL AND t.thread_id IS NULL AND t.subject IS NULL"
+            )
+        said = json.loads(body)
+        assert (said["kind"], said["seq"], said["upto"], said["entries"]) == ("pruned", seq, seq - 1, 3)
+        assert CANARY not in body
+    with Ledger(tmp_path / "l.db", clock=days) as ledger, sql(tmp_path / "l.db") as select:
+        found = ledger.verify(anchors=tmp_path / "anchors")
+        assert (found.findings, found.after_anchor) == ([], 0)
+        ((named,),) = select("SELECT hex(hash) FROM anchor_heads WHERE anchor = 2 AND seq = ?", seq)
+        assert named == head
+
+
+ATTACKS: dict[str, tuple[str, ...]] = {
+    "the entry is gone": ("DELETE FROM entries WHERE kind = 'pruned' AND thread = 1",),
+    "its head is another": (
+        "UPDATE entries SET body = replace(body, '\"head\":\"', '\"head\":\"00') WHERE kind = 'pruned' AND thread = 1",
+    ),
+    "the thread is not marked": ("UPDATE threads SET pruned_at = NULL WHERE id = 1",),
+    "a thread is marked": ("UPDATE threads SET pruned_at = 1 WHERE id = 4",),
+    "contents of later entries": (
+        "DELETE FROM contents WHERE entry IN (SELECT id FROM entries WHERE thread = 2 AND seq = 5)",
+    ),
+    "an anchor knew another head": ("UPDATE anchor_heads SET hash = x'00' WHERE thread = 1 AND anchor = 1",),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_pruning_hides_no_edit(tmp_path: Path, attack: str) -> None:
+    days = Days()
+    with over_sixty_days(tmp_path / "l.db", days) as ledger:
+        ledger.anchor()
+        ledger.prune(30)
+    with sql(tmp_path / "l.db") as run:
+        run("PRAGMA foreign_keys = OFF")
+        for statement in ATTACKS[attack]:
+            run(statement)
+    with Ledger(tmp_path / "l.db", clock=days) as ledger:
+        assert not ledger.verify()
+
+
+def test_a_thread_that_goes_on_after_it_was_pruned_begins_anew(tmp_path: Path) -> None:
+    days = Days()
+    with over_sixty_days(tmp_path / "l.db", days, keep_days=30) as ledger:
+        ledger.prune()
+        _, app = payments(ledger, clock=days)
+        app.invoke({"amount": 1}, conf("old"))
+        assert ledger.flush(20)
+        assert len(list(ledger.items(thread_id="old"))) == 2
+        assert ledger.verify()
+
+
+@pytest.mark.lengthy
+def test_the_writer_prunes_once_a_day(tmp_path: Path) -> None:
+    days = Days()
+    over_sixty_days(tmp_path / "l.db", Days()).close()
+    days.day = 60
+    with Ledger(tmp_path / "l.db", clock=days, keep_days=30) as ledger:
+        _, app = payments(ledger, clock=days)
+
+        def on(day: float) -> set[str]:
+            days.day = day
+            for _ in range(2):  # the writer prunes after it has written
+                app.invoke({"amount": 1}, conf("newest"))
+                assert ledger.flush(20)
+            return set(kept(ledger))
+
+        assert on(60) == {"both", "new", "newest", "waits"}
+        assert on(60.9) == {"both", "new", "newest", "waits"}
+        assert on(81.5) == {"newest", "waits"}
+
+
+def test_postgresql_prunes_and_erases_the_same(postgres_url: str) -> None:
+    days = Days()
+    with over_sixty_days(postgres_url, days) as ledger:
+        assert (ledger.prune(30).threads, kept(ledger)) == (1, {"both": 2, "new": 2, "waits": 1})
+        assert ledger.verify().pruned == 6
+        assert ledger.erase(subject="ann", reason="request 1").threads == 3
+        found = ledger.verify()
+        assert (found.findings, found.pruned, found.erased) == ([], 3, 11)
+
+
+@pytest.mark.parametrize("days", [0, -1, "30", True])
+def test_a_wrong_number_of_days_is_refused(tmp_path: Path, days: Any) -> None:
+    with pytest.raises(ConfigurationError, match="keep_days: expected a number above 0"):
+        Ledger(tmp_path / "l.db", keep_days=days)
+    with Ledger(tmp_path / "l.db") as ledger:
+        with pytest.raises(ConfigurationError, match="keep_days: expected a number above 0"):
+            ledger.prune(days)
+        with pytest.raises(ConfigurationError, match="this ledger keeps everything"):
+            ledger.prune()
+
+
+ERASE: dict[str, Callable[[Ledger, Any], Any]] = {
+    "a thread": lambda ledger, saver: ledger.erase(
+        thread_id=f"t-{CANARY}", reason="request 1", checkpointer=saver
+    ),
+    "a subject": lambda ledger, saver: ledger.erase(
+        subject=f"s-{CANARY}", reason="request 1", checkpointer=saver
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ERASE)
+def test_what_is_erased_is_in_no_byte_of_the_file_and_in_no_checkpoint(tmp_path: Path, what: str) -> None:
+    """Nodes, verdicts, scores and times stay; a second erasure changes nothing."""
+
+    def fails(state: Any) -> Any:
+        raise ValueError(f"{CANARY} in an error")
+
+    saver = InMemorySaver()
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os, app = payments(ledger)
+        graph = arbiter_os.govern(chain(Spy("check", score=0.75), fails, checkpointer=saver))
+        with pytest.raises(ValueError, match=CANARY):
+            graph.invoke({"amount": 1, "log": [CANARY]}, conf(f"t-{CANARY}", f"s-{CANARY}", remark=CANARY))
+        app.invoke({"amount": 2}, conf("other"))
+        ledger.flush(20)
+        assert CANARY.encode() in bytes_of(tmp_path)
+
+        def left() -> list[Any]:
+            return [
+                (
+                    item.node,
+                    item.status,
+                    item.timestamp,
+                    {k: v.score for k, v in item.evaluation_results.items()},
+                )
+                for item in ledger.items()
+            ]
+
+        before = left()
+        erased = ERASE[what](ledger, saver)
+        assert (erased.threads, erased.contents) == (1, 3)
+        assert CANARY.encode() not in bytes_of(tmp_path)
+        assert saver.get_tuple(conf(f"t-{CANARY}")) is None
+        assert left() == before
+        assert before[-1][3] == {"score": 0.75}
+        with pytest.warns(ArbiterWarning, match="Nothing was erased"):
+            assert ERASE[what](ledger, None).threads == 0
+        found = ledger.verify()
+        assert (found.findings, found.erased) == ([], 3)
+
+
+def test_an_erasure_names_the_copies_that_it_does_not_reach(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        ArbiterOS(ledger=ledger)
+        _, app = payments(ledger)
+        app.invoke({"amount": 1}, conf("t"))
+        ledger.flush(20)
+        (tmp_path / "l.db.schema-1.bak").touch()
+        with sql(tmp_path / "l.db") as run:
+            run("INSERT INTO cursors VALUES ('langfuse', 99, 0, 0)")
+            run("UPDATE entries SET trace = 'a', span = 'b' WHERE kind = 'item'")  # others are not sent
+        sent, backup = ledger.erase(thread_id="t", reason="request 1").elsewhere
+        assert sent.startswith("langfuse has got 2 scores of thread ")
+        assert backup.endswith("l.db.schema-1.bak is a copy from before an upgrade")
+
+
+@pytest.mark.lengthy
+def test_a_judgement_that_ends_after_an_erasure_stays_out_of_the_erased_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    def slow(history: Any) -> Any:
+        may_end.wait(20)
+        return 0.25
+
+    monkeypatch.setattr("arbiter.ledger._ledger.SETTLE", 0.6)
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_evaluator(Judge("slow", slow))
+        arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver())).invoke({"amount": 1}, conf("t"))
+        assert ledger.erase(thread_id="t", reason="request 1").threads == 1
+        may_end.set()
+        assert ledger.flush(20)
+        assert ledger.verify().findings == []
+        assert [thread["thread_id"] for thread in ledger.threads()].count(None) == 1

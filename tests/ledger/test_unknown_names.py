@@ -1,0 +1,110 @@
+"""A name that a ledger does not know is an error or a warning with the nearest one, never an empty answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arbiter import ArbiterOS, ArbiterWarning, ConfigurationError
+from arbiter.ledger import Ledger
+from tests.ledger.ledger_support import recorded
+from tests.support import Spy, chain
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Generator[Ledger]:
+    with recorded(tmp_path_factory.mktemp("l") / "l.db") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"thread_id": "t00"}, "this ledger has no thread 't00'. Did you mean 't0'"),
+        ({"run": "r1"}, "this ledger has no run 'r1'. item.run names one"),
+        ({"thread_id": "t0", "run": "r1"}, "no run 'r1' in thread 't0'"),
+    ],
+)
+def test_an_unknown_thread_or_run_is_an_error(ledger: Ledger, question: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        list(ledger.items(**question))
+    with pytest.raises(ConfigurationError, match=said):
+        ledger.items(**question).page()
+
+
+@pytest.mark.parametrize(
+    ("method", "question", "said"),
+    [
+        ("items", {"node": "pai"}, "node is 'pai', which .* Did you mean 'pay'. Known"),
+        ("items", {"policy": "limmit"}, "policy is 'limmit', .* Did you mean 'limit'"),
+        ("items", {"evaluator": "scor"}, "evaluator is 'scor', .* mean 'score'"),
+        ("items", {"instruction": "X.Y"}, "instruction is 'X.Y', which does not occur"),
+        ("items", {"subject": "user-9"}, "about the subject 'user-9'. Did you mean 'user-"),
+        ("threads", {"subject": "user-9"}, "about the subject 'user-9'"),
+        ("scores", {"evaluator": "scor"}, "evaluator is 'scor', .* mean 'score'"),
+    ],
+)
+def test_a_name_that_does_not_occur_is_a_warning_at_the_callers_line(
+    ledger: Ledger, method: str, question: Any, said: str
+) -> None:
+    with pytest.warns(ArbiterWarning, match=said) as warned:
+        assert list(getattr(ledger, method)(**question)) == []
+    assert [each.filename for each in warned] == [__file__]
+
+
+def test_what_is_known_and_does_not_fit_is_no_warning(ledger: Ledger) -> None:
+    assert not list(ledger.items(node="pay", verdict="deny"))
+    assert len(list(ledger.items(thread_id=next(iter(ledger.threads()))["ref"]))) == 2
+
+
+def test_an_unknown_kind_of_names_is_an_error(ledger: Ledger) -> None:
+    kind: Any = "nodes"
+    with pytest.raises(ConfigurationError, match=r"got 'nodes'\. Did you mean 'node'"):
+        ledger.names(kind)
+
+
+def test_erasing_what_is_not_there_says_so(tmp_path: Path) -> None:
+    """A typing mistake in a request for erasure must not look like a success."""
+    with recorded(tmp_path / "l.db") as ledger:
+        with pytest.warns(ArbiterWarning, match=r"no thread 't00'. Did you mean 't0'. Nothing was erased"):
+            assert ledger.erase(thread_id="t00", reason="request").threads == 0
+        with pytest.warns(ArbiterWarning, match=r"subject 'user'. Did you mean 'user-.'. Nothing was erased"):
+            assert ledger.erase(subject="user", reason="request").threads == 0
+        assert ledger.erase(thread_id="t0", reason="request").threads == 1
+        (ref,) = [str(thread["ref"]) for thread in ledger.threads() if thread["erased_at"]]
+        assert ledger.erase(thread_id=ref, reason="once more").threads == 0
+        assert ledger.verify()
+
+
+def test_a_thread_without_an_id_is_erased_by_its_ref(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({"amount": 1})
+        assert ledger.flush(10)
+        (item,) = ledger.items()
+        assert item.input_state
+        erased = ledger.erase(thread_id=item.ref, reason="request")
+        assert (erased.threads, erased.contents) == (1, 2)
+        (item,) = ledger.items()
+        assert not item.input_state
+        assert ledger.verify()
+
+
+def test_waiting_for_ever_is_no_traceback(ledger: Ledger) -> None:
+    assert ledger.flush(timeout=1e300)
+    with pytest.raises(ConfigurationError, match=r"flush_every: expected a number from 0.001 to 3600"):
+        Ledger("never.db", flush_every=1e300)
+
+
+def test_numbers_beyond_what_a_database_holds_are_no_traceback(ledger: Ledger) -> None:
+    after = f"{ledger.uuid[:4]}.{'9' * 30}"
+    assert ledger.prune(1e300).contents == 0
+    assert ledger.prune(10**9).threads == 0
+    assert len(list(ledger.items(since="99999999999999w"))) == 6
+    assert list(ledger.threads(since="9" * 40 + "d"))
+    with pytest.raises(ConfigurationError, match="after: expected"):
+        ledger.items().page(after=after)
+    with pytest.raises(ConfigurationError, match="after: expected"):
+        ledger.threads().page(after=f"{after}.{after}")

@@ -1,0 +1,135 @@
+"""A ledger of an older schema is copied aside and upgraded when it is opened, by one of all that open it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
+
+from arbiter._databases import upgrade_database
+from arbiter.ledger import Ledger, LedgerUnavailable
+from arbiter.ledger._database import SCHEMA
+from tests.ledger.ledger_support import conf, payments, recorded
+from tests.processes import python
+
+CHANGE = SCHEMA.migrations / "versions" / "0002_undelivered.py"
+
+
+def make_older(path: Path) -> None:
+    """A ledger of three threads whose file has schema 1."""
+    recorded(path, 3).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE undelivered")
+        connection.execute("UPDATE ledgers SET schema = 1")
+        connection.execute("UPDATE arbiter_ledger_version SET version_num = '0001'")
+    connection.close()
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    make_older(tmp_path / "l.db")
+    return tmp_path / "l.db"
+
+
+def test_an_older_file_is_copied_aside_upgraded_and_verifies(older: Path) -> None:
+    before = older.read_bytes()
+    with Ledger(older) as ledger:
+        assert ledger.verify()
+        assert len(list(ledger.items())) == 6
+        payments(ledger)[1].invoke({"amount": 1}, conf("t0"))
+        assert ledger.flush(20)
+        assert ledger.verify()
+        assert ledger.prune(1).threads == 0
+    copy = older.with_name("l.db.schema-1.bak")
+    assert copy.stat().st_mode == older.stat().st_mode
+    assert len(before) == len(copy.read_bytes())
+    with sqlite3.connect(copy) as connection:
+        assert connection.execute("SELECT version_num FROM arbiter_ledger_version").fetchall() == [("0001",)]
+        assert connection.execute("SELECT COUNT(*) FROM entries").fetchall() == [(9,)]
+    connection.close()
+    Ledger(older).close()
+    assert sorted(path.name for path in older.parent.glob("*.bak")) == ["l.db.schema-1.bak"]
+
+
+def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
+    older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copytree(SCHEMA.migrations, tmp_path / "migrations")
+    wrong = tmp_path / "migrations" / "versions" / CHANGE.name
+    wrong.write_text(CHANGE.read_text() + '    op.execute("SELECT * FROM nowhere")\n')
+    monkeypatch.setattr("arbiter.ledger._ledger.SCHEMA", replace(SCHEMA, migrations=tmp_path / "migrations"))
+    with pytest.raises(LedgerUnavailable, match="no such table: nowhere"):
+        Ledger(older)
+    wrong.write_text(CHANGE.read_text())
+    with Ledger(older) as ledger:
+        assert ledger.verify()
+
+
+OPENS = """
+import sys
+from arbiter.ledger import Ledger
+from tests.ledger.ledger_support import conf, payments
+with Ledger(sys.argv[1]) as ledger:
+    payments(ledger)[1].invoke({"amount": 1}, conf(sys.argv[2]))
+    assert ledger.flush(20)
+"""
+
+
+@pytest.mark.lengthy
+def test_processes_that_open_an_older_file_at_once_all_work(older: Path) -> None:
+    command = [*python("-c", OPENS), str(older)]
+    together = [subprocess.Popen([*command, name]) for name in ("first", "second")]
+    assert [process.wait(60) for process in together] == [0, 0]
+    with Ledger(older) as ledger:
+        assert ledger.verify()
+        assert {str(thread["thread_id"]) for thread in ledger.threads()} >= {"first", "second", "t0"}
+    with sqlite3.connect(older.with_name("l.db.schema-1.bak")) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM entries").fetchall() == [(9,)]
+    connection.close()
+
+
+def test_postgresql_is_upgraded_on_demand_only(postgres_url: Any) -> None:
+    recorded(postgres_url, 1).close()
+    engine = create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE undelivered")
+        connection.exec_driver_sql("UPDATE arbiter_ledger_version SET version_num = '0001'")
+    engine.dispose()
+    with pytest.raises(
+        LedgerUnavailable, match=r"its schema is 0001, .* needs 0002\. Run: arbiter ledger upgrade"
+    ):
+        Ledger(postgres_url)
+    assert upgrade_database(postgres_url, SCHEMA) == ("0001", "0002")
+    with Ledger(postgres_url) as ledger:
+        assert ledger.verify()
+
+
+def _may_read(path: Path, mode: int) -> bool:
+    return path.exists() and not mode & os.W_OK
+
+
+def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup on a disk that is mounted read-only: nothing is made beside it, and a change is refused."""
+    path = tmp_path / "l.db"
+    recorded(path, 3).close()
+    monkeypatch.setattr(os, "access", _may_read)
+    with Ledger(path, create=False) as ledger, closing(ledger.watch()) as looks:
+        assert len(list(ledger.items())) == 6
+        assert ledger.verify()
+        assert next(looks)
+        with pytest.raises(OperationalError, match="readonly"):
+            ledger.erase(thread_id="t0", reason="none")
+    assert [each.name for each in tmp_path.iterdir()] == ["l.db"]
+    with pytest.raises(LedgerUnavailable, match="no permission to read and write it"):
+        Ledger(path)
