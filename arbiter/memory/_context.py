@@ -15,13 +15,12 @@ from arbiter.errors import ArbiterError
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
-from arbiter.memory._claims import Claim, Ingested
-from arbiter.memory._conversation import Shown, speaker_of
+from arbiter.memory._conversation import Shown, originals, speaker_of
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities, Entity, resolve
 from arbiter.memory._events import FactEvent
 from arbiter.memory._off_record import on_record
-from arbiter.memory._records import Fact
+from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory._telling import NO_MODEL, NO_STORE, cause_of
 from arbiter.memory._tombstones import Everything, Hidden, Tombstones
 from arbiter.memory.answers import CallBudget, StructuredOutcome, structured_call
@@ -204,9 +203,9 @@ class EvalContext:
             return False
         ids = [
             message.id
-            for message in self.messages
+            for message in originals(self.messages)
             if message.id
-            and (self.quiet or message is not self.message)
+            and (self.quiet or self.message is None or message.id != self.message.id)
             and speaker_of(message, agent_id=self.agent_id, entity_id=self.entity_id) == self.entity_id
         ]
         await self.tombstones.sweep(self.entity_id, ids, before=at)

@@ -62,14 +62,14 @@ def responded(new_messages: Iterable[BaseMessage]) -> bool:
     )
 
 
-def window(messages: Sequence[BaseMessage], length: int) -> list[BaseMessage]:
-    """The last `length` messages that have text, oldest first."""
+def window(messages: Sequence[BaseMessage], length: int, *, end: int | None = None) -> list[BaseMessage]:
+    """The last `length` messages that have text, oldest first; with `end` the last ones before that place."""
     found: list[BaseMessage] = []
-    for message in reversed(messages):
+    for place in range((len(messages) if end is None else end) - 1, -1, -1):
         if len(found) == length:
             break
-        if counts(message):
-            found.append(message)
+        if counts(messages[place]):
+            found.append(messages[place])
     return found[::-1]
 
 
@@ -119,6 +119,11 @@ class Shown(Sequence[BaseMessage]):
     def __len__(self) -> int:
         return len(self._messages)
 
+    @property
+    def originals(self) -> Sequence[BaseMessage]:
+        """See the function of that name."""
+        return self._messages
+
     def last(self, most: int) -> list[BaseMessage]:
         """The last messages, to be kept for later: copied only where their texts are too long."""
         kept = self._messages[-most:]
@@ -131,6 +136,12 @@ class Shown(Sequence[BaseMessage]):
                 return self[at]
         copy: BaseMessage = freeze(safe(message))
         return copy
+
+
+def originals(messages: Sequence[BaseMessage]) -> Sequence[BaseMessage]:
+    """The messages as they were said, for their ids, kinds and speakers: a safe copy of each message of a long
+    conversation would take seconds."""
+    return messages.originals if isinstance(messages, Shown) else messages
 
 
 class ShownList(FrozenList):

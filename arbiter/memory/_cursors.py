@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 
 from langchain_core.messages import BaseMessage
 
-from arbiter.memory._conversation import counts
+from arbiter.memory._conversation import counts, originals
 from arbiter.memory._records import Record
 from arbiter.memory.stores import MemoryStore, Value, namespace
 
 TAIL = 64
 """A cursor keeps the ids of this many messages that were read last."""
 MAX_WAIT_MINUTES = 64
+MINUTE = timedelta(minutes=1)
 FAILURES_PER_WINDOW = 3
 """A stretch of a conversation is skipped after this many failed attempts."""
 OUTAGES_PER_WINDOW = 8
@@ -75,15 +76,15 @@ class Cursors:
         return cursor.next_try_at is not None and self.clock() < cursor.next_try_at
 
     async def unprocessed(
-        self, messages: Sequence[BaseMessage], *, limit: int | None = None
+        self, messages: Sequence[BaseMessage], *, limit: int | None = None, most: int | None = None
     ) -> list[BaseMessage]:
         """The human and AI messages with text that are newer than the cursor, oldest first; with `limit` only
-        the newest ones.
+        the newest ones, with `most` the first and the last half of so many.
 
         The search starts at the end and stops as soon as the result is certain. It works for trimmed lists
         too; if none of the messages that were read is left, all count as new.
         """
-        return newer(messages, await self.read(), limit=limit)
+        return newer(messages, await self.read(), limit=limit, most=most)
 
     async def advance(self, prompted: Sequence[BaseMessage]) -> None:
         """Move the cursor behind messages whose prompt was answered, and clear its failures.
@@ -125,7 +126,7 @@ class Cursors:
             return replace(
                 cursor,
                 failures=failures,
-                next_try_at=None if skipped else now + timedelta(minutes=minutes),
+                next_try_at=None if skipped else now + minutes * MINUTE,
                 updated_at=now,
             ).to_value()
 
@@ -161,7 +162,9 @@ class Cursors:
         return all(message.id != cursor.last_id for message in prompted)
 
 
-def newer(messages: Sequence[BaseMessage], cursor: Cursor, *, limit: int | None = None) -> list[BaseMessage]:
+def newer(
+    messages: Sequence[BaseMessage], cursor: Cursor, *, limit: int | None = None, most: int | None = None
+) -> list[BaseMessage]:
     """The messages with text that are newer than the cursor, oldest first; see `Cursors.unprocessed`.
 
     If the list no longer has the newest message that was read, the newest one still known takes its place. A
@@ -169,14 +172,17 @@ def newer(messages: Sequence[BaseMessage], cursor: Cursor, *, limit: int | None 
     """
     rank = {id: number for number, id in enumerate(cursor.tail_ids)}
     best = -1
-    found: list[BaseMessage] = []
     kept = 0
     left: int | None = None
-    for message in reversed(messages):
+    found: list[int] = []
+    said = originals(messages)
+    for place in range(len(said) - 1, -1, -1):
+        message = said[place]
         # A message without an id equals no other one; a cursor without an id must not match it.
         id = message.id
         if id is not None and id == cursor.last_id:
-            return found[::-1]
+            best = -1
+            break
         if id in rank:
             # A message that was appended again may follow newer ones, so look for a more recent one within the
             # length of a tail; all messages before that one were read or skipped.
@@ -184,17 +190,17 @@ def newer(messages: Sequence[BaseMessage], cursor: Cursor, *, limit: int | None 
             if rank[id] > best:
                 best, kept = rank[id], len(found)
         elif counts(message) and len(found) != limit:
-            found.append(message)
+            found.append(place)
         if left is not None:
             left -= 1
         if left == 0 or (left is None and len(found) == limit):
             break
-    return found[: kept if best >= 0 else None][::-1]
+    places = found[: kept if best >= 0 else None][::-1]
+    if most is not None and len(places) > most:
+        places = [*places[: most // 2], *places[-(most // 2) :]]
+    return [messages[place] for place in places]
 
 
 def _cursor(value: Value | None) -> Cursor:
     # An unreadable cursor counts as none: messages are read again, and every write can be repeated safely.
-    try:
-        return Cursor() if value is None else Cursor.from_value(value)
-    except ValueError:
-        return Cursor()
+    return Cursor.read(value) or Cursor()

@@ -28,7 +28,6 @@ from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
-from arbiter.memory._calling import Called, call
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext, NotAvailableError
 from arbiter.memory._conversation import Shown, heard, responded, text_of, window
@@ -36,7 +35,7 @@ from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
 from arbiter.memory._off_record import without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
-from arbiter.memory._outcomes import gated, settled, unknown_names
+from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
 from arbiter.memory._quiet import Held, Processed, Quiet, stub
 from arbiter.memory._records import utc_now
 from arbiter.memory._strangers import RoomNames, marked, strangers_among
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 1000
+_RUN = "run:"
 _NO_STORE, _NO_MODEL = "there is no store", "there is no model"
 _CAUSES = {_NO_STORE: NO_STORE, _NO_MODEL: NO_MODEL}
 Privacy = bool | Callable[[RunnableConfig], bool]
@@ -348,7 +348,7 @@ class EvaluationCycle(EvaluatorCycle):
         entity_id = place.entity_id or speaker_said(newest_human(messages))
         if entity_id is None and place.thread_id is None:
             return None
-        room_id = place.thread_id or f"run:{secrets.token_hex(16)}"
+        room_id = place.thread_id or _RUN + secrets.token_hex(16)
         return self._memory(store), ProviderContext(
             store=store,
             agent_id=self.agent_id,
@@ -419,9 +419,25 @@ class EvaluationCycle(EvaluatorCycle):
                         settled(evaluator, done, results, errors)
                     elif status != "validate_false":
                         errors[evaluator.name] = detail or status
+            held.again_in = await self._next_try(held)
+            self._quiet.again(held)
         for name, problem in errors.items():
             _log.warning("evaluator %r failed about a quiet thread: %s", name, problem)
         return Processed(thread_id=ctx.room_id, results=results, errors=errors)
+
+    async def _next_try(self, held: Held) -> float | None:
+        """The seconds until all evaluators of a quiet thread may ask their models again after a failure; None if
+        none of them waits."""
+        if held.ctx.store is None:
+            return None
+        now = self.clock()
+        try:
+            cursors = [await held.ctx.cursors(evaluator.name).read() for evaluator in held.evaluators]
+        except Exception as exc:
+            _log.warning("the cursors of a quiet thread could not be read: %s", type(exc).__name__)
+            return None
+        waits = [cursor.next_try_at for cursor in cursors if cursor.next_try_at is not None]
+        return max(((at - now).total_seconds() for at in waits if at > now), default=None)
 
     def _left(
         self, evaluators: Sequence[NodeEvaluator], ctx: EvalContext, outcome: TurnOutcome
@@ -652,7 +668,7 @@ class EvaluationCycle(EvaluatorCycle):
         """The id of the room of a run without a thread: each run is a room of its own."""
         found = self._rooms.get(run_id)
         if found is None:
-            found = self._rooms[run_id] = f"run:{secrets.token_hex(16)}"
+            found = self._rooms[run_id] = _RUN + secrets.token_hex(16)
             if len(self._rooms) > _REMEMBERED:
                 self._rooms.popitem(last=False)
         return found
@@ -661,9 +677,10 @@ class EvaluationCycle(EvaluatorCycle):
         """The id of an unnamed user. It depends on the room, so two threads never share an unnamed user."""
         if not self._warned:
             self._warned = True
+            where = "run has neither a thread_id nor a" if room_id.startswith(_RUN) else "thread has no"
             _log.warning(
-                "a thread has no user_id (in the context or in configurable): memories of its user are kept for that "
-                "thread alone."
+                "a %s user_id (in the context or in configurable): memories of its user are kept for that %s alone.",
+                *(where, where.partition(" ")[0]),
             )
         return f"thread:{room_id}"
 

@@ -13,18 +13,17 @@ from langchain_core.runnables import RunnableConfig
 
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._characters import Character
-from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
 from arbiter.memory._entities import Entity
-from arbiter.memory._records import ClaimType, Fact, Sensitivity, Visibility
+from arbiter.memory._records import Claim, ClaimType, Fact, Ingested, Sensitivity, Visibility
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._changes import CLOSED, corrected, read, unlinked
+from arbiter.memory.facts._changes import CLOSED, corrected, unlinked
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._intake import KINDS, LONGEST
-from arbiter.memory.facts._lifetimes import expiry
-from arbiter.memory.facts._normal import fact_id, normal_form
+from arbiter.memory.facts._normal import FactIds, normal_form
 from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.facts._rules import expiry
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
 
@@ -166,14 +165,14 @@ class Editing:
         target = KINDS[changed.type]
 
         def change(value: Value | None) -> Value | None:
-            now = read(value)
+            now = Fact.read(value)
             # Mentions that were counted meanwhile stay.
             return (changed if now is None else self._changed(now, changes)).to_value()
 
         value = await self.store.aupdate(self._space(target, entity_id), fact.id, change)
         if target != kind:
             await self.store.aupdate(self._space(kind, entity_id), fact.id, lambda value: None)
-        return read(value) or changed
+        return Fact.read(value) or changed
 
     async def _replaced(self, entity_id: str, kind: str, fact: Fact, changed: Fact) -> Fact:
         now = self.clock()
@@ -201,8 +200,9 @@ class Editing:
     async def _successor(self, entity_id: str, fact: Fact, claim: str) -> tuple[str, Fact | None]:
         """The id of the record with which this claim replaces the fact, and the record if it is there already."""
         generation = 0
+        ids = await FactIds(self.store, agent_id=self.agent_id, entity_id=entity_id).ready()
         while True:
-            id = fact_id(self.agent_id, fact.subject, claim, generation)
+            id = ids.of(fact.subject, claim, generation)
             there = await self._find(entity_id, id)
             if there is None or there[1].supersedes == fact.id:
                 return id, None if there is None else there[1]
@@ -213,7 +213,7 @@ class Editing:
 
     async def _alter(self, ns: Namespace, id: str, change: Callable[[Fact], Fact]) -> None:
         def apply(value: Value | None) -> Value | None:
-            fact = read(value)
+            fact = Fact.read(value)
             after = fact and change(fact)
             return value if after is None or after is fact else after.to_value()
 
@@ -222,7 +222,7 @@ class Editing:
     async def _find(self, entity_id: str, id: str) -> tuple[str, Fact] | None:
         """The record of an entity with that id, and the kind of its namespace."""
         for kind in KINDS.values():
-            if (fact := read(await self.store.aget(self._space(kind, entity_id), id))) is not None:
+            if (fact := Fact.read(await self.store.aget(self._space(kind, entity_id), id))) is not None:
                 return kind, fact
         return None
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter._values.normal import normalized
 from arbiter.memory._characters import Character
 from arbiter.memory._conversation import SPEAKER, speaker_of
-from arbiter.memory._records import Record
+from arbiter.memory._records import Record, readable
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 AGENT_ALIASES = ("agent", "assistant", "me")
@@ -129,7 +128,6 @@ def participants(
     agent_id: str,
     character: Character,
     entity_id: str,
-    user_names: Iterable[str] = (),
     registered: Iterable[Entity] = (),
 ) -> tuple[Entity, ...]:
     """The entities of a room: the agent, the user of the turn, other speakers in order of appearance,
@@ -139,7 +137,7 @@ def participants(
     attributed as in `speaker_of`, and only the newest of the names on the user's messages is kept: several
     names may belong to several people without ids. All of `messages` are read, so pass only the last few.
     """
-    names: dict[str, list[str]] = {agent_id: [character.name], entity_id: [*user_names]}
+    names: dict[str, list[str]] = {agent_id: [character.name], entity_id: []}
     kept = [entity for entity in registered if entity.id]
     for entity in kept:
         names.setdefault(entity.id, []).extend(entity.names)
@@ -191,7 +189,6 @@ class Entities:
 
     async def register(self, entity: Entity) -> None:
         """Register an entity for all rooms. Registering an id again replaces its names."""
-        await self._indexed()
         async with self.store.lock(self.agent_id, "entities"):
             known = (await self.get([entity.id])).get(entity.id)
             new = _terms(entity)
@@ -212,7 +209,7 @@ class Entities:
     async def get(self, ids: Iterable[str]) -> dict[str, Entity]:
         """The registered entities with these ids, by id."""
         values = await self.store.aget_many(self._all, ids)
-        found = {id: _entity(value) for id, value in values.items()}
+        found = {id: Entity.read(value) for id, value in values.items()}
         return {id: entity for id, entity in found.items() if entity is not None}
 
     async def named(self, texts: Iterable[str]) -> list[Entity]:
@@ -225,7 +222,6 @@ class Entities:
         single = list(dict.fromkeys(word for words in spoken for word in words))[:_LOOKED_UP]
         if not single:
             return []
-        await self._indexed()
         found = await self.store.aget_many(self._names, single)
         if not found:
             return []
@@ -244,19 +240,7 @@ class Entities:
     async def all(self, *, limit: int | None = None) -> list[Entity]:
         """The registered entities, sorted by id; with `limit` the ones registered last."""
         entries = await self.store.alist(self._all, limit=limit)
-        found = (_entity(entry.value) for entry in entries)
-        return sorted((entity for entity in found if entity is not None), key=lambda entity: entity.id)
-
-    async def _indexed(self) -> None:
-        """Write the index of a store whose entities were registered before there was one."""
-        await self.store.aonce(namespace(self.agent_id, "indexes", "all"), "names", self._build)
-
-    async def _build(self) -> None:
-        postings: dict[str, Value] = {}
-        for entity in await self.all():
-            for term, kind in _terms(entity).items():
-                postings[term] = _with(postings.get(term), kind, entity.id)
-        await self.store.aput_many((self._names, term, value) for term, value in postings.items())
+        return sorted(readable(Entity, (entry.value for entry in entries)), key=lambda entity: entity.id)
 
     @property
     def _all(self) -> Namespace:
@@ -310,10 +294,3 @@ def _without(posting: Value, id: str) -> Value | None:
 def _meant(posting: Value) -> list[str]:
     ids: list[str] = posting.get("whole") or posting.get("part") or []
     return ids[:2]
-
-
-def _entity(value: Mapping[str, Any]) -> Entity | None:
-    try:
-        return Entity.from_value(value)
-    except ValueError:
-        return None

@@ -14,12 +14,11 @@ from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory._traces import Traces
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._confidence import prior
 from arbiter.memory.facts._intake import KINDS, LONGEST
-from arbiter.memory.facts._lifetimes import expiry
-from arbiter.memory.facts._normal import fact_id
+from arbiter.memory.facts._normal import KEYS, FactIds, is_key
 from arbiter.memory.facts._privacy import has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
+from arbiter.memory.facts._rules import expiry, prior
 from arbiter.memory.reflection._relationships import key_of
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.trust._evidence import TrustProfile
@@ -33,9 +32,9 @@ _RECORDS: Mapping[str, type[Record]] = {
     "thoughts": Thought,
     "entities": Entity,
 }
-_OWN = {"trust": "profile", "own_names": "given"}
+_OWN = {"trust": "profile", "own_names": "given", KEYS: "facts"}
 """Kinds with one record for each entity, and its key."""
-_LISTS = (*_RECORDS, PROFILES, "own_names", "tombstones")
+_LISTS = (KEYS, *_RECORDS, PROFILES, "own_names", "tombstones")
 _MOST = 50
 
 
@@ -44,6 +43,7 @@ class Planned:
     """A record to write, unless there is one already."""
 
     kind: str
+    entity_id: str
     ns: Namespace
     key: str
     value: Value
@@ -69,7 +69,9 @@ class Import:
             more = f" And {len(self.mistakes) - _MOST} more." if len(self.mistakes) > _MOST else ""
             found = " ".join(self.mistakes[:_MOST])
             raise ParameterError("import_", "records", f"nothing is imported. {found}{more}")
-        return sum([await self._write(record) for record in planned])
+        written = [await self._write(await self._with_id(record)) for record in planned]
+        await self.store.aindex(record.ns for record in planned if isinstance(record.record, Fact))
+        return sum(written)
 
     # Reading
 
@@ -105,7 +107,7 @@ class Import:
         subject = fields.get("subject", entity_id)
         own = subject == entity_id
         value: Value = {
-            "id": fact_id(self.agent_id, str(subject), str(fields["claim"])),
+            "id": "",
             "type": "fact",
             "subject": subject,
             "agent_id": self.agent_id,
@@ -155,16 +157,16 @@ class Import:
             if wrong:
                 return
             record = cls.from_value(given)
-        if (problem := self._refused(record, given)) is not None:
+        if (problem := self._refused(kind, record, given)) is not None:
             self.mistakes.append(f"{where}{problem}.")
             return
         place = self._place(kind, record, given, entity_id)
         if place is None:
             self.mistakes.append(f"{where}: it has no key.")
             return
-        yield Planned(kind=kind, ns=place[0], key=place[1], value=given, record=record)
+        yield Planned(kind=kind, entity_id=entity_id, ns=place[0], key=place[1], value=given, record=record)
 
-    def _refused(self, record: Record | None, value: Value) -> str | None:
+    def _refused(self, kind: str, record: Record | None, value: Value) -> str | None:
         """The field and the reason for which a readable record may not be imported, without its words."""
         if isinstance(record, Fact):
             if record.agent_id != self.agent_id:
@@ -179,6 +181,8 @@ class Import:
             return ".evidence: a piece of it cannot be read"
         elif isinstance(record, Thought) and has_secret(record.text):
             return ".text: it holds a secret, which is never stored"
+        elif kind == KEYS:
+            return None if is_key(value) else ": it is no key of an entity"
         elif record is None and any(has_secret(text) for text in _texts_in(value)):
             return ": it holds a secret, which is never stored"
         return None
@@ -202,9 +206,22 @@ class Import:
                     key = name if isinstance(name, str) and name else None
                 elif kind == "tombstones":
                     key = "everything"
-        return None if not key else (namespace(self.agent_id, kind, scope), key)
+        return (
+            None
+            if not key and not isinstance(record, Fact)
+            else (namespace(self.agent_id, kind, scope), key or "")
+        )
 
     # Writing
+
+    async def _with_id(self, planned: Planned) -> Planned:
+        """A claim without an id with the one that it would get in a conversation."""
+        fact = planned.record
+        if not isinstance(fact, Fact) or fact.id:
+            return planned
+        ids = FactIds(self.store, agent_id=self.agent_id, entity_id=planned.entity_id)
+        fact = replace(fact, id=(await ids.ready()).of(fact.subject, fact.claim))
+        return replace(planned, key=fact.id, record=fact, value=fact.to_value())
 
     async def _write(self, planned: Planned) -> bool:
         """Write a record if there is none, and nothing was forgotten that it tells. True if it is new."""

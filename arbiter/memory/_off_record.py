@@ -147,6 +147,17 @@ def without_hidden(messages: Sequence[BaseMessage], hidden: Collection[str] = ()
     return [message for message in messages if id(message) in kept or not counts(message)]
 
 
+def is_on_record(messages: Sequence[BaseMessage], place: int, hidden: Collection[str] = ()) -> bool:
+    """True if `on_record` keeps the message at that place, without reading others than those that it answers."""
+    if not counts(messages[place]):
+        return False
+    for at in range(place, -1, -1):
+        message = messages[at]
+        if isinstance(message, HumanMessage) and counts(message):
+            return not (message.id in hidden or off_the_record(text_of(message)))
+    return True
+
+
 def on_record(messages: Iterable[BaseMessage], hidden: Collection[str] = ()) -> list[BaseMessage]:
     """The human and AI messages that a model may see and that may be sources, in order.
 

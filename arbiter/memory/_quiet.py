@@ -1,18 +1,21 @@
 """Threads that have been quiet for a while: what was said in them is worked through, once.
 
-A thread waits with the context of its last turn, without the history and the states of the run. There is one
-timer for all threads, on Arbiter's own event loop; everything but `drain` runs on that loop.
+A thread waits with the context of its last turn, without the history and the states of the run. If a model
+gives no answer, the thread waits again until the cursors allow the next attempt. There is one timer for all
+threads, on Arbiter's own event loop; everything but `drain` runs on that loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -36,6 +39,7 @@ AT_ONCE = 4
 _MOST_KNOWN = 10_000
 _MESSAGES = 64
 """Messages of a waiting thread that are kept, or twice the conversation's length."""
+_STALE = 100
 _SOONER = 4
 """A new thread of the same user hastens one that has been quiet for this part of the time."""
 
@@ -63,9 +67,11 @@ class Held:
     evaluators: Sequence[CognitiveEvaluator]
     since: float = 0.0
     due: float = 0.0
+    again_in: float | None = None
+    """Seconds after which a failed attempt may be repeated, if there was one."""
 
 
-Work = Callable[[Held], Awaitable[Processed]]
+Work = Callable[[Held], Coroutine[Any, Any, Processed]]
 
 
 class Quiet:
@@ -81,6 +87,10 @@ class Quiet:
     def renew(self) -> None:
         """After a fork nothing waits here: the parent process has the threads, and the timer."""
         self._rooms: OrderedDict[str, Held] = OrderedDict()
+        self._dues: list[tuple[float, str]] = []
+        """A heap of the times of `_rooms`, and of earlier ones, which no longer count."""
+        self._failed: list[Held] | None = None
+        """While `drain` runs, the threads that will wait again."""
         self._of_user: dict[str, dict[str, None]] = {}
         self._known: OrderedDict[str, None] = OrderedDict()
         self._running: dict[asyncio.Task[Processed], str] = {}
@@ -111,14 +121,23 @@ class Quiet:
             # Turns in the background may end in another order.
             late = before is not None and _is_earlier(ctx, before.ctx)
             kept = before.ctx if before is not None and late else _kept(ctx, self.messages_key)
-            self._rooms[room_id] = Held(ctx=kept, evaluators=evaluators, since=now, due=due)
-            self._of_user.setdefault(ctx.entity_id, {})[room_id] = None
-            self._give_up()
+            self._add(Held(ctx=kept, evaluators=evaluators, since=now, due=due))
         if self.after_s is not None:
             if is_new:
                 self._hasten(ctx, now, self.after_s / _SOONER)
-            if self._rooms:
-                hold(self)
+            self._set_timer()
+
+    def again(self, held: Held) -> None:
+        """Let a thread wait for another attempt, unless a later turn of it waits already."""
+        if held.again_in is None:
+            return
+        if self._failed is not None:
+            self._failed.append(held)
+        elif held.ctx.room_id not in self._rooms:
+            now = asyncio.get_running_loop().time()
+            due = math.inf if self.after_s is None else now + held.again_in
+            ctx = replace(held.ctx, prior={}, events=[], budget=CallBudget(held.ctx.budget.limit))
+            self._add(Held(ctx=ctx, evaluators=held.evaluators, since=now, due=due))
             self._set_timer()
 
     def take(self, room_id: str) -> Held | None:
@@ -146,22 +165,51 @@ class Quiet:
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
         for held in self._rooms.values():
-            held.due = 0.0
-        while self.pending:
-            self._begin()
-            left = None if end is None else end - loop.time()
-            if left is not None and left <= 0:
-                return False
-            await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        return True
+            self._put_off(held, 0.0)
+        failed = self._failed = [] if self._failed is None else self._failed
+        try:
+            while self.pending:
+                self._begin()
+                left = None if end is None else end - loop.time()
+                if left is not None and left <= 0:
+                    return False
+                await asyncio.wait(set(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            return True
+        finally:
+            self._failed = None
+            for held in failed:
+                self.again(held)
 
     def _hasten(self, ctx: EvalContext, now: float, quiet_s: float) -> None:
         """Let other quiet threads of the same user come first: the new one may speak of the same."""
         for room_id in self._of_user.get(ctx.entity_id, ()):
             held = self._rooms[room_id]
             if now - held.since >= quiet_s:
-                held.due = now
-                self._rooms.move_to_end(room_id, last=False)
+                self._put_off(held, now)
+
+    def _add(self, held: Held) -> None:
+        room_id = held.ctx.room_id
+        self._rooms[room_id] = held
+        self._of_user.setdefault(held.ctx.entity_id, {})[room_id] = None
+        self._put_off(held, held.due)
+        self._give_up()
+
+    def _put_off(self, held: Held, due: float) -> None:
+        held.due = due
+        heapq.heappush(self._dues, (due, held.ctx.room_id))
+        if len(self._dues) > 2 * len(self._rooms) + _STALE:
+            self._dues = [(each.due, room_id) for room_id, each in self._rooms.items()]
+            heapq.heapify(self._dues)
+
+    def _next(self) -> Held | None:
+        """The waiting thread whose time comes first."""
+        while self._dues:
+            due, room_id = self._dues[0]
+            held = self._rooms.get(room_id)
+            if held is not None and held.due == due:
+                return held
+            heapq.heappop(self._dues)
+        return None
 
     def _without(self, room_id: str) -> Held | None:
         held = self._rooms.pop(room_id, None)
@@ -190,25 +238,24 @@ class Quiet:
             self._timer = None
         if not self.pending:
             let_go(self)
-        if self.pending and self._rooms and len(self._running) < AT_ONCE and self.after_s is not None:
-            due = next(iter(self._rooms.values())).due
-            self._timer = asyncio.get_running_loop().call_at(due, self._begin)
+        if self.after_s is None or (first := self._next()) is None:
+            return
+        hold(self)
+        if len(self._running) < AT_ONCE:
+            self._timer = asyncio.get_running_loop().call_at(first.due, self._begin)
 
     def _begin(self) -> None:
         """Begin to work on the threads whose time has come, a few at once."""
         loop = asyncio.get_running_loop()
-        while self._rooms and len(self._running) < AT_ONCE:
-            room_id, held = next(iter(self._rooms.items()))
+        while (held := self._next()) is not None and len(self._running) < AT_ONCE:
             if held.due > loop.time():
                 break
+            room_id = held.ctx.room_id
             self._without(room_id)
-            task = loop.create_task(self._worked(held))
+            task = loop.create_task(self._work(held))
             self._running[task] = room_id
             task.add_done_callback(self._ended)
         self._set_timer()
-
-    async def _worked(self, held: Held) -> Processed:
-        return await self._work(held)
 
     def _ended(self, task: asyncio.Task[Processed]) -> None:
         room_id = self._running.pop(task, "")

@@ -6,7 +6,8 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar, Unpack, cast
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, get_args
 from uuid import NAMESPACE_OID, uuid5
 
 from langgraph.store.base import BaseStore
@@ -15,15 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._threads.deadlines import LOOP
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, ParameterError, nearest
 from arbiter.evaluators._outputs import checked_number
 from arbiter.memory._characters import Character
-from arbiter.memory._claims import Claim
 from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._importing import Import
 from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
+    Claim,
     ClaimType,
     Fact,
     FactState,
@@ -37,9 +38,11 @@ from arbiter.memory._records import (
     utc_now,
 )
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
+from arbiter.memory.facts._normal import KEYS
 from arbiter.memory.facts._profiles import Profiles, checked_schemas
 from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._relationships import Relationships
+from arbiter.memory.reflection._thoughts import Thoughts
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.stores._access import StoreLoopError
 from arbiter.memory.stores._names import joined
@@ -48,8 +51,9 @@ from arbiter.memory.trust._evidence import TrustProfile
 from arbiter.models import ChatModel, visible
 
 T = TypeVar("T")
-P = TypeVar("P", bound=BaseModel)
-_OF_ENTITY = ("facts", "status", "opinions", "profiles", "own_names", "trust", "tombstones")
+S = TypeVar("S", bound=BaseModel)
+P = ParamSpec("P")
+_OF_ENTITY = ("facts", "status", "opinions", "profiles", "own_names", "trust", "tombstones", KEYS)
 
 
 class ProcessingCycle(Protocol):
@@ -60,6 +64,20 @@ class ProcessingCycle(Protocol):
     async def process(
         self, thread_id: str, *, user_id: str | None = None, messages: Sequence[Any] | None = None
     ) -> Processed: ...
+
+
+def waiting(
+    twin: Callable[Concatenate[Memory, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Memory, P], T]:
+    """The sync form of an async method of `Memory`, under its name without the "a"."""
+
+    @wraps(twin)
+    def method(memory: Memory, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return memory.wait(twin(memory, *args, **kwargs))
+
+    method.__name__ = twin.__name__.removeprefix("a")
+    method.__qualname__ = f"Memory.{method.__name__}"
+    return method
 
 
 class Memory:
@@ -158,12 +176,10 @@ class Memory:
 
         With `as_of`, `state` is the state at that time: the default returns what held then.
         """
+        _check_one_of("facts", "state", state, FactState)
         return await self.fact_store.facts(entity_id, state=state, as_of=as_of)
 
-    def facts(
-        self, entity_id: str, state: FactState | None = "active", *, as_of: datetime | None = None
-    ) -> list[Fact]:
-        return self.wait(self.afacts(entity_id, state, as_of=as_of))
+    facts = waiting(afacts)
 
     async def asearch(
         self,
@@ -186,61 +202,51 @@ class Memory:
         checked_number("search", "limit", limit, low=1, whole=True)
         return await self.fact_store.search([entity_id], query, limit=limit, as_of=as_of, wanted=wanted)
 
-    def search(
-        self,
-        query: str,
-        entity_id: str,
-        *,
-        limit: int = 10,
-        room_id: str | None = None,
-        as_of: datetime | None = None,
-    ) -> list[Fact]:
-        return self.wait(self.asearch(query, entity_id, limit=limit, room_id=room_id, as_of=as_of))
+    search = waiting(asearch)
 
-    async def aprofile(self, entity_id: str, schema: type[P]) -> P:
+    async def aprofile(self, entity_id: str, schema: type[S]) -> S:
         """The profile of an entity, as an object of that pydantic model; fields that are not known have their
         defaults.
 
         `FactEvaluator(schemas=[schema])` fills it.
         """
         [model] = checked_schemas("profile", [schema])
-        return await Profiles(self.store, agent_id=self.agent_id, entity_id=entity_id).read(
-            cast("type[P]", model)
+        profiles = Profiles(
+            self.store,
+            agent_id=self.agent_id,
+            entity_id=entity_id,
+            rules=self.fact_store.rules,
+            now=self.clock(),
         )
+        return await profiles.read(cast("type[S]", model))
 
-    def profile(self, entity_id: str, schema: type[P]) -> P:
-        return self.wait(self.aprofile(entity_id, schema))
+    profile = waiting(aprofile)
 
     async def arelationships(self, entity_id: str | None = None) -> list[Relationship]:
         """Relationships from and to an entity, or all of them, the most interactions first."""
         found = Relationships(self.store, agent_id=self.agent_id, clock=self.clock)
         return await found.of(entity_id)
 
-    def relationships(self, entity_id: str | None = None) -> list[Relationship]:
-        return self.wait(self.arelationships(entity_id))
+    relationships = waiting(arelationships)
 
     async def agoals(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
         """The goals of a room, sorted by id."""
+        _check_one_of("goals", "status", status, GoalStatus)
         return await Goals(self.store, self.agent_id).all(room_id, status)
 
-    def goals(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
-        return self.wait(self.agoals(room_id, status))
+    goals = waiting(agoals)
 
     async def athoughts(self, room_id: str) -> list[Thought]:
         """The agent's thoughts about a room, newest first."""
-        entries = await self.store.alist(namespace(self.agent_id, "thoughts", room_id))
-        found = readable(Thought, (entry.value for entry in entries))
-        return sorted(found, key=lambda thought: thought.at, reverse=True)
+        return await Thoughts(self.store, agent_id=self.agent_id, room_id=room_id).all()
 
-    def thoughts(self, room_id: str) -> list[Thought]:
-        return self.wait(self.athoughts(room_id))
+    thoughts = waiting(athoughts)
 
     async def atrust(self, entity_id: str) -> TrustProfile:
         """The trust profile of an entity; neutral without evidence."""
         return await Trust(self.store, self.agent_id, self.clock).profile(entity_id)
 
-    def trust(self, entity_id: str) -> TrustProfile:
-        return self.wait(self.atrust(entity_id))
+    trust = waiting(atrust)
 
     # Changes
 
@@ -269,32 +275,7 @@ class Memory:
         )
         return await self.editing.remember(entity_id, stated, source=source, room_id=room_id)
 
-    def remember(
-        self,
-        entity_id: str,
-        claim: str,
-        *,
-        type: ClaimType = "fact",
-        slot: str | None = None,
-        value: str | None = None,
-        valid_from: datetime | None = None,
-        sensitivity: Sensitivity | None = None,
-        source: str | None = None,
-        room_id: str = "program",
-    ) -> Fact:
-        return self.wait(
-            self.aremember(
-                entity_id,
-                claim,
-                type=type,
-                slot=slot,
-                value=value,
-                valid_from=valid_from,
-                sensitivity=sensitivity,
-                source=source,
-                room_id=room_id,
-            )
-        )
+    remember = waiting(aremember)
 
     async def aedit(self, entity_id: str, id: str, **changes: Unpack[FactChanges]) -> Fact:
         """Change fields of a fact about an entity. Returns the record.
@@ -304,8 +285,7 @@ class Memory:
         """
         return await self.editing.edit(entity_id, id, changes)
 
-    def edit(self, entity_id: str, id: str, **changes: Unpack[FactChanges]) -> Fact:
-        return self.wait(self.aedit(entity_id, id, **changes))
+    edit = waiting(aedit)
 
     async def acreate_goal(
         self,
@@ -330,16 +310,7 @@ class Memory:
         )
         return await Goals(self.store, self.agent_id).create(goal)
 
-    def create_goal(
-        self,
-        room_id: str,
-        name: str,
-        objectives: Iterable[Objective | str] = (),
-        *,
-        entity_id: str,
-        id: str | None = None,
-    ) -> Goal:
-        return self.wait(self.acreate_goal(room_id, name, objectives, entity_id=entity_id, id=id))
+    create_goal = waiting(acreate_goal)
 
     async def aregister_entity(self, entity_id: str, *names: str) -> Entity:
         """Register the names of an entity for all rooms. Registering it again replaces its names."""
@@ -347,8 +318,7 @@ class Memory:
         await Entities(self.store, agent_id=self.agent_id).register(entity)
         return entity
 
-    def register_entity(self, entity_id: str, *names: str) -> Entity:
-        return self.wait(self.aregister_entity(entity_id, *names))
+    register_entity = waiting(aregister_entity)
 
     async def aforget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> Forgotten:
         """Delete the facts about an entity for good, or for `FactRules.undo_within`.
@@ -364,8 +334,7 @@ class Memory:
         """
         return await self.fact_store.forget(entity_id, query, id=id)
 
-    def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> Forgotten:
-        return self.wait(self.aforget(entity_id, query, id=id))
+    forget = waiting(aforget)
 
     async def aundo(self, entity_id: str, *, id: str | None = None) -> int:
         """Restore what the last `forget` of an entity has taken, in a conversation or by a program, or the one
@@ -377,8 +346,7 @@ class Memory:
         """
         return await self.fact_store.undo(entity_id, id)
 
-    def undo(self, entity_id: str, *, id: str | None = None) -> int:
-        return self.wait(self.aundo(entity_id, id=id))
+    undo = waiting(aundo)
 
     async def aimport_(self, records: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> int:
         """Import what `export` has returned, one export or a list of them, or claims from elsewhere: mappings with
@@ -392,8 +360,7 @@ class Memory:
         work = Import(self.store, agent_id=self.agent_id, rules=rules, clock=self.clock)
         return await work.run(records)
 
-    def import_(self, records: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> int:
-        return self.wait(self.aimport_(records))
+    import_ = waiting(aimport_)
 
     # Output
 
@@ -427,8 +394,7 @@ class Memory:
             "entities": [entity.to_value() for entity in registered],
         }
 
-    def export(self, entity_id: str) -> dict[str, Any]:
-        return self.wait(self.aexport(entity_id))
+    export = waiting(aexport)
 
     async def atable(self, entity_id: str) -> Table:
         """A table of the active and disputed facts about an entity: claim, type, confidence, mentions,
@@ -452,8 +418,7 @@ class Memory:
             table.add_row(*(Text(cell) for cell in cells))
         return table
 
-    def table(self, entity_id: str) -> Table:
-        return self.wait(self.atable(entity_id))
+    table = waiting(atable)
 
     # Internals
 
@@ -486,6 +451,12 @@ class Memory:
             return getattr(self.store.store, "_loop", None) is asyncio.get_running_loop()
         except RuntimeError:
             return False
+
+
+def _check_one_of(method: str, name: str, value: str | None, kind: Any) -> None:
+    if value is not None and value not in (allowed := get_args(kind)):
+        problem = f"expected one of {', '.join(map(repr, allowed))}, or None for all, got {value!r:.80}."
+        raise ParameterError(method, name, f"{problem}{nearest(value, allowed)}")
 
 
 def _mentions(text: str, names: Sequence[str]) -> bool:

@@ -1,4 +1,5 @@
-"""The records in a store: dataclasses in the program, JSON in the store; times are aware UTC."""
+"""The records in a store, dataclasses in the program and JSON in the store, with times in aware UTC; and the claims
+from which facts are made."""
 
 from __future__ import annotations
 
@@ -56,6 +57,14 @@ class Record:
             return cls(**given)
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any] | None) -> Self | None:
+        """As `from_value`; None if there is no value, or if it cannot be read."""
+        try:
+            return None if value is None else cls.from_value(value)
+        except ValueError:
+            return None
 
 
 Types = tuple[type, ...]
@@ -140,13 +149,7 @@ def mistakes_in(kind: type[Record], value: Mapping[str, Any]) -> list[tuple[str,
 
 def readable(kind: type[R], values: Iterable[Mapping[str, Any]]) -> list[R]:
     """The records of that class in a store's values, in order; values that cannot be read are left out."""
-    found: list[R] = []
-    for value in values:
-        try:
-            found.append(kind.from_value(value))
-        except ValueError:
-            continue
-    return found
+    return [record for value in values if (record := kind.read(value)) is not None]
 
 
 def utc_now() -> datetime:
@@ -352,4 +355,49 @@ class Thought(Record):
     at: datetime
     source_message_ids: tuple[str, ...] = ()
     entity_ids: tuple[str, ...] = ()
+    fact_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A statement that a model found in a conversation, not yet checked; the fields are those of the
+    extraction schema.
+
+    `type` is "fact", "status" or "opinion"; `kind` of a status is "home", "job", "mood" or the like. `known_id`
+    is the id of the known fact that the claim repeats, `corrects` the ids of earlier messages of the same
+    speaker with a slip that it puts right, `derived_from` the ids of the known facts that it was inferred from.
+    """
+
+    claim: str
+    type: str
+    in_bio: bool = False
+    already_known: bool = False
+    subject: str | None = None
+    slot: str | None = None
+    value: str | None = None
+    kind: str | None = None
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    source_message_ids: tuple[str, ...] = ()
+    sensitivity: str | None = None
+    known_id: str | None = None
+    corrects: tuple[str, ...] = ()
+    derived_from: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """The result of storing claims, as counts and ids for the metadata of an evaluation.
+
+    `conflicts` are pairs of fact ids, the older fact first. `fact_ids` are all facts that the claims created
+    or changed.
+    """
+
+    inserted: int = 0
+    reinforced: int = 0
+    superseded: int = 0
+    refined: int = 0
+    conflicts: tuple[tuple[str, str], ...] = ()
+    dropped_private: int = 0
+    dropped_invalid: int = 0
     fact_ids: tuple[str, ...] = ()

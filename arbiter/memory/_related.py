@@ -20,7 +20,6 @@ class Related:
 
     async def of(self, entity_id: str) -> list[Entry]:
         """The records of the relationships from and to an entity."""
-        await self._indexed()
         keys = [entry.key for entry in await self.store.alist(self._keys(entity_id))]
         found = await self.store.aget_many(self.all, keys)
         return [Entry(key, value) for key, value in found.items()]
@@ -29,25 +28,12 @@ class Related:
         self, key: str, source: str, target: str, change: Callable[[Value | None], Value | None]
     ) -> None:
         """Change the record of a relationship as `MemoryStore.aupdate` does, and keep its keys right."""
-        await self._indexed()
         ends = [(self._keys(end), key) for end in (source, target)]
         if await self.store.aget(self.all, key) is None:
             # First, because a key without a record is harmless, and a record without a key would not be found.
             await self.store.aput_many((ns, key, {}) for ns, key in ends)
         if await self.store.aupdate(self.all, key, change) is None:
             await self.store.aput_many((ns, key, None) for ns, key in ends)
-
-    async def _indexed(self) -> None:
-        """Write the keys in a store whose relationships were found before there were any."""
-        await self.store.aonce(namespace(self.agent_id, "indexes", "all"), "relationships", self._build)
-
-    async def _build(self) -> None:
-        await self.store.aput_many(
-            (self._keys(end), entry.key, {})
-            for entry in await self.store.alist(self.all)
-            for end in (entry.value.get("source"), entry.value.get("target"))
-            if isinstance(end, str)
-        )
 
     @property
     def all(self) -> Namespace:

@@ -87,15 +87,10 @@ class Tombstones:
     async def read(self) -> Hidden:
         found = Hidden()
         for entry in await self.store.alist(self._namespace):
-            try:
-                if entry.key == _ROOM:
-                    tombstone = Tombstone.from_value(entry.value)
-                    found.forgotten, found.asked = {*tombstone.messages}, {*tombstone.asked}
-                elif entry.key not in (_EVERYTHING, _PENDING):
-                    since = _Since.from_value(entry.value)
-                    found.swept[since.entity_id] = since.at
-            except ValueError:
-                continue
+            if entry.key == _ROOM and (tombstone := Tombstone.read(entry.value)) is not None:
+                found.forgotten, found.asked = {*tombstone.messages}, {*tombstone.asked}
+            elif entry.key.startswith(_SWEPT) and (since := _Since.read(entry.value)) is not None:
+                found.swept[since.entity_id] = since.at
         return found
 
     async def bury(self, messages: Iterable[str], *, at: datetime, asked: Iterable[str] = ()) -> None:
@@ -172,25 +167,17 @@ class Everything:
 
 
 def _since(value: Value | None) -> datetime | None:
-    try:
-        return None if value is None else _Since.from_value(value).at
-    except ValueError:
-        return None
+    found = _Since.read(value)
+    return None if found is None else found.at
 
 
 def _pending(value: Value | None, now: datetime) -> Pending | None:
-    try:
-        found = None if value is None else Pending.from_value(value)
-    except ValueError:
-        return None
+    found = Pending.read(value)
     return found if found is not None and now - found.at < ANSWERABLE else None
 
 
 def _tombstone(value: Mapping[str, object] | None, at: datetime | None) -> Tombstone:
-    try:
-        return Tombstone.from_value(value or {})
-    except ValueError:
-        return Tombstone(at=at or datetime.min.replace(tzinfo=UTC))
+    return Tombstone.read(value) or Tombstone(at=at or datetime.min.replace(tzinfo=UTC))
 
 
 def _joined(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:

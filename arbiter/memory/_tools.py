@@ -11,11 +11,11 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from arbiter.errors import ConfigurationError
-from arbiter.memory._claims import Claim
 from arbiter.memory._conversation import SPEAKER
 from arbiter.memory._cycle import EvaluationCycle
 from arbiter.memory._editing import Place
 from arbiter.memory._recollection import Memory
+from arbiter.memory._records import Claim
 from arbiter.memory.providers._facts import line_of, may_be_shown
 from arbiter.memory.providers._provider import ProviderContext
 

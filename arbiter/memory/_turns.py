@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -135,8 +135,9 @@ class MessageIds:
     """The ids of the messages of a turn, across several lists of them.
 
     A message without an id gets one made of `scope`, its speaker, its content and the number of equal
-    messages before it, so a history that a client sends again has the same ids. If the thread is not `kept`,
-    random ids are replaced in the same way, because LangGraph creates new ones in each run.
+    messages before it, so a history that a client sends again has the same ids. The id of an AI message also
+    depends on the message that it answers: "OK." to a new message is not the "OK." of an earlier turn. If the
+    thread is not `kept`, random ids are replaced in the same way, because LangGraph creates new ones in each run.
     """
 
     def __init__(self, scope: str, *, kept: bool) -> None:
@@ -144,8 +145,15 @@ class MessageIds:
         self.kept = kept
         self._equals = Counter[str]()
         self._given: dict[str, str] = {}
+        self._answered = ""
 
     def of(self, message: BaseMessage) -> str | None:
+        found = self._of(message)
+        if isinstance(message, HumanMessage):
+            self._answered = repr(message.content)
+        return found
+
+    def _of(self, message: BaseMessage) -> str | None:
         id = message.id
         if id and (self.kept or not _is_random(id)):
             return id
@@ -155,6 +163,7 @@ class MessageIds:
             return self._given[id]
         said = json.dumps(
             [self.scope, message.type, speaker_said(message), message.name, repr(message.content)]
+            + ([self._answered] if isinstance(message, AIMessage) else [])
         )
         made = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{said}#{self._equals[said]}"))
         self._equals[said] += 1

@@ -146,8 +146,10 @@ def emptied(url: str) -> None:
             "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%migrations' "
             "AND tablename NOT LIKE '%version'"
         ).fetchall()
-        for (table,) in tables:
-            connection.execute(f"TRUNCATE {table} CASCADE".encode())
+        # To truncate a table takes milliseconds, and a test fills few of them.
+        filled = [f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for (table,) in tables]
+        if filled and (used := connection.execute(" UNION ALL ".join(filled).encode()).fetchall()):
+            connection.execute(f"TRUNCATE {', '.join(table for (table,) in used)} CASCADE".encode())
 
 
 @contextmanager

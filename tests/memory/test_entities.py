@@ -134,11 +134,10 @@ def test_speakers_are_found_on_messages() -> None:
         says("ho", "BOB", "user-2"),
         AIMessage("hello", name="helper"),
         AIMessage("also", additional_kwargs={"entity_id": "other-agent"}),
-        user_names=["Johnny"],
     )
     assert found == [
         Entity(id="sarah", names=("Sarah", "helper"), is_agent=True),
-        Entity(id="user-1", names=("Johnny", "John")),
+        Entity(id="user-1", names=("John",)),
         Entity(id="user-2", names=("Bob", "bobby")),
         Entity(id="other-agent"),
     ]

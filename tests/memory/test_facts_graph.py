@@ -131,6 +131,29 @@ def test_in_the_background_nothing_is_lost() -> None:
 
 def test_a_history_that_is_sent_again_is_heard_once() -> None:
     """Without a checkpointer a client sends the whole conversation in each turn, and LangGraph names it anew."""
+    app, store = without_checkpointer()
+    sent: list[Any] = []
+    sources: list[tuple[str, ...]] = []
+    for text in ("I live in Oslo", "ok", "ok"):
+        sent.append({"role": "user", "content": text})
+        app.invoke({"messages": sent}, config())
+        sent.append({"role": "assistant", "content": "ok"})
+        sources.append(known(store)[0].source_message_ids)
+    # Each time one message is new, the two that say "ok" are two.
+    assert [len(ids) for ids in sources] == [1, 2, 3]
+    assert [ids[: len(sources[0])] for ids in sources] == [sources[0]] * 3
+
+
+def test_a_client_that_sends_only_its_newest_message_is_heard() -> None:
+    """Without a checkpointer, and although the agent gives the same answer each time."""
+    app, store = without_checkpointer()
+    for number, text in enumerate(("I live in Oslo", "My home is Oslo", "Oslo is where I live"), 1):
+        app.invoke({"messages": [{"role": "user", "content": text}]}, config())
+        assert known(store)[0].mention_count == number
+
+
+def without_checkpointer() -> tuple[Any, InMemoryStore]:
+    """A governed chat that answers "ok", and its store."""
 
     def reply(state: Any) -> Any:
         return {"messages": [AIMessage("ok")]}
@@ -142,14 +165,4 @@ def test_a_history_that_is_sent_again_is_heard_once() -> None:
     arbiter_os.add_evaluation_cycle(cycle)
     arbiter_os.add_evaluator(FactEvaluator())
     builder = StateGraph(Chat).add_node("reply", reply).add_edge(START, "reply")
-    app = arbiter_os.govern(builder.compile(), {"reply": "GENERATE"})
-    sent: list[Any] = []
-    sources: list[tuple[str, ...]] = []
-    for text in ("I live in Oslo", "ok", "ok"):
-        sent.append({"role": "user", "content": text})
-        app.invoke({"messages": sent}, config())
-        sent.append({"role": "assistant", "content": "ok"})
-        sources.append(known(store)[0].source_message_ids)
-    # Each time one message is new, the two that say "ok" are two.
-    assert [len(ids) for ids in sources] == [1, 2, 3]
-    assert [ids[: len(sources[0])] for ids in sources] == [sources[0]] * 3
+    return arbiter_os.govern(builder.compile(), {"reply": "GENERATE"}), store

@@ -13,8 +13,8 @@ from langgraph.store.memory import InMemoryStore
 from arbiter.errors import ParameterError
 from arbiter.memory.facts import FactEvaluator, FactRules
 from arbiter.memory.facts._adjudication import Pair, Statement, by_rule
-from arbiter.memory.facts._confidence import after_contradiction, after_mention, prior
 from arbiter.memory.facts._retention import weight
+from arbiter.memory.facts._rules import after_contradiction, after_mention, prior
 from tests.memory.facts_support import AGENT, START, Room, answer, claim, space
 from tests.memory.memory_stores import KeywordEmbeddings
 
@@ -235,7 +235,8 @@ async def test_a_status_leaves_a_store_with_ttl_by_itself() -> None:
         noted: list[Any]
 
         async def aput(self, namespace: Any, key: str, value: Any, index: Any = None, **options: Any) -> None:
-            self.noted.append((value.get("type"), options.get("ttl")))
+            if "claim" in value:
+                self.noted.append((value.get("type"), options.get("ttl")))
             await super().aput(namespace, key, value, index)
 
     store = Noting()

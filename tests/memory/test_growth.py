@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, PutOp, Result
+from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp
 from langgraph.store.memory import InMemoryStore
 
 from arbiter import ArbiterOS
@@ -22,6 +23,9 @@ from arbiter.memory import (
     FactEvaluator,
     FactRules,
     FactsProvider,
+    Goal,
+    GoalEvaluator,
+    GoalsProvider,
     Memory,
     ReflectionEvaluator,
     ReflectionProvider,
@@ -30,8 +34,12 @@ from arbiter.memory import (
     Thought,
     TrustEvaluator,
     TrustProvider,
+    _conversation,
+    _traces,
 )
+from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities
+from arbiter.memory._traces import Traces
 from arbiter.memory.reflection._thoughts import MOST, Thoughts
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from tests.memory.facts_support import Room, claim, relations
@@ -76,34 +84,47 @@ class App:
         self, store: BaseStore, claim: str = "Ada lives in Oslo", said: str = "I live in Oslo"
     ) -> None:
         self.claim = claim
+        self.store = store
         self.said = said
         self.model = Scripted(answers=[self.answer])
         self.cycle = EvaluationCycle(store=store, evaluator_model=self.model, conversation_length=2)
         arbiter_os = ArbiterOS()
         arbiter_os.add_evaluation_cycle(self.cycle)
-        for evaluator in (FactEvaluator(), ReflectionEvaluator(), TrustEvaluator()):
+        for evaluator in (FactEvaluator(), ReflectionEvaluator(), GoalEvaluator(), TrustEvaluator()):
             arbiter_os.add_evaluator(evaluator)
-        for provider in (FactsProvider(), RelationshipsProvider(), ReflectionProvider(), TrustProvider()):
+        for provider in (
+            FactsProvider(),
+            RelationshipsProvider(),
+            GoalsProvider(),
+            ReflectionProvider(),
+            TrustProvider(),
+        ):
             arbiter_os.add_advisor(provider)
-        graph = StateGraph(MessagesState).add_node(
-            "reply", lambda state: {"messages": [AIMessage("Really?")]}
-        )
+        graph = StateGraph(MessagesState).add_node("reply", self.reply)
         self.app = arbiter_os.govern(graph.add_edge(START, "reply").compile(), {"reply": "RESPOND"})
         self.arbiter_os = arbiter_os
         self.turns = 0
+        self.shown = ""
+
+    def reply(self, state: MessagesState) -> dict[str, Any]:
+        self.shown = "\n".join(message.text for message in state["messages"] if message.type == "system")
+        return {"messages": [AIMessage("Really?")]}
 
     def answer(self, prompt: str) -> str:
         between = {"sourceEntityId": "ada", "targetEntityId": AGENT, "tags": ["friend"]}
         if '"thought"' in prompt:
             return json.dumps({"thought": "Fine.", "facts": [], "relationships": [between]})
+        if "keep track of the goals" in prompt:
+            return json.dumps({"goals": []})
         return json.dumps({"claims": [{"claim": self.claim, "type": "fact"}]})
 
-    def turn(self) -> None:
+    def turn(self, room: str = "") -> None:
         self.turns += 1
+        room = room or f"room-{self.turns}"
         said = HumanMessage(self.said, id=f"m{self.turns}")
-        where: Any = {"configurable": {"thread_id": f"room-{self.turns}", "user_id": "ada"}}
+        where: Any = {"configurable": {"thread_id": room, "user_id": "ada"}}
         self.app.invoke({"messages": [said]}, where)
-        item = self.arbiter_os.history_of(thread_id=f"room-{self.turns}").last()
+        item = self.arbiter_os.history_of(thread_id=room).last()
         assert item is not None
         assert not item.evaluation_errors
 
@@ -115,7 +136,11 @@ def entities(numbers: range) -> list[Change]:
 
 def relationships(numbers: range) -> list[Change]:
     ns = namespace(AGENT, "relationships", "all")
-    return [(ns, f"r{n}", related(f"u{n}", AGENT).to_value()) for n in numbers]
+    found = [(ns, f"r{n}", related(f"u{n}", AGENT).to_value()) for n in numbers]
+    return [
+        *found,
+        *((namespace(AGENT, "related", end), f"r{n}", {}) for n in numbers for end in (f"u{n}", AGENT)),
+    ]
 
 
 def others(numbers: range) -> list[Change]:
@@ -173,6 +198,7 @@ def test_a_turn_reads_no_more_with_more_people(any_store: BaseStore, made: Any) 
     assert counts[1][1] <= counts[0][1]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("made", GROWING.values(), ids=GROWING.keys())
 def test_forgetting_reads_no_more_with_more_people(any_store: BaseStore, made: Any) -> None:
     """By a program; the next turn learns the claim again."""
@@ -188,6 +214,111 @@ def test_forgetting_reads_no_more_with_more_people(any_store: BaseStore, made: A
         counts.append((store.operations, store.records))
     assert counts[1][0] <= counts[0][0] + 4  # the rooms of Ada's turns are more by then
     assert counts[1][1] <= counts[0][1] + 20
+
+
+def test_a_turn_searches_no_other_users_records_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of LangGraph's InMemoryStore looks at the namespaces of all users."""
+    searched: list[SearchOp] = []
+    find = InMemoryStore._filter_items  # pyright: ignore[reportPrivateUsage]
+
+    def noted(store: InMemoryStore, op: SearchOp) -> Any:
+        searched.append(op)
+        return find(store, op)
+
+    monkeypatch.setattr(InMemoryStore, "_filter_items", noted)
+    app = App(InMemoryStore())
+    for _ in range(2):
+        app.turn()
+    assert app.cycle.memory.forget("ada", "Oslo") == 1
+    assert not searched
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read before", "never read"])
+def test_a_turn_works_with_the_messages_that_it_uses(is_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a conversation of 2,000 messages, in which something is learned."""
+    copied: list[BaseMessage] = []
+    safe = _conversation.safe
+
+    def noted(message: BaseMessage) -> BaseMessage:
+        copied.append(message)
+        return safe(message)
+
+    monkeypatch.setattr(_conversation, "safe", noted)
+    app = App(InMemoryStore())
+    said = [
+        kind(f"apple {n}", id=f"{kind.__name__}{n}")
+        for n in range(1_000)
+        for kind in (HumanMessage, AIMessage)
+    ]
+    if is_read:
+        asyncio.run(_read(app, said))
+    where: Any = {"configurable": {"thread_id": "long", "user_id": "ada"}}
+    app.app.invoke({"messages": [*said, HumanMessage("I live in Oslo", id="m")]}, where)
+    assert len(copied) < 400
+    assert [fact.claim for fact in app.cycle.memory.facts("ada")] == ["Ada lives in Oslo"]
+
+
+async def _read(app: App, messages: Sequence[BaseMessage]) -> None:
+    for name in ("GET_FACTS", "REFLECTION"):
+        where: Any = {"agent_id": AGENT, "room_id": "long", "evaluator": name, "clock": lambda: NOON}
+        await Cursors(MemoryStore(app.store), **where).advance(messages)
+
+
+def test_a_turn_does_not_read_all_goals_that_have_ended(any_store: BaseStore) -> None:
+    """The provider shows the last of them."""
+    store = Counting(any_store)
+    app = App(store)
+    open_goal = Goal(id="g", room_id="r", entity_id="ada", name="Find a flat")
+    put(any_store, [(namespace(AGENT, "goals", "r"), "g", open_goal.to_value())])
+    counts: list[int] = []
+    for numbers in (range(20), range(20, 1_000)):
+        ended = [replace(open_goal, id=f"g{n}", name=f"Plan {n}", status="DONE") for n in numbers]
+        put(any_store, [(namespace(AGENT, "goals", "r"), goal.id, goal.to_value()) for goal in ended])
+        for _ in range(2):
+            app.turn("r")
+        store.records = 0
+        app.turn("r")
+        counts.append(store.records)
+    assert counts[1] <= counts[0]
+    assert "(IN_PROGRESS)" in app.shown
+    assert app.shown.count("(DONE)") == 19
+
+
+@pytest.mark.lengthy
+def test_forgetting_does_not_read_what_others_can_still_undo() -> None:
+    store = Counting(InMemoryStore())
+    memory = Memory(
+        store, agent_id=AGENT, clock=lambda: NOON, rules=FactRules(undo_within=timedelta(hours=3))
+    )
+    counts: list[int] = []
+    for numbers in (range(5), range(5, 100)):
+        for user in (*(f"u{n}" for n in numbers), "ada"):
+            memory.remember(user, "I live in Oslo")
+            store.records = 0
+            assert memory.forget(user, "Oslo") == 1
+        counts.append(store.records)
+    assert counts[1] <= counts[0] + 2
+
+
+def known(numbers: range) -> list[Change]:
+    """Facts of the user, as many as are kept."""
+    return [(ns, key, {**value, "state": "active"}) for ns, key, value in superseded(numbers)]
+
+
+@pytest.mark.lengthy
+def test_a_turn_does_not_read_all_known_facts(any_store: BaseStore) -> None:
+    store = Counting(any_store)
+    app = App(store)
+    counts: list[int] = []
+    for numbers in (range(10), range(10, 490)):
+        asyncio.run(MemoryStore(store).aput_many(known(numbers)))
+        for _ in range(2):
+            app.turn()
+        store.records = 0
+        app.turn()
+        counts.append(store.records)
+    # Each search of a store that `open_store` did not open looks at the 20 records written last.
+    assert counts[1] <= counts[0] + 200
 
 
 def superseded(numbers: range) -> list[Change]:
@@ -336,41 +467,24 @@ def test_a_subject_is_looked_up_by_the_name_that_the_model_gives() -> None:
     assert [fact.claim for fact in app.cycle.memory.facts("bob")] == ["ボブ lives in Oslo"]
 
 
-# Stores of earlier versions -----------------------------------------------------------------------
-
-
-@pytest.mark.lengthy
-def test_entities_and_relationships_without_an_index_are_still_found(any_store: BaseStore) -> None:
-    """The first use writes the index, and later writes keep it."""
-    put(any_store, [*entities(range(700)), *relationships(range(700))])
-    memory = Memory(any_store)
-    known = Entities(memory.store, agent_id=AGENT)
-    assert [each.id for each in asyncio.run(known.named(["Do you know Name600?"]))] == ["u600"]
-    assert [each.source for each in memory.relationships("u600")] == ["u600"]
-    assert len(memory.relationships(AGENT)) == len(memory.relationships()) == 700
-    assert memory.forget("u600") == 0
-    assert memory.relationships("u600") == []
-    assert len(memory.relationships(AGENT)) == 699
-    assert not list(any_store.search(namespace(AGENT, "related", "u600")))
-
-
-def test_an_index_is_written_once_although_many_begin(any_store: BaseStore) -> None:
-    put(any_store, relationships(range(20)))
+async def test_traces_are_bounded_and_what_they_lead_to_goes_with_them(
+    any_store: BaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left that a request to forget would not find."""
+    monkeypatch.setattr(_traces, "KEPT", 20)
+    monkeypatch.setattr(_traces, "EVERY", 1)
     store = MemoryStore(any_store)
-    done: list[int] = []
-
-    async def work() -> None:
-        done.append(1)
-        await asyncio.sleep(0.01)
-
-    async def all_at_once() -> None:
-        ns = namespace(AGENT, "indexes", "all")
-        await asyncio.gather(*(store.aonce(ns, "mine", work) for _ in range(8)))
-        interrupted = asyncio.ensure_future(store.aonce(ns, "other", work))
-        await asyncio.sleep(0.005)
-        interrupted.cancel()
-        await asyncio.gather(interrupted, return_exceptions=True)
-        await store.aonce(ns, "other", work)
-
-    asyncio.run(all_at_once())
-    assert len(done) == 2
+    room = Room(any_store)
+    for number in range(25):
+        thought = Thought(id="t", text="They talk.", room_id=f"r{number}", at=NOON, entity_ids=(room.user,))
+        await Thoughts(store, agent_id="sarah", room_id=thought.room_id).add(thought)
+        await Traces(store, agent_id="sarah", entity_id=room.user).was_in(thought.room_id)
+    for number in range(10):
+        await room.hears("...", claim(f"Bob has sailed to {number} islands", subject="sarah"))
+    told, rooms = await Traces(store, agent_id="sarah", entity_id=room.user).read()
+    assert len(told) + len(rooms) == 20
+    spaces = await store.aspaces("sarah", "thoughts")
+    assert {ns[-1] for ns in spaces if await store.alist(ns)} == {*rooms}
+    assert {fact.id for fact in await room.facts("sarah")} == {id for id, _, _ in told}
+    if isinstance(any_store, InMemoryStore):  # the others may note whole seconds
+        assert (len(told), rooms[0]) == (10, "r24")

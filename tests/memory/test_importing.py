@@ -176,3 +176,44 @@ def test_a_model_is_not_needed_and_not_asked() -> None:
         [{"entity_id": "ada", "claim": "Ada bakes"}, {"entity_id": "ada", "claim": "Ada never bakes"}]
     )
     assert model.calls == 0
+
+
+# Ids ----------------------------------------------------------------------------------------------
+
+
+def test_an_id_confirms_no_guess_of_a_claim(any_store: BaseStore) -> None:
+    """Without the entity's key in the store, the same claim has another id; with it, it is one record."""
+    one, other = memory(any_store), memory()
+    fact = one.remember("ada", "Ada sails", source="m1")
+    assert fact.id != other.remember("ada", "Ada sails", source="m1").id
+    assert fact.id != one.remember("bob", "Ada sails", source="m1").id
+    assert memory(any_store).remember("ada", "Ada sails", source="m2").id == fact.id
+    assert len(one.facts("ada")) == 1
+
+
+def test_forgetting_everything_forgets_the_key_of_the_ids(any_store: BaseStore) -> None:
+    known = memory(any_store)
+    before = known.remember("ada", "Ada sails").id
+    export = known.export("ada")
+    assert export["keys"]
+    assert known.forget("ada") == 1
+    assert known.export("ada")["keys"] == []
+    assert known.remember("ada", "Ada sails").id != before
+
+
+def test_an_imported_claim_with_an_id_of_another_store_is_recognised() -> None:
+    """An entity that is known already keeps its key, so the ids of an import are not those of this store."""
+    one, other = memory(), memory()
+    fact = one.remember("ada", "Ada sails", source="m1")
+    other.remember("ada", "Ada bakes", source="m2")
+    other.import_(one.export("ada"))
+    again = other.remember("ada", "Ada sails.", source="m3")
+    assert (again.id, again.mention_count) == (fact.id, 2)
+    assert len(other.facts("ada")) == 2
+
+
+@pytest.mark.parametrize("key", [None, {}, {"key": 3}, {"key": "no hex"}])
+def test_an_unusable_key_is_a_mistake(key: Any) -> None:
+    export = {**memory().export("ada"), "keys": [key]}
+    with pytest.raises(ParameterError, match=r"keys\[0\]"):
+        memory().import_(export)

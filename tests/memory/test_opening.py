@@ -181,6 +181,18 @@ def test_a_python_that_cannot_load_extensions_is_warned_of(embeddings: KeywordEm
         assert isinstance(store, LocalIndex)
 
 
+@pytest.mark.parametrize("where", [".", "missing/memory.db", "notes.txt"])
+def test_a_place_that_cannot_be_opened_is_named(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("This is no database. " * 100)
+    with pytest.raises(
+        ConfigurationError, match=rf"open_store\('{where}'\): .* Give the path of an SQLite file"
+    ):
+        open_store(where).__enter__()
+
+
 def test_an_unreachable_server_is_reported_at_once() -> None:
     import psycopg
 
@@ -278,6 +290,7 @@ def test_forgotten_records_are_in_no_file_while_the_store_is_open(
         assert b"Rex" in files()
 
 
+@pytest.mark.lengthy
 def test_a_reader_does_not_block_forgetting(tmp_path: Path) -> None:
     """The forgotten record is out of the files as soon as the last reader has finished."""
     path = str(tmp_path / "memory.db")
@@ -615,7 +628,7 @@ def test_a_run_without_postgresql_says_so(required: bool) -> None:
     """The summary at its end gives the reason and the remedy."""
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *python("-m", "pytest", "-q", "-p", "no:cacheprovider", "--assert=plain"),
             *("-k", "are_not_json", "tests/memory/test_stores.py"),
         ],
         cwd=ROOT,

@@ -105,6 +105,7 @@ class Unsteady(InMemoryStore):
         await super().adelete(*arguments, **options)
 
 
+@pytest.mark.lengthy
 async def test_one_home_after_a_crash_in_between() -> None:
     """Whichever write fails: the same messages are read again, and nothing is there twice."""
     for failing in range(1, 12):

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, field_validator
 from arbiter import ArbiterOS
 from arbiter.errors import ParameterError
 from arbiter.memory import EvaluationCycle, FactEvaluator, FactRules, ProfileProvider
+from tests.memory.memory_support import Clock
 from tests.scripted import Scripted, ScriptedTools
 from tests.support import MODES, run
 
@@ -313,3 +314,36 @@ def test_a_stored_field_that_no_longer_fits_is_left_out() -> None:
     other = Shop(said(UserProfile={"age": 35}), store=shop.store, schemas=[NewProfile])
     other.hears("Hello", "m9", room="another")
     assert other.cycle.memory.profile("ada", NewProfile) == NewProfile(age=35)
+
+
+# Age ----------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_field_that_was_not_told_for_long_is_neither_known_nor_stored(
+    any_store: BaseStore, mode: str
+) -> None:
+    clock = Clock()
+    shop = Shop(
+        said(UserProfile={"name": "Ada", "city": "Oslo"}),
+        said(UserProfile={"name": "Ada"}),
+        said(),
+        store=any_store,
+        mode=mode,
+        clock=clock,
+        fact_rules=FactRules(profile_ttl=timedelta(days=30)),
+    )
+    shop.hears("I am Ada, from Oslo", "m1")
+    clock.now += timedelta(days=20)
+    shop.hears("Ada here", "m2")
+    clock.now += timedelta(days=20)
+    assert (shop.profile().name, shop.profile().city) == ("Ada", None)
+    shop.hears("Hello", "m3")
+    assert "Ada" in shop.heard[-1]
+    assert "Oslo" not in shop.heard[-1]
+    assert "Oslo" not in json.dumps(shop.cycle.memory.export("ada"))
+
+
+def test_a_time_of_profiles_that_is_none_is_refused() -> None:
+    with pytest.raises(ParameterError, match="profile_ttl"):
+        FactRules(profile_ttl=timedelta(0))

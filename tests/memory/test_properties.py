@@ -127,6 +127,7 @@ def test_users_do_not_share_facts(any_store: BaseStore) -> None:
 # Twice ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_a_retry_is_no_second_mention_and_no_second_interaction(any_store: BaseStore) -> None:
     """LangGraph refuses the first output, after it was judged; the node runs again and is judged again."""
     outputs: Any = iter([42, {"messages": [AIMessage("ok")]}])
@@ -464,11 +465,18 @@ def test_the_memory_api_works_on_any_thread(any_store: BaseStore) -> None:
 
 @pytest.mark.lengthy
 def test_nothing_of_a_run_is_kept_alive() -> None:
-    """When a run is over, LangGraph's own objects are gone without the garbage collector."""
-    arbiter_os, app = governed(InMemoryStore(), *everything(), evaluator_model=Answers(answers=[""]))
+    """When a run is over, LangGraph's own objects are gone without the garbage collector.
+
+    A timer that waits, here for a quiet thread, keeps later ones in the event loop, cancelled ones too.
+    """
+    model = Answers(answers=[""])
+    arbiter_os, app = governed(InMemoryStore(), *everything(), evaluator_model=model)
+    options: Any = {"conversation_length": 32, "after_idle_s": 1.5}
+    waiting, quiet = governed(InMemoryStore(), FactEvaluator(), evaluator_model=model, **options)
     for provider in providers():
         arbiter_os.add_advisor(provider)
     app.invoke(said("first"), config())
+    quiet.invoke(said("first"), config())
     gc.collect()
     gc.disable()
     try:
@@ -477,6 +485,7 @@ def test_nothing_of_a_run_is_kept_alive() -> None:
         assert loops() <= before
     finally:
         gc.enable()
+    assert waiting.drain(60)
 
 
 def loops() -> int:

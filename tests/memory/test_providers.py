@@ -28,6 +28,7 @@ from arbiter.memory import EvaluationCycle
 from arbiter.memory._characters import Character
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._records import Fact, Goal, Objective, Record, Relationship, Thought
+from arbiter.memory._related import Related
 from arbiter.memory.providers import (
     ComposedContext,
     FactsProvider,
@@ -441,14 +442,11 @@ def test_an_unreadable_record_does_not_hide_the_others(
     """Other programs may write to the same store: an invalid value in any field is skipped."""
     store = InMemoryStore()
     value = record.to_value()
-    for field in fields:
-        for number, odd in enumerate(ODD):
-            store.put(
-                namespace(AGENT, kind, scope),
-                f"{field}{number}",
-                {**value, field: odd, "id": f"{field}{number}"},
-            )
-    store.put(namespace(AGENT, kind, scope), "good", value)
+    values = {f"{field}{number}": {field: odd} for field in fields for number, odd in enumerate(ODD)}
+    for key, odd in (*values.items(), ("good", {})):
+        store.put(namespace(AGENT, kind, scope), key, {**value, "id": key, **odd})
+        if kind == "relationships":
+            store.put(namespace(AGENT, "related", USER), key, {})
     composed = told(provider, context(store))
     assert not composed.errors
     assert "Good" in composed.text
@@ -578,27 +576,33 @@ def related(source: str, target: str, count: int, *tags: str, room: str = ROOM) 
     )
 
 
+def relate(store: BaseStore, *found: Relationship) -> None:
+    known = Related(MemoryStore(store), agent_id=AGENT)
+
+    async def write(key: str, each: Relationship) -> None:
+        await known.update(key, each.source, each.target, lambda _: each.to_value())
+
+    for number, each in enumerate(found):
+        asyncio.run(write(str(number), each))
+
+
 @STORES
 def test_relationships_are_the_thirty_with_the_most_interactions(kind: str) -> None:
-    place = namespace(AGENT, "relationships", "all")
     with opened(kind) as store:
-        for number in range(40):
-            store.put(place, f"r{number}", related(USER, f"friend-{number}", number, "friend").to_value())
+        relate(store, *(related(USER, f"friend-{number}", number, "friend") for number in range(40)))
         said = lines(told(RelationshipsProvider(), context(store)))
     assert said == [f"friend-{number}, {number}, friend" for number in range(39, 9, -1)]
 
 
 def test_relationships_have_names_and_those_of_others_stay_theirs() -> None:
     store = InMemoryStore()
-    place = namespace(AGENT, "relationships", "all")
     found = [
         related(USER, "user-2", 3, "colleague", "friend"),
         related("user-3", USER, 2, "rival", room="room-2"),
         related("user-4", USER, 1, "fan"),
         related("user-2", "user-3", 9, "lover"),
     ]
-    for number, each in enumerate(found):
-        store.put(place, str(number), each.to_value())
+    relate(store, *found)
     known = Entities(MemoryStore(store), agent_id=AGENT)
     asyncio.run(known.register(Entity(id="user-2", names=("Ann\nMaria",))))
     assert lines(told(RelationshipsProvider(), context(store))) == [
@@ -618,7 +622,6 @@ def test_relationships_have_names_and_those_of_others_stay_theirs() -> None:
 def test_a_relationship_shows_sightings_in_the_open_or_in_this_room(room: str, said: list[str]) -> None:
     """A relationship of another entity to the user shows sightings of this room only."""
     store = InMemoryStore()
-    place = namespace(AGENT, "relationships", "all")
     own = replace(
         related(USER, "user-2", 3, "friend", "secret_affair"),
         tag_rooms={"friend": [ROOM], "secret_affair": ["dm"]},
@@ -631,8 +634,7 @@ def test_a_relationship_shows_sightings_in_the_open_or_in_this_room(room: str, s
         tag_rooms={"rival": [ROOM], "fan": ["dm"]},
     )
     met = replace(related(USER, "user-4", 9, "lover", room="dm-2"), private_interactions={"dm-2": 9})
-    for number, each in enumerate((own, others, met)):
-        store.put(place, str(number), each.to_value())
+    relate(store, own, others, met)
     composed = told(RelationshipsProvider(), context(store, room_id=room))
     assert lines(composed) == said
     assert room == "dm" or "dm" not in repr(composed.data)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,15 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter import ArbiterOS
 from arbiter.errors import ConfigurationError, ParameterError
-from arbiter.memory import EvaluationCycle, FactEvaluator, Memory, Processed, ReflectionEvaluator, open_store
+from arbiter.memory import (
+    EvaluationCycle,
+    FactEvaluator,
+    Memory,
+    Processed,
+    ReflectionEvaluator,
+    _cursors,
+    open_store,
+)
 from arbiter.memory import _quiet as quiet
 from arbiter.memory._conversation import Shown
 from tests.processes import python
@@ -112,6 +121,7 @@ def test_a_quiet_thread_is_learned_from_by_itself(when: Any) -> None:
 
 
 @pytest.mark.lengthy
+@pytest.mark.slow
 def test_a_turn_begins_the_wait_anew() -> None:
     chat = Chat(after_idle_s=1.5)
     for text in SAID:
@@ -214,6 +224,7 @@ def test_a_waiting_thread_keeps_neither_long_texts_nor_the_history() -> None:
     assert not held.ctx.item.input_state
 
 
+@pytest.mark.lengthy
 def test_time_that_is_too_short_is_told() -> None:
     chat = Chat(pause=1.0)
     chat.says(*SAID)
@@ -229,6 +240,46 @@ def test_a_failing_model_is_told_and_the_messages_stay_unread(caplog: pytest.Log
     assert done.results == {}
     assert list(done.errors) == ["GET_FACTS"]
     assert "failed about a quiet thread" in caplog.text
+
+
+class Recovering:
+    """A model's answers: it is down until `calls` of them were tried."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self, prompt: str) -> str:
+        self.calls -= 1
+        if self.calls >= 0:
+            raise ConnectionError("down")
+        return answer(prompt)
+
+
+@pytest.mark.lengthy
+def test_a_quiet_thread_is_tried_again_after_its_model_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as the cursor allows it."""
+    monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
+    chat = Chat(after_idle_s=0.2, answers=Recovering(2))
+    chat.says(*SAID)
+    assert soon(lambda: chat.knows() == {*SAID})
+    assert chat.model.calls == 3
+    assert soon(lambda: quiet_of(chat).pending == 0)
+
+
+def test_a_thread_whose_model_has_failed_in_a_turn_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
+    chat = Chat(after_idle_s=0.1, answers=Recovering(1), conversation_length=2)
+    chat.says(SAID[0])
+    assert soon(lambda: chat.knows() == {SAID[0]})
+
+
+def test_a_thread_whose_model_has_failed_waits_on_and_holds_up_no_drain() -> None:
+    chat = Chat(answers=Recovering(1))
+    chat.says(*SAID)
+    assert chat.os.drain(20)
+    assert (chat.model.calls, quiet_of(chat).pending) == (1, 1)
+    assert chat.os.drain(20), "two minutes are not over"
+    assert chat.model.calls == 1
 
 
 # The end of the process ---------------------------------------------------------------------------
@@ -258,6 +309,7 @@ def ended(path: Path, *, patience: float, pause: float, mode: str) -> subprocess
 
 
 @pytest.mark.parametrize("mode", ["inline", "background"])
+@pytest.mark.lengthy
 def test_the_end_of_a_script_learns_from_its_conversations(tmp_path: Path, mode: str) -> None:
     done = ended(tmp_path / "memory.db", patience=30, pause=0.2, mode=mode)
     assert (done.returncode, done.stderr) == (0, "")
@@ -265,6 +317,7 @@ def test_the_end_of_a_script_learns_from_its_conversations(tmp_path: Path, mode:
         assert known(Memory(store)) == {*SAID}
 
 
+@pytest.mark.lengthy
 def test_the_end_of_a_script_waits_no_longer_than_it_must_and_tells_the_number(tmp_path: Path) -> None:
     begun = time.monotonic()
     done = ended(tmp_path / "memory.db", patience=0.5, pause=20, mode="inline")
@@ -299,6 +352,7 @@ print("parent", chat.os.drain(20), chat.knows() == {*SAID}, flush=True)
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_after_a_fork_the_parent_alone_works_through_its_conversations() -> None:
     done = subprocess.run(python("-c", FORK), capture_output=True, text=True, timeout=60)

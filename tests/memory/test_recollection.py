@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from rich.console import Console
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory import EvaluationCycle, Fact, Memory, MemoryStore, Objective, Relationship, Thought
 from arbiter.memory._records import Record
+from arbiter.memory._related import Related
 from arbiter.memory.stores import namespace
 from tests.memory.memory_support import NOON, Clock
 from tests.support import MODES
@@ -49,7 +50,12 @@ def fact(id: str, claim: str, **known: Any) -> Fact:
 
 
 def put(store: BaseStore, kind: str, scope: str, key: str, record: Record) -> None:
-    asyncio.run(MemoryStore(store).aput(namespace("agent", kind, scope), key, record.to_value()))
+    value = record.to_value()
+    if isinstance(record, Relationship):
+        found = Related(MemoryStore(store), agent_id="agent")
+        asyncio.run(found.update(key, record.source, record.target, lambda _: value))
+    else:
+        asyncio.run(MemoryStore(store).aput(namespace("agent", kind, scope), key, value))
 
 
 @MODES
@@ -207,12 +213,19 @@ def test_methods_and_their_twins_take_the_same() -> None:
     twins = [name for name in vars(Memory) if f"a{name}" in vars(Memory)]
     assert len(twins) == 17
 
-    def names(method: Callable[..., Any]) -> tuple[str, ...]:
-        code = method.__code__
-        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-
     for name in twins:
-        assert names(getattr(Memory, name))[1:] == names(getattr(Memory, f"a{name}"))[1:]
+        method, twin = getattr(Memory, name), getattr(Memory, f"a{name}")
+        assert inspect.signature(method).parameters == inspect.signature(twin).parameters
+        assert (method.__name__, inspect.iscoroutinefunction(method)) == (name, False)
+
+
+def test_a_state_that_does_not_exist_is_an_error() -> None:
+    """It would find nothing, for ever."""
+    memory: Any = Memory(InMemoryStore())
+    with pytest.raises(ParameterError, match=r"state: expected one of 'active', .*Did you mean 'active'\?"):
+        memory.facts("ada", "actve")
+    with pytest.raises(ParameterError, match="status: expected one of 'IN_PROGRESS'"):
+        memory.goals("room", "DOING")
 
 
 def test_a_cycle_without_a_store_says_so() -> None:

@@ -11,11 +11,12 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
+from arbiter._threads.deadlines import start
 from arbiter.errors import ParameterError
 from arbiter.memory import FactsProvider, Memory, MemoryStore, ProviderContext, open_store
 from arbiter.memory._characters import Character
@@ -33,6 +35,7 @@ from arbiter.memory.facts import FactStore
 from arbiter.memory.providers import acompose_context
 from arbiter.memory.stores import Entry, Namespace, Value, namespace
 from arbiter.memory.stores import _searching as searching
+from arbiter.memory.stores import _word_tables as word_tables
 from arbiter.memory.stores._words import terms_of
 from tests.memory.memory_stores import opened
 from tests.processes import python
@@ -352,6 +355,7 @@ async def test_records_that_langgraphs_store_writes_are_found(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.lengthy
 async def test_a_users_own_database_gets_no_tables(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -473,6 +477,46 @@ async def main(where, seed):
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_search_does_not_wait_for_a_backlog(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It searches what is indexed, and a thread indexes the rest; closing the store ends that thread."""
+    monkeypatch.setattr(searching, "PATIENCE", -1.0)
+    searched = threading.Event()
+
+    def started_later(work: Callable[[], object]) -> object:
+        return start(lambda: searched.wait(20) and work())
+
+    monkeypatch.setattr(word_tables, "start", started_later)
+    where = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "memory.db")
+    with open_store(where) as store:
+        memory = await put(store, {**claims_of(1_500), "w": "a walrus"})
+        assert await found(memory, "walrus") == []
+        searched.set()
+        end = monotonic() + 20
+        while not await found(memory, "walrus") and monotonic() < end:
+            await asyncio.sleep(0.01)
+        assert await found(memory, "walrus") == ["w"]
+        await put(memory, {f"z{number}": f"zebra {number}" for number in range(2_500)})
+        await found(memory, "zebra")
+    with open_store(where) as store:
+        monkeypatch.undo()
+        assert len(await found(store, "zebra", limit=10)) == 10
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_an_import_leaves_nothing_to_index(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "memory.db")
+    with open_store(where) as store:
+        memory = Memory(store)
+        memory.import_({"entity_id": "ada", "claim": f"Ada has owned walrus {n}"} for n in range(20))
+        monkeypatch.setattr(searching, "PATIENCE", -1.0)
+        assert len(memory.search("walrus", "ada", limit=20)) == 20
 
 
 @pytest.mark.lengthy
@@ -706,6 +750,7 @@ def test_of_a_hundred_facts_those_that_a_question_asks_for_are_shown(
             assert len(result.text) <= 4_000
 
 
+@pytest.mark.lengthy
 def test_the_block_is_bounded_however_long_the_facts_are() -> None:
     store = InMemoryStore()
     remember(store, *(fact(f"f{n}", f"User owns thing {n} " + "of gold " * 2_000) for n in range(100)))

@@ -752,6 +752,7 @@ def test_a_waiter_whose_loop_has_ended_blocks_no_other() -> None:
     asyncio.run(next_one())
 
 
+@pytest.mark.lengthy
 async def test_a_write_on_its_way_keeps_its_lock() -> None:
     """A caller that is cancelled during a change leaves at once; the change ends before the next one
     begins."""

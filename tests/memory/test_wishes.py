@@ -248,6 +248,7 @@ def test_a_claim_that_repeats_the_wish_is_not_learned() -> None:
     assert talk.result.metadata["forgotten"] == 1
 
 
+@pytest.mark.lengthy
 def test_a_wish_may_mean_one_of_many_records() -> None:
     """The old one is among the records that a model is shown."""
     texts = [f"User has bought thing number {n}" for n in range(60)]
@@ -611,6 +612,13 @@ def test_a_forgetting_is_undone_by_its_id() -> None:
     assert talk.memory.undo("ada", id=one.id) == 1
     assert talk.known() == [OSLO]
     assert talk.memory.undo("bob", id=other.id) == 0
+
+
+def test_of_two_forgettings_the_last_is_undone_first() -> None:
+    """Also by a clock that shows the same time for both."""
+    talk = Talk({"first": claims(OSLO, CAT)}, fact_rules=WEEK).say("first things")
+    assert (talk.memory.forget("ada", "Oslo"), talk.memory.forget("ada", "cat")) == (1, 1)
+    assert (talk.memory.undo("ada"), talk.known()) == (1, [CAT])
 
 
 def test_forgetting_everything_is_undone_with_the_messages() -> None:

@@ -1,8 +1,8 @@
 """Facts: extraction, privacy, deduplication, adjudication, and one `ingest` for every evaluator that finds
 claims."""
 
-from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._off_record import off_the_record, on_record
+from arbiter.memory._records import Claim, Ingested
 from arbiter.memory._secrets import redacted
 from arbiter.memory.facts._evaluator import FactEvaluator
 from arbiter.memory.facts._extraction import ExtractedClaim

@@ -13,8 +13,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory.answers import TOLERANT
-from arbiter.memory.facts._guards import same_sense
-from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._normal import normal_form, same_sense
 from arbiter.memory.stores._words import overlap, words_of
 from arbiter.models import ChatModel, quote
 

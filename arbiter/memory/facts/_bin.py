@@ -11,7 +11,7 @@ from arbiter.memory._records import Fact, Record, readable
 from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory._traces import Traces
-from arbiter.memory.facts._changes import ending, read
+from arbiter.memory.facts._changes import ending
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 
@@ -43,15 +43,15 @@ class Bin:
         self._namespace = namespace(agent_id, "bin", entity_id)
 
     async def open(self, binned: Binned) -> None:
-        """Begin a forgetting. It is noted by its last day first, so that no bin is kept for ever."""
-        day = _due(self.agent_id, binned.until)
+        """Begin a forgetting. It is noted by its last hour first, so that no bin is kept for ever."""
+        hour = _due(self.agent_id, binned.until)
 
         def noted(value: Value | None) -> Value | None:
-            days = _days(value)
-            return value if day[-1] in days else {"days": sorted([*days, day[-1]])}
+            hours = _hours(value)
+            return value if hour[-1] in hours else {_HOURS: sorted([*hours, hour[-1]])}
 
-        await self.store.aupdate(_all_days(self.agent_id), _DAYS, noted)
-        await self.store.aput(day, binned.id, _note(binned))
+        await self.store.aupdate(_all_hours(self.agent_id), _HOURS, noted)
+        await self.store.aput(hour, binned.id, _note(binned))
         await self.store.aput(self._namespace, binned.id, binned.to_value())
 
     async def add(
@@ -77,7 +77,11 @@ class Bin:
         """Undo the forgetting with that id, or the last one. Returns how many facts are back."""
         entries = await self.store.alist(self._namespace)
         found = [one for one in readable(Binned, (entry.value for entry in entries)) if one.until > now]
-        chosen = [one for one in found if one.id == id] if id else sorted(found, key=lambda one: one.at)[-1:]
+        chosen = (
+            [one for one in found if one.id == id]
+            if id
+            else sorted(found, key=lambda one: one.at, reverse=True)[:1]
+        )
         if not chosen:
             return 0
         binned = chosen[0]
@@ -89,7 +93,7 @@ class Bin:
         facts = 0
         for record in binned.records:
             facts += await self._put_back(tuple(record["namespace"]), record["key"], record["value"])
-            fact = read(record["value"]) if "claim" in record["value"] else None
+            fact = Fact.read(record["value"]) if "claim" in record["value"] else None
             if fact is not None and fact.planned(now):
                 await self._plan_again(fact, record["namespace"][-1])
         await self._drop(binned)
@@ -99,7 +103,7 @@ class Bin:
         """Let the fact that a restored plan replaces end again when the plan begins."""
 
         def change(value: Value | None) -> Value | None:
-            before = read(value)
+            before = Fact.read(value)
             if before is None or before.superseded_by is not None or plan.valid_from is None:
                 return value
             return ending(before, plan.id, at=plan.valid_from).to_value()
@@ -136,37 +140,39 @@ class Bin:
 
 
 async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
-    """Delete what can no longer be undone, of all entities. Reads only the days until today."""
-    today = _due(agent_id, now)[-1]
-    past = [day for day in _days(await store.aget(_all_days(agent_id), _DAYS)) if day <= today]
-    for day in past:
-        ns = namespace(agent_id, "bins", day)
+    """Delete what can no longer be undone, of all entities. Reads only the hours until now."""
+    this = _due(agent_id, now)[-1]
+    past = [hour for hour in _hours(await store.aget(_all_hours(agent_id), _HOURS)) if hour <= this]
+    for hour in past:
+        ns = namespace(agent_id, "bins", hour)
         for entry in await store.alist(ns):
             note = entry.value
             if datetime.fromisoformat(note["until"]) <= now:
                 await store.adelete(namespace(agent_id, "bin", note["entity_id"]), note["id"])
                 await store.adelete(ns, entry.key)
-    if any(day < today for day in past):
-        # Nothing is added to a day that is over.
+    if any(hour < this for hour in past):
+        # Nothing is added to an hour that is over.
         await store.aupdate(
-            _all_days(agent_id), _DAYS, lambda value: {"days": [day for day in _days(value) if day >= today]}
+            _all_hours(agent_id),
+            _HOURS,
+            lambda value: {_HOURS: [hour for hour in _hours(value) if hour >= this]},
         )
 
 
-_DAYS = "days"
+_HOURS = "hours"
 
 
-def _all_days(agent_id: str) -> Namespace:
-    """The namespace of the list of the days that have notes. (Stores find namespaces by reading them all.)"""
+def _all_hours(agent_id: str) -> Namespace:
+    """The namespace of the list of the hours that have notes. (Stores find namespaces by reading them all.)"""
     return namespace(agent_id, "bins", "all")
 
 
-def _days(value: Value | None) -> list[str]:
-    return [str(day) for day in (value or {}).get("days", ())]
+def _hours(value: Value | None) -> list[str]:
+    return [str(hour) for hour in (value or {}).get(_HOURS, ())]
 
 
 def _due(agent_id: str, until: datetime) -> Namespace:
-    return namespace(agent_id, "bins", until.astimezone(UTC).date().isoformat())
+    return namespace(agent_id, "bins", until.astimezone(UTC).strftime("%Y-%m-%dT%H"))
 
 
 def _note(binned: Binned) -> Value:

@@ -3,16 +3,12 @@ twice changes nothing more."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
-from arbiter.memory._claims import Claim
-from arbiter.memory._records import Fact, Visibility
-from arbiter.memory.facts._confidence import after_contradiction, after_mention
-from arbiter.memory.facts._lifetimes import expiry
-from arbiter.memory.facts._rules import VISIBILITIES, FactRules
+from arbiter.memory._records import Claim, Fact, Visibility
+from arbiter.memory.facts._rules import VISIBILITIES, FactRules, after_contradiction, after_mention, expiry
 
 CLOSED = ("superseded", "corrected", "retracted")
 """States of closed records. A closed claim that is said again gets a new record."""
@@ -181,16 +177,6 @@ def unlinked(fact: Fact, gone: Collection[str]) -> Fact:
         state="active" if lonely else fact.state,
     )
     return fact if changed == fact else changed
-
-
-def read(value: Mapping[str, Any] | None) -> Fact | None:
-    """The fact in a store's value; None if there is none, or if it cannot be read."""
-    if value is None:
-        return None
-    try:
-        return Fact.from_value(value)
-    except ValueError:
-        return None
 
 
 def _with(known: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:

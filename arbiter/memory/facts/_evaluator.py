@@ -13,9 +13,8 @@ from pydantic import BaseModel
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.errors import ParameterError
 from arbiter.memory._characters import checked_instructions
-from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext, UnusableAnswerError
-from arbiter.memory._conversation import speaker_of, text_of, window
+from arbiter.memory._conversation import originals, speaker_of, text_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import resolve
 from arbiter.memory._evaluators import (
@@ -26,7 +25,7 @@ from arbiter.memory._evaluators import (
     HandlerOutcome,
 )
 from arbiter.memory._off_record import on_record
-from arbiter.memory._records import Fact
+from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts._commands import hastens
 from arbiter.memory.facts._extraction import (
@@ -143,7 +142,7 @@ class FactEvaluator(CognitiveEvaluator):
     async def validate(self, ctx: EvalContext) -> bool:
         """True if enough messages are unread, or if one of them may ask to forget something."""
         cursors = ctx.cursors(self.name)
-        unread = await cursors.unprocessed(ctx.messages)
+        unread = await self._unread(ctx, cursors)
         hidden = await ctx.hidden()
         if any(command_of(message) and message.id not in hidden.forgotten for message in unread):
             return True
@@ -153,13 +152,18 @@ class FactEvaluator(CognitiveEvaluator):
         # Nodes of one superstep end together; under the lock the second one sees the cursor of the first.
         async with ctx.needed_store().lock(ctx.agent_id, "room", ctx.room_id, self.name):
             cursors = ctx.cursors(self.name)
-            unread = await cursors.unprocessed(ctx.messages)
+            unread = await self._unread(ctx, cursors)
             wishes = WishBook(ctx, facts_of(ctx).forgetting)
             await ctx.hidden(anew=True)
             await wishes.commands(unread)
             if not await self._is_due(ctx, cursors, unread):
                 return _outcome(Ingested(), wishes.carried, calls=0)
             return await self._learn(ctx, cursors, unread, wishes)
+
+    async def _unread(self, ctx: EvalContext, cursors: Cursors) -> list[BaseMessage]:
+        """The unread messages; of a long conversation that was never read, the first and the last ones."""
+        most = None if self.trigger == "modulo" else 2 * _at_once(ctx)
+        return await cursors.unprocessed(ctx.messages, most=most)
 
     async def _is_due(self, ctx: EvalContext, cursors: Cursors, unread: Sequence[BaseMessage]) -> bool:
         if not unread or (ctx.model is None and self.model is None) or await cursors.waits():
@@ -188,8 +192,8 @@ class FactEvaluator(CognitiveEvaluator):
     async def _learn(
         self, ctx: EvalContext, cursors: Cursors, unread: Sequence[BaseMessage], wishes: WishBook
     ) -> HandlerOutcome:
-        read = unread[: max(_MOST, 2 * ctx.conversation_length)]
-        earlier, fresh = await self._window(ctx, unread, read)
+        read = unread[: _at_once(ctx)]
+        earlier, fresh = await self._window(ctx, read)
         if not any(isinstance(message, HumanMessage) for message in fresh):
             # The agent learns nothing from its own messages alone.
             await cursors.advance(read)
@@ -262,13 +266,15 @@ class FactEvaluator(CognitiveEvaluator):
                 visibility="room" if ctx.is_private else rules.visibility,
                 allow_sensitive=rules.allow_sensitive,
             )
-            profiles = Profiles(ctx.needed_store(), agent_id=ctx.agent_id, entity_id=entity)
+            profiles = _profiles_of(entity, ctx)
             filled = filled.plus(await profiles.update(update.schema, update.values, statement))
         return filled
 
     async def _profiles(self, ctx: EvalContext) -> list[str] | None:
         """The lines of the user's profiles for the prompt; None if there are none to fill."""
-        profiles = Profiles(ctx.needed_store(), agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+        profiles = _profiles_of(ctx.entity_id, ctx)
+        if self.schemas:
+            await profiles.drop_old()
         lines: list[str] = []
         for schema in self.schemas:
             profile = await profiles.read(schema, room_id=ctx.room_id)
@@ -276,16 +282,20 @@ class FactEvaluator(CognitiveEvaluator):
         return lines if self.schemas else None
 
     async def _window(
-        self, ctx: EvalContext, unread: Sequence[BaseMessage], read: Sequence[BaseMessage]
+        self, ctx: EvalContext, read: Sequence[BaseMessage]
     ) -> tuple[list[BaseMessage], list[BaseMessage]]:
         """A few earlier messages, and those to read; of both what a model may see."""
         hidden = await ctx.hidden()
         ids = {message.id for message in read}
+        said = originals(ctx.messages)
+        first = next(place for place, message in enumerate(said) if message.id in ids)
+        last = next(place for place in range(len(said) - 1, -1, -1) if said[place].id in ids)
         # Look a few messages back: the first one may answer a message that is off the record.
-        shown = on_record(window(ctx.messages, len(unread) + 2 * _CONTEXT), hidden.forgotten)
+        before = window(ctx.messages, 2 * _CONTEXT, end=first)
+        shown = on_record([*before, *ctx.messages[first : last + 1]], hidden.forgotten)
         fresh = [message for message in shown if message.id in ids]
-        first = next((place for place, message in enumerate(shown) if message.id in ids), 0)
-        earlier = [message for message in shown[:first] if message.id not in hidden.asked]
+        new = next((place for place, message in enumerate(shown) if message.id in ids), 0)
+        earlier = [message for message in shown[:new] if message.id not in hidden.asked]
         return earlier[-_CONTEXT:], fresh
 
     async def _known(self, ctx: EvalContext, fresh: Sequence[BaseMessage]) -> list[Fact]:
@@ -341,6 +351,13 @@ def _speaker(message: BaseMessage, ctx: EvalContext) -> Speaker:
     return id, ctx.name_of(id)
 
 
+def _profiles_of(entity_id: str, ctx: EvalContext) -> Profiles:
+    rules = facts_of(ctx).rules
+    return Profiles(
+        ctx.needed_store(), agent_id=ctx.agent_id, entity_id=entity_id, rules=rules, now=ctx.clock()
+    )
+
+
 def _said(message: BaseMessage, ctx: EvalContext) -> tuple[str, Speaker, str]:
     return message.id or "", _speaker(message, ctx), text_of(message)[:_LONGEST]
 
@@ -381,6 +398,11 @@ def _introduced(
         for given in names
         if label(given.message_id) in told
     ]
+
+
+def _at_once(ctx: EvalContext) -> int:
+    """The number of unread messages that one prompt has at most."""
+    return max(_MOST, 2 * ctx.conversation_length)
 
 
 def _outcome(ingested: Ingested, carried: Carried, *, calls: int, clean: bool = True) -> HandlerOutcome:

@@ -19,8 +19,7 @@ from pydantic import (
 )
 
 from arbiter.memory._characters import Character, composed
-from arbiter.memory._claims import Claim
-from arbiter.memory._records import ClaimType, Fact, Sensitivity
+from arbiter.memory._records import Claim, ClaimType, Fact, Sensitivity
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._dates import end_of, first_moment, in_zone
 from arbiter.models import quote, visible

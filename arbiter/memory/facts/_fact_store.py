@@ -8,11 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from arbiter.errors import ConfigurationError, ParameterError
-from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
-from arbiter.memory._records import Fact, checked_time
+from arbiter.memory._records import Claim, Fact, Ingested, checked_time
 from arbiter.memory.facts._bin import Bin, empty_bins
-from arbiter.memory.facts._changes import as_of_now, read
+from arbiter.memory.facts._changes import as_of_now
 from arbiter.memory.facts._forgetting import KINDS, OPEN, Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._own_names import Introduction
@@ -98,7 +97,7 @@ class FactStore:
         found = [
             fact
             for entry in entries
-            if (fact := _as_of(when, read(entry.value))) is not None and state in (None, fact.state)
+            if (fact := _as_of(when, Fact.read(entry.value))) is not None and state in (None, fact.state)
         ]
         return sorted(found, key=lambda fact: fact.last_seen_at, reverse=True)
 
@@ -127,7 +126,6 @@ class FactStore:
         limit: int = 12,
         as_of: datetime | None = None,
         wanted: Callable[[Fact], bool] | None = None,
-        kinds: Sequence[str] = BELIEVED,
     ) -> list[Fact]:
         """The active and disputed facts about these entities that fit `query`, best first, at most `limit`.
 
@@ -136,7 +134,7 @@ class FactStore:
         """
         as_of = checked_time("search", "as_of", as_of)
         found = await self.store.asearch(
-            self._places(entity_ids, kinds),
+            self._places(entity_ids, BELIEVED),
             query,
             limit=limit,
             wanted=self._held(as_of, wanted),
@@ -151,12 +149,11 @@ class FactStore:
         limit: int = 12,
         as_of: datetime | None = None,
         wanted: Callable[[Fact], bool] | None = None,
-        kinds: Sequence[str] = BELIEVED,
     ) -> list[Fact]:
         """The active and disputed facts about these entities that were heard last; as `search`."""
         as_of = checked_time("latest", "as_of", as_of)
         found = await self.store.anewest(
-            self._places(entity_ids, kinds),
+            self._places(entity_ids, BELIEVED),
             limit=limit,
             wanted=self._held(as_of, wanted),
             closed=as_of is not None,
@@ -170,7 +167,7 @@ class FactStore:
         now = self.clock()
 
         def fits(value: Value) -> bool:
-            fact = read(value)
+            fact = Fact.read(value)
             if fact is None or (wanted is not None and not wanted(fact)):
                 return False
             if as_of is not None:
@@ -250,7 +247,7 @@ class FactStore:
         near = await self.store.asearch(places, query, limit=limit // 4, closed=True)
         told = await told_about_others(self.store, self.agent_id, entity_id, limit // 4)
         newest = await self.store.anewest(places, limit=limit, closed=True)
-        own = [read(entry.value) for entry in (*near.entries, *newest)]
+        own = [Fact.read(entry.value) for entry in (*near.entries, *newest)]
         found = {fact.id: fact for fact in (*own[: len(near.entries)], *(fact for _, fact in told)) if fact}
         found |= {fact.id: fact for fact in own if fact is not None}
         return list(found.values())[:limit]
@@ -267,7 +264,7 @@ class FactStore:
     def _believed(self, entries: Iterable[Entry], state: str | None = None) -> list[Fact]:
         """The facts as they are at this moment, of that state, without open ones that have expired."""
         now = self.clock()
-        found = (as_of_now(fact, now) for entry in entries if (fact := read(entry.value)) is not None)
+        found = (as_of_now(fact, now) for entry in entries if (fact := Fact.read(entry.value)) is not None)
         return [
             fact
             for fact in found

@@ -19,7 +19,8 @@ from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory._traces import Traces
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
-from arbiter.memory.facts._changes import read, unlinked
+from arbiter.memory.facts._changes import unlinked
+from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import Profiles, is_forgotten
 from arbiter.memory.facts._rules import FactRules
@@ -103,6 +104,8 @@ class Forgetting:
         await self._forget_profiles(wanted, messages)
         await self._forget_thoughts(wanted, rooms)
         await self._forget_relationships(wanted)
+        if wanted.everything is not None:
+            await self._forget_ids()
         forgotten = Forgotten(len(self.gone))
         forgotten.id = self._id
         return forgotten
@@ -161,7 +164,7 @@ class Forgetting:
             known = (before or {}).get(entry.key)
             # Reading a fact costs more than comparing values, and most are the same at each look.
             same = known is not None and known[0] == entry.value
-            now[entry.key] = known if known is not None and same else (entry.value, read(entry.value))
+            now[entry.key] = known if known is not None and same else (entry.value, Fact.read(entry.value))
         self._known[ns] = now
         return [fact for _, fact in now.values() if fact is not None]
 
@@ -170,13 +173,21 @@ class Forgetting:
         scopes = dict.fromkeys([self._spaces[0][-1], *(scope for scope, _ in chosen)])
         return [(*ns[:-1], scope) for scope in scopes for ns in self._spaces]
 
+    async def _forget_ids(self) -> None:
+        ns = FactIds(self.store, agent_id=self.agent_id, entity_id=self.entity_id).space
+        await self._delete([(ns, entry.key, entry.value) for entry in await self.store.alist(ns)])
+
     # What mentions them
 
     async def _forget_profiles(self, wanted: Wanted, messages: Collection[str]) -> None:
+        profiles = Profiles(
+            self.store, agent_id=self.agent_id, entity_id=self.entity_id, rules=self.rules, now=self.now
+        )
+        if not await self.store.alist(profiles.space, limit=1):
+            return  # most users have none, and reading their facts once more is not free
         own = self._spaces[0][-1]
         gone = [fact for (scope, _), fact in self.gone.items() if scope == own]
         kept = [fact for ns in self._spaces for fact in await self._facts(ns)]
-        profiles = Profiles(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
 
         def is_meant(name: str, field: Mapping[str, Any]) -> bool:
             return wanted.everything is not None or is_forgotten(
@@ -304,13 +315,13 @@ async def told_about_others(
         for id in ids:
             if id not in records:
                 await traces.drop(id)
-        facts = [read(value) for value in records.values()]
+        facts = [Fact.read(value) for value in records.values()]
         found += [(ns, fact) for fact in facts if fact is not None and fact.speakers == (entity_id,)]
     return found
 
 
 def _unlinked(value: Value | None, *, gone: Collection[str]) -> Value | None:
-    fact = read(value)
+    fact = Fact.read(value)
     after = None if fact is None else unlinked(fact, gone)
     return value if after is None or after is fact else after.to_value()
 

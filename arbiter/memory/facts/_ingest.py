@@ -16,21 +16,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from arbiter.memory._claims import Claim, Ingested
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
-from arbiter.memory._records import Fact
+from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory.facts._adjudication import Pair, Relation, Said, Statement, adjudicate
 from arbiter.memory.facts._changes import CLOSED, opens, outdated, says_alone
-from arbiter.memory.facts._confidence import prior
 from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._intake import Candidate, Intake
 from arbiter.memory.facts._knowledge import Knowledge, Known
-from arbiter.memory.facts._lifetimes import expiry
 from arbiter.memory.facts._moving import retold
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._own_names import Introduction, OwnNames, same_name
-from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts._rules import FactRules, expiry, prior
 from arbiter.memory.facts._writing import Writer
 from arbiter.memory.stores import MemoryStore
 from arbiter.memory.stores._words import overlap, words_of
@@ -93,7 +90,7 @@ class Ingestion:
             if known is not None and _may_count(known, candidate):
                 await self.writer.mention(known, candidate)
             elif not repeats:
-                fresh.append(self.knowledge.of_generation(candidate, generation))
+                fresh.append(await self.knowledge.of_generation(candidate, generation))
         await self._take_all(fresh)
         writer = self.writer
         return Ingested(
@@ -136,13 +133,13 @@ class Ingestion:
         writer = self.writer
         counted = writer.inserted, writer.reinforced
         fresh: list[Candidate] = []
-        for candidate in retold([known.fact for known in told], speaker):
+        for candidate in retold([known.fact for known in told], speaker, await self.knowledge.ids(speaker)):
             if candidate.moved is not None and candidate.moved.state in CLOSED:
                 await writer.insert(candidate.moved, candidate)
                 continue
             generation, same = await self.knowledge.exact(candidate)
             if same is None:
-                fresh.append(self.knowledge.of_generation(candidate, generation))
+                fresh.append(await self.knowledge.of_generation(candidate, generation))
             else:
                 await writer.mention(same, candidate)
         await self._take_all(fresh)
@@ -223,10 +220,14 @@ class Ingestion:
         return candidate.mention.at < fact.last_seen_at
 
     def _decided(self, fact: Fact, candidate: Candidate) -> Relation | None:
-        """The relation that an earlier, crashed attempt has already applied; None if there was none."""
+        """The relation that needs no comparison: one that an earlier, crashed attempt has applied, or the same
+        words in a record with an id of another store. None if there is none."""
         if fact.superseded_by == candidate.id:
             return "corrects" if fact.state == "corrected" else "supersedes"
-        return "contradicts" if candidate.id in fact.contradicts else None
+        if candidate.id in fact.contradicts:
+            return "contradicts"
+        same = normal_form(fact.claim) == normal_form(candidate.claim.claim)
+        return "duplicate" if same and fact.state not in CLOSED else None
 
     async def _take_in(self, judged: _Judged) -> None:
         candidate = judged.candidate

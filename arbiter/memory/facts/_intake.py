@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter.memory._claims import Claim
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import speaker_of, text_of
+from arbiter.memory._conversation import originals, speaker_of, text_of
 from arbiter.memory._entities import called, resolve
-from arbiter.memory._off_record import on_record
-from arbiter.memory._records import Fact, Provenance, Sensitivity
+from arbiter.memory._off_record import is_on_record
+from arbiter.memory._records import Claim, Fact, Provenance, Sensitivity
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._dates import in_zone
-from arbiter.memory.facts._normal import fact_id, normal_form, sentences
+from arbiter.memory.facts._normal import normal_form, sentences
 from arbiter.memory.facts._own_names import Introduction, introduces, may_give, names_itself, same_name
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import FactRules
@@ -41,15 +41,16 @@ KINDS = {"fact": "facts", "status": "status", "opinion": "opinions"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A claim that may be remembered. `scope` is the entity whose namespace it belongs to."""
+    """A claim that may be remembered. `scope` is the entity whose namespace it belongs to, `id` the key of the
+    record that it would get there; `Knowledge` gives it."""
 
     claim: Claim
-    id: str
     scope: str
     subject: str
     mention: Mention
     provenance: Provenance
     sensitivity: Sensitivity
+    id: str = ""
     moved: Fact | None = None
     """The record of this claim under another subject; the new record takes its place."""
 
@@ -122,8 +123,8 @@ class Intake:
     def _before(self, spoken: Sequence[tuple[BaseMessage, str]]) -> list[tuple[BaseMessage, str]]:
         """These messages and earlier ones of the same speakers, the last ones of the conversation."""
         speakers = {speaker for _, speaker in spoken}
-        last = [*self._on_record][-_LOOKED_BACK:] if spoken else []
-        ids = {*last, *(str(message.id) for message, _ in spoken)}
+        last = islice(self._latest(), _LOOKED_BACK) if spoken else ()
+        ids = {str(message.id) for message in (*last, *(message for message, _ in spoken))}
         return [(message, speaker) for message, speaker in self.spoken(ids) if speaker in speakers]
 
     def is_taken(self, given: Introduction) -> bool:
@@ -132,13 +133,13 @@ class Intake:
 
     def admitted(self, claims: Iterable[Claim]) -> list[Candidate]:
         """The claims that may be remembered, each once, in order of first appearance."""
-        found: dict[tuple[str, str], Candidate] = {}
+        found: dict[tuple[str, ...], Candidate] = {}
         for claim in claims:
             candidate = self._candidate(claim)
             if candidate is None:
                 continue
             # A repeated claim keeps all sources; it is new if one of the repetitions is.
-            key = (candidate.kinds[0], candidate.id)
+            key = (candidate.kinds[0], candidate.scope, candidate.subject, normal_form(candidate.claim.claim))
             before = found.get(key)
             found[key] = candidate if before is None else _joined(before, candidate)
         return list(found.values())
@@ -150,7 +151,8 @@ class Intake:
     def spoken(self, message_ids: Iterable[str]) -> list[tuple[BaseMessage, str]]:
         """Those of the messages that a model may see, oldest first, with their speakers."""
         ids = {*message_ids} - {*self.asked}
-        return [(message, self._speaker(message)) for id, message in self._on_record.items() if id in ids]
+        known = sorted(ids & self._places.keys(), key=self._places.__getitem__)
+        return [(message, self._speaker(message)) for message in map(self._message, known) if message]
 
     def _candidate(self, claim: Claim) -> Candidate | None:
         if not _is_claim(claim):
@@ -179,7 +181,7 @@ class Intake:
         if claim.derived_from:
             return self._inferred(claim, sensitivity) if self.rules.chaining else None
         cited = [id for id in claim.source_message_ids if id in self._places]
-        told = [self._on_record[id] for id in cited if id in self._on_record]
+        told = [message for message in map(self._message, cited) if message is not None]
         if cited and not told:
             self.dropped_private += 1
             return None
@@ -218,7 +220,6 @@ class Intake:
         narrow = sensitivity == "sensitive" or ctx.is_private
         return Candidate(
             claim=claim,
-            id=fact_id(ctx.agent_id, subject, claim.claim),
             scope=scope,
             subject=subject,
             provenance=provenance,
@@ -274,17 +275,21 @@ class Intake:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return {message.id: place for place, message in enumerate(self.ctx.messages) if message.id}
+        said = originals(self.ctx.messages)
+        return {message.id: place for place, message in enumerate(said) if message.id}
 
-    @cached_property
-    def _on_record(self) -> dict[str, BaseMessage]:
-        shown = on_record(self.ctx.messages, self.forgotten)
-        return {message.id: message for message in shown if message.id}
+    def _message(self, id: str) -> BaseMessage | None:
+        """The message of the conversation with that id; None if it may not be a source."""
+        place = self._places[id]
+        return self.ctx.messages[place] if is_on_record(self.ctx.messages, place, self.forgotten) else None
+
+    def _latest(self) -> Iterator[BaseMessage]:
+        """The messages that may be sources, the newest first."""
+        return (message for id in reversed(self._places) if (message := self._message(id)) is not None)
 
     @cached_property
     def _newest(self) -> BaseMessage | None:
-        humans = [message for message in self._on_record.values() if isinstance(message, HumanMessage)]
-        return humans[-1] if humans else None
+        return next((message for message in self._latest() if isinstance(message, HumanMessage)), None)
 
 
 def _is_claim(claim: Claim) -> bool:

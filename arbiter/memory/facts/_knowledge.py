@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from arbiter.memory._records import Fact, readable
 from arbiter.memory._tombstones import Everything, Tombstones
-from arbiter.memory.facts._changes import CLOSED, is_closed, read
-from arbiter.memory.facts._guards import same_sense
+from arbiter.memory.facts._changes import CLOSED, is_closed
 from arbiter.memory.facts._intake import Candidate
-from arbiter.memory.facts._normal import fact_id
+from arbiter.memory.facts._normal import FactIds, same_sense
 from arbiter.memory.facts._own_names import same_name
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
@@ -35,6 +34,14 @@ class Knowledge:
         self.store = store
         self.rules = rules
         self.agent_id = agent_id
+        self._ids: dict[str, FactIds] = {}
+
+    async def ids(self, scope: str) -> FactIds:
+        found = self._ids.get(scope)
+        if found is None:
+            ids = FactIds(self.store, agent_id=self.agent_id, entity_id=scope)
+            found = self._ids[scope] = await ids.ready()
+        return found
 
     def space(self, kind: str, candidate: Candidate) -> Namespace:
         return namespace(self.agent_id, kind, candidate.scope)
@@ -46,10 +53,11 @@ class Knowledge:
         sources or was closed after the mention.
         """
         generation = 0
+        ids = await self.ids(candidate.scope)
         for kind in candidate.kinds:
             for number in range(_MOST_GENERATIONS):
-                id = self._id(candidate, number)
-                fact = read(await self.store.aget(self.space(kind, candidate), id))
+                id = ids.of(candidate.subject, candidate.claim.claim, number)
+                fact = Fact.read(await self.store.aget(self.space(kind, candidate), id))
                 if fact is None:
                     break
                 known = Known(kind=kind, fact=fact)
@@ -75,7 +83,7 @@ class Knowledge:
 
     async def find(self, candidate: Candidate, id: str) -> Known | None:
         for kind in candidate.kinds:
-            fact = read(await self.store.aget(self.space(kind, candidate), id))
+            fact = Fact.read(await self.store.aget(self.space(kind, candidate), id))
             if fact is not None:
                 return Known(kind=kind, fact=fact)
         return None
@@ -100,7 +108,7 @@ class Knowledge:
             Known(kind=kind, fact=fact)
             for kind in ("facts", "status", "opinions")
             for entry in await self.store.alist(namespace(self.agent_id, kind, speaker))
-            if (fact := read(entry.value)) is not None
+            if (fact := Fact.read(entry.value)) is not None
             and fact.subject != speaker
             and same_name(fact.subject, name)
             and {fact.speaker, *fact.speakers} == {speaker}
@@ -123,7 +131,7 @@ class Knowledge:
         words = words_of(candidate.claim.claim)
 
         def comparable(value: Value) -> bool:
-            fact = read(value)
+            fact = Fact.read(value)
             return fact is not None and self._is_comparable(fact, candidate)
 
         for kind in candidate.kinds:
@@ -168,8 +176,7 @@ class Knowledge:
             return False
         return not is_closed(fact, candidate.mention.at) or fact.superseded_by == candidate.id
 
-    def _id(self, candidate: Candidate, generation: int) -> str:
-        return fact_id(self.agent_id, candidate.subject, candidate.claim.claim, generation)
-
-    def of_generation(self, candidate: Candidate, generation: int) -> Candidate:
-        return replace(candidate, id=self._id(candidate, generation)) if generation else candidate
+    async def of_generation(self, candidate: Candidate, generation: int = 0) -> Candidate:
+        """The candidate with the id of that generation of its claim."""
+        ids = await self.ids(candidate.scope)
+        return replace(candidate, id=ids.of(candidate.subject, candidate.claim.claim, generation))

@@ -6,22 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from arbiter.memory._claims import Claim
-from arbiter.memory._records import Fact
+from arbiter.memory._records import Claim, Fact
 from arbiter.memory.facts._changes import Mention
-from arbiter.memory.facts._confidence import after_mention, prior
 from arbiter.memory.facts._intake import Candidate
-from arbiter.memory.facts._normal import fact_id, normal_form
+from arbiter.memory.facts._normal import FactIds, normal_form
+from arbiter.memory.facts._rules import after_mention, prior
 
 
-def retold(facts: Sequence[Fact], speaker: str) -> list[Candidate]:
+def retold(facts: Sequence[Fact], speaker: str, made: FactIds) -> list[Candidate]:
     """The records as claims of the speaker about itself, in the same order. Each has the record that takes
     the place of the old one, with another id and subject, and links among these records."""
     seen = Counter[str]()
     ids: dict[str, str] = {}
     for fact in facts:
         form = normal_form(fact.claim)
-        ids[fact.id] = fact_id(fact.agent_id, speaker, fact.claim, seen[form])
+        ids[fact.id] = made.of(speaker, fact.claim, seen[form])
         seen[form] += 1
     return [_retold(fact, speaker, ids) for fact in facts]
 

@@ -1,14 +1,19 @@
-"""The normal form of a claim, and the keys derived from it. See docs/memory.md."""
+"""When two claims are one: their normal form, a veto on duplicates, and the ids of records. See docs/memory.md."""
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
-from uuid import UUID, uuid5
+import secrets
 
 from arbiter._values.normal import normalized
+from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.redaction._texts import bare
 
-_FACTS = UUID("6f0c5d1e-6a4b-5b0c-9d0e-0c5f1a7e2b34")
+KEYS = "keys"
+"""The kind of the records with the secrets of entities."""
+_OF_FACTS = "facts"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -21,13 +26,51 @@ def normal_form(claim: str) -> str:
     return " ".join(normalized("NFKC", claim).split()).removesuffix(".").rstrip()
 
 
-def fact_id(agent_id: str, subject: str, claim: str, generation: int = 0) -> str:
-    """The id, and key, of the record of a claim about `subject`; it is the same for every writer.
+class FactIds:
+    """The ids, and keys, of the records of an entity's facts; the same for every writer of a claim.
 
-    `generation` counts how often the claim has ended and become true again.
+    They are made with a random key that the store keeps for the entity, so that an id in a history confirms
+    no guess of a claim. The key is deleted when everything about the entity is forgotten.
     """
-    parts = [agent_id, subject, normal_form(claim)]
-    return str(uuid5(_FACTS, _joined([*parts, str(generation)] if generation else parts)))
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.space = namespace(agent_id, KEYS, entity_id)
+        self._key: bytes | None = None
+
+    async def ready(self) -> FactIds:
+        """These ids with their key, which is made if the entity has none."""
+        if self._key is None:
+            self._key = _key(await self.store.aget(self.space, _OF_FACTS))
+        if self._key is None:
+            self._key = _key(await self.store.aupdate(self.space, _OF_FACTS, _with_key))
+        return self
+
+    def of(self, subject: str, claim: str, generation: int = 0) -> str:
+        """The id of a claim about `subject`. `generation` counts how often the claim has ended and become true
+        again. Needs `ready`."""
+        if self._key is None:
+            raise RuntimeError("FactIds.ready was not awaited.")
+        # JSON keeps ("a", "bc") and ("ab", "c") apart, and can encode lone surrogates, unlike UTF-8.
+        parts = json.dumps([self.agent_id, subject, normal_form(claim), generation])
+        return hmac.digest(self._key, parts.encode(), "sha256").hex()[:32]
+
+
+def _key(value: Value | None) -> bytes | None:
+    try:
+        return bytes.fromhex((value or {})["key"]) or None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def is_key(value: Value) -> bool:
+    """True for a record that holds the key of an entity's ids."""
+    return _key(value) is not None
+
+
+def _with_key(value: Value | None) -> Value:
+    return {"id": _OF_FACTS, "key": secrets.token_hex(16)} if value is None or _key(value) is None else value
 
 
 def sentences(texts: tuple[str, ...]) -> frozenset[str]:
@@ -36,6 +79,21 @@ def sentences(texts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(found - {""})
 
 
-def _joined(parts: list[str]) -> str:
-    # JSON keeps ("a", "bc") and ("ab", "c") apart, and can encode lone surrogates, unlike UTF-8.
-    return json.dumps(parts)
+_NUMBER = re.compile(r"(?<![\w.])[-+]?[$€£¥]?\d[\d.,:/]*|\d[\d.,:/]*")
+_NEGATION = re.compile(r"\b(?:not|no|never|cannot)\b|n't\b", re.IGNORECASE)
+
+
+def same_sense(one: str, other: str) -> bool:
+    """True unless both texts have digits and differ in them, or only one has "not", "no", "never" or the
+    like."""
+    here, there = _numbers(one), _numbers(other)
+    return (not (here and there) or here == there) and _is_negated(one) == _is_negated(other)
+
+
+def _numbers(text: str) -> list[str]:
+    found = _NUMBER.findall(bare(text).replace("\u2212", "-"))
+    return sorted(re.sub(r"[$€£¥+]|[.,:/]+$|,(?=\d{3}\b)", "", number) for number in found)
+
+
+def _is_negated(text: str) -> bool:
+    return _NEGATION.search(bare(text).replace("\u2019", "'")) is not None

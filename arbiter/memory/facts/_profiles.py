@@ -27,7 +27,7 @@ from arbiter.errors import ParameterError
 from arbiter.memory._records import Fact, Visibility, time_of
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._privacy import category, has_secret
-from arbiter.memory.facts._rules import VISIBILITIES
+from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._words import words_of
 
@@ -216,11 +216,14 @@ class Updated:
 
 
 class Profiles:
-    """The profiles of one entity."""
+    """The profiles of one entity; `rules` and `now` decide which fields are too old to be known."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
+    def __init__(
+        self, store: MemoryStore, *, agent_id: str, entity_id: str, rules: FactRules, now: datetime
+    ) -> None:
         self.store = store
         self.entity_id = entity_id
+        self._since = None if rules.profile_ttl is None else now - rules.profile_ttl
         self.space: Namespace = namespace(agent_id, KIND, entity_id)
 
     async def read(self, schema: type[P], *, room_id: str | None = None) -> P:
@@ -232,7 +235,9 @@ class Profiles:
         values = {
             name: field["value"]
             for name, field in fields.items()
-            if name in schema.model_fields and (room_id is None or _is_visible(field, room_id))
+            if name in schema.model_fields
+            and not self._is_old(name, field)
+            and (room_id is None or _is_visible(field, room_id))
         }
         return _valid(schema, {}, values)[0]
 
@@ -243,7 +248,7 @@ class Profiles:
 
         def change(value: Value | None) -> Value | None:
             nonlocal changed, invalid
-            before = _fields(value)
+            before = {name: field for name, field in _fields(value).items() if not self._is_old(name, field)}
             current = {name: field["value"] for name, field in before.items()}
             profile, wrong = _valid(schema, current, allowed)
             shown = profile.model_dump(mode="json", warnings=False)
@@ -269,6 +274,15 @@ class Profiles:
             for entry in await self.store.alist(self.space)
             if any(which(name, field) for name, field in _fields(entry.value).items())
         ]
+
+    async def drop_old(self) -> None:
+        """Delete the fields that are too old."""
+        if self._since is not None:
+            for key, _ in await self.with_fields(self._is_old):
+                await self.drop(key, self._is_old)
+
+    def _is_old(self, name: str, field: Mapping[str, Any]) -> bool:
+        return self._since is not None and time_of(field["at"]) < self._since
 
     async def drop(self, key: str, which: Callable[[str, Mapping[str, Any]], bool]) -> None:
         """Delete such fields of a profile, and the profile if none is left."""

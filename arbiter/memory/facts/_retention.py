@@ -6,7 +6,7 @@ import math
 from datetime import datetime, timedelta
 
 from arbiter.memory._records import Fact
-from arbiter.memory.facts._changes import as_of_now, put_away, read
+from arbiter.memory.facts._changes import as_of_now, put_away
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
@@ -29,8 +29,8 @@ async def keep_within(
     It reads the records only if there may be too many of them.
     """
     spaces = [namespace(agent_id, kind, entity_id) for kind in ("facts", "status")]
-    # The two kinds count together, so each may have half of the limit before the records are read.
-    if any([await store.abeyond(ns, rules.max_facts_per_entity // 2, is_open=True, most=1) for ns in spaces]):
+    most = rules.max_facts_per_entity
+    if sum([len(await store.abeyond(ns, 0, is_open=True, most=most + 1)) for ns in spaces]) > most:
         await _put_away(store, rules, spaces, now)
     for ns in (*spaces, namespace(agent_id, "opinions", entity_id)):
         gone = await store.abeyond(ns, rules.max_closed_per_entity, is_open=False)
@@ -57,11 +57,11 @@ async def _closed_before(store: MemoryStore, ns: Namespace, time: datetime) -> l
 
 async def _read(store: MemoryStore, ns: Namespace, *, is_open: bool) -> list[Fact]:
     values = await store.aget_many(ns, await store.abeyond(ns, 0, is_open=is_open))
-    return [fact for value in values.values() if (fact := read(value)) is not None]
+    return [fact for value in values.values() if (fact := Fact.read(value)) is not None]
 
 
 def _closed(value: Value | None, now: datetime) -> Value | None:
-    fact = read(value)
+    fact = Fact.read(value)
     if fact is None or (after := put_away(as_of_now(fact, now))) is fact:
         return value
     return after.to_value()

@@ -1,15 +1,19 @@
-"""`FactRules`: which facts are remembered, for how long, and when two are the same."""
+"""`FactRules`: which facts are remembered, for how long, and when two are the same; and the numbers behind them:
+the confidence of a claim, and how long a status lives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from math import prod
 from typing import Any
 
 from arbiter.errors import ParameterError
 from arbiter.evaluators._outputs import checked_number
-from arbiter.memory._records import Visibility
+from arbiter.memory._records import Fact, Provenance, Visibility
+from arbiter.memory.stores._words import words_of
 
 VISIBILITIES: Sequence[Visibility] = ("room", "entity", "agent")
 """From the narrowest to the widest."""
@@ -33,7 +37,8 @@ class FactRules:
     Above `max_facts_per_entity` the facts with the least confidence and the greatest age are put away (state
     "expired") until they are heard again. Of the records that were superseded, corrected, retracted or put away
     the latest `max_closed_per_entity` of each kind (facts, statuses, opinions) are kept, none longer than
-    `retention_days`; None sets no limit of time. With `chaining`, a model may infer facts from known facts.
+    `retention_days`; None sets no limit of time. A field of a profile is known for `profile_ttl` after it was last
+    told, or for ever. With `chaining`, a model may infer facts from known facts.
 
     What is forgotten is erased at once; with `undo_within` it is kept in a bin for that time, from which
     `Memory.undo` restores it.
@@ -49,6 +54,7 @@ class FactRules:
     max_facts_per_entity: int = 500
     max_closed_per_entity: int = 100
     retention_days: float | None = None
+    profile_ttl: timedelta | None = None
     chaining: bool = False
     undo_within: timedelta | None = None
 
@@ -66,10 +72,81 @@ class FactRules:
             raise ParameterError(
                 _OWNER, "visibility", f"expected one of {allowed}, got {self.visibility!r:.80}."
             )
-        for name in ("status_ttl", "undo_within"):
+        for name in ("status_ttl", "profile_ttl", "undo_within"):
             period: Any = getattr(self, name)
             if period is not None and (not isinstance(period, timedelta) or period <= timedelta(0)):
                 problem = f"expected a timedelta above 0, got {period!r:.80}. Write timedelta(days=30)."
                 raise ParameterError(_OWNER, name, problem)
         if self.retention_days is not None:
             checked_number(_OWNER, "retention_days", self.retention_days, above=0)
+
+
+SELF_REPORTED = 0.60
+THIRD_PARTY = 0.40
+INFERRED = 0.8
+"""Factor on the product of the premises' confidences."""
+AGAIN = 0.30
+"""The part of the remaining doubt that a repetition by the same speaker removes."""
+CONFIRMED = 0.50
+"""The part of the remaining doubt that a mention by a new speaker removes."""
+HIGHEST = 0.99
+
+
+def prior(provenance: Provenance, premises: Iterable[float] = ()) -> float:
+    """The confidence of a claim at its first mention. `premises` are the confidences of the facts that it
+    was inferred from."""
+    if provenance == "inferred":
+        return INFERRED * prod(premises)
+    return SELF_REPORTED if provenance == "self_reported" else THIRD_PARTY
+
+
+def after_mention(confidence: float, *, same_speaker: bool) -> float:
+    """The confidence after one more independent mention: 0.60, 0.72, 0.804, 0.8628 for one speaker."""
+    step = AGAIN if same_speaker else CONFIRMED
+    # Rounded, so that stored and printed numbers equal those that a reader computes by hand.
+    return round(min(HIGHEST, confidence + step * (1 - confidence)), 6)
+
+
+def after_contradiction(confidence: float) -> float:
+    return round(confidence / 2, 6)
+
+
+UNKNOWN = timedelta(days=365)
+"""A status of an unknown kind. Rather long: what is forgotten must be told again, and what has changed is
+superseded anyway."""
+_MOMENT = timedelta(days=2)
+_PLAN = timedelta(days=14)
+_WORD = re.compile(r"[^\W_]+")
+_LASTING = words_of("""
+    home residence address city country job work employer occupation profession role career company education school
+    study studies university partner spouse wife husband marriage relationship family child children pet pets health
+    condition diet allergy medication language hobby hobbies interest interests preference preferences membership
+    subscription project goal name age religion phone email car
+""")
+_LIFETIMES: dict[str, timedelta | None] = {
+    **dict.fromkeys(_LASTING),
+    **dict.fromkeys(words_of("mood feeling feelings emotion today tonight now weather activity"), _MOMENT),
+    **dict.fromkeys(words_of("plan plans trip travel appointment errand visit week weekend"), _PLAN),
+}
+"""By words of a kind or slot; None lasts until it is changed."""
+
+
+def expiry(fact: Fact, rules: FactRules) -> datetime | None:
+    """When a status ends without a further mention; None if it lasts until it is changed. A status that
+    begins later lives from then on."""
+    lifetime = _lifetime(fact, rules)
+    if lifetime is None:
+        return None
+    return max(fact.last_seen_at, fact.valid_from or fact.last_seen_at) + lifetime
+
+
+def _lifetime(fact: Fact, rules: FactRules) -> timedelta | None:
+    if fact.type != "status":
+        return None
+    if rules.status_ttl is not None:
+        return rules.status_ttl
+    for named in (fact.kind, fact.slot):
+        for word in _WORD.findall((named or "").casefold()):
+            if word in _LIFETIMES:
+                return _LIFETIMES[word]
+    return UNKNOWN

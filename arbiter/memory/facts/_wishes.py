@@ -12,10 +12,9 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from arbiter.memory._claims import Claim
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import counts, speaker_of, text_of
-from arbiter.memory._records import Fact
+from arbiter.memory._conversation import counts, originals, speaker_of, text_of
+from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._commands import plain_command
 from arbiter.memory.facts._extraction import Request, Wishes, label
@@ -218,7 +217,7 @@ class WishBook:
     def _said_before(self, message: BaseMessage, speaker: str) -> list[str]:
         """The ids of a speaker's messages before that one, oldest first."""
         found: list[str] = []
-        for said in self.ctx.messages:
+        for said in originals(self.ctx.messages):
             if said.id == message.id:
                 break
             if isinstance(said, HumanMessage) and counts(said) and self._speaker(said) == speaker and said.id:
@@ -234,7 +233,7 @@ class WishBook:
         gone, asking = self.carried.gone, self.carried.asking
         if not gone:
             return [*claims]
-        places = {message.id: place for place, message in enumerate(self.ctx.messages)}
+        places = {message.id: place for place, message in enumerate(originals(self.ctx.messages))}
         last = max((places[id] for id in asking if id in places), default=-1)
         ids = {fact.id for fact in gone}
         words = {normal_form(fact.claim).casefold() for fact in gone}

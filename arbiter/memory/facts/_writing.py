@@ -18,7 +18,6 @@ from arbiter.memory.facts._changes import (
     disputed,
     ending,
     mentioned,
-    read,
     reopened,
     retracted,
     says_alone,
@@ -128,7 +127,7 @@ class Writer:
         how: list[str] = []
 
         def change(value: Value | None) -> Value | None:
-            there = read(value)
+            there = Fact.read(value)
             if there is None:
                 how[:] = ["inserted"]
                 return record.to_value()
@@ -138,7 +137,7 @@ class Writer:
 
         ns = self.knowledge.space(candidate.kind, candidate)
         await self._leave_trace(record.id, candidate.kind, candidate)
-        written = read(await self.store.aupdate(ns, record.id, change, ttl=self._ttl))
+        written = Fact.read(await self.store.aupdate(ns, record.id, change, ttl=self._ttl))
         # Check after the write: forgetting writes the tombstone first and deletes records afterwards.
         if await self.knowledge.is_forgotten(candidate):
             await self.store.aupdate(ns, record.id, lambda value: None)
@@ -162,7 +161,7 @@ class Writer:
 
         def change(value: Value | None) -> Value | None:
             nonlocal counted, before
-            fact = read(value)
+            fact = Fact.read(value)
             if fact is None:
                 counted = False
                 return value
@@ -176,7 +175,7 @@ class Writer:
         if candidate.mention.speaker not in known.fact.speakers:
             await self._leave_trace(known.fact.id, known.kind, candidate)
         ns = self.knowledge.space(known.kind, candidate)
-        after = read(await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl))
+        after = Fact.read(await self.store.aupdate(ns, known.fact.id, change, ttl=self._ttl))
         self.fact_ids.append(known.fact.id)
         self.scopes.add(candidate.scope)
         if event == "confirmed" and after is not None:
@@ -235,7 +234,7 @@ class Writer:
         for kind in ("facts", "status"):
             ns = self.knowledge.space(kind, candidate)
             for entry in await self.store.alist(ns, filter={"refines": known.fact.id}):
-                finer = read(entry.value)
+                finer = Fact.read(entry.value)
                 # The new record is not written yet, unless it refines the fact itself.
                 if finer is not None and finer.id != candidate.id:
                     await self._change(Known(kind=kind, fact=finer), candidate, close)
@@ -246,7 +245,7 @@ class Writer:
             return
         for kind in ("facts", "status"):
             for entry in await self.store.alist(self.knowledge.space(kind, candidate)):
-                fact = read(entry.value)
+                fact = Fact.read(entry.value)
                 if fact is None or known.fact.id not in fact.derived_from or fact.state in CLOSED:
                     continue
                 derived = Known(kind=kind, fact=fact)
@@ -260,18 +259,18 @@ class Writer:
         is gone."""
 
         def apply(value: Value | None) -> Value | None:
-            fact = read(value)
+            fact = Fact.read(value)
             if fact is None or fact.last_seen_at > candidate.mention.at:
                 return value
             after = change(fact)
             return value if after is fact else after.to_value()
 
         ns = self.knowledge.space(known.kind, candidate)
-        return read(await self.store.aupdate(ns, known.fact.id, apply, ttl=self._ttl))
+        return Fact.read(await self.store.aupdate(ns, known.fact.id, apply, ttl=self._ttl))
 
     def _ttl(self, value: Value) -> float | None:
         """Seconds after which a store may drop a record; None except for active facts that expire."""
-        fact = read(value)
+        fact = Fact.read(value)
         if fact is None or fact.expires_at is None or fact.state != "active":
             return None
         return max((fact.expires_at - fact.last_seen_at) / timedelta(seconds=1), 1.0)

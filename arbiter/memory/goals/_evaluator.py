@@ -20,7 +20,7 @@ from arbiter.memory._evaluators import (
     ExampleMessage,
     HandlerOutcome,
 )
-from arbiter.memory._records import Goal, GoalStatus
+from arbiter.memory._records import Goal, GoalStatus, readable
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.goals._answers import GoalsAnswer, asking, shown_of
 from arbiter.memory.goals._progress import Allowed, Applied, GoalUpdate, apply_updates, progress
@@ -48,30 +48,32 @@ class Goals:
         stored = await self.store.aupdate(
             self._namespace(goal.room_id), goal.id, lambda found: goal.to_value() if found is None else found
         )
-        return _goal(stored) or goal
+        return Goal.read(stored) or goal
 
     async def get(self, room_id: str, goal_id: str) -> Goal | None:
-        return _goal(await self.store.aget(self._namespace(room_id), goal_id))
+        return Goal.read(await self.store.aget(self._namespace(room_id), goal_id))
 
-    async def all(self, room_id: str, status: GoalStatus | None = None) -> list[Goal]:
-        """The goals of a room, sorted by id: those of one status, or all."""
-        found = (_goal(entry.value) for entry in await self.store.alist(self._namespace(room_id)))
-        goals = [goal for goal in found if goal is not None and status in (None, goal.status)]
-        return sorted(goals, key=lambda goal: goal.id)
+    async def all(
+        self, room_id: str, status: GoalStatus | None = None, *, limit: int | None = None
+    ) -> list[Goal]:
+        """The goals of a room, sorted by id: those of one status, or all; at most `limit`, the last written."""
+        wanted = None if status is None else {"status": status}
+        found = await self.store.alist(self._namespace(room_id), filter=wanted, limit=limit)
+        return sorted(readable(Goal, (entry.value for entry in found)), key=lambda goal: goal.id)
 
     async def update(self, room_id: str, goal_id: str, change: Callable[[Goal], Goal]) -> Goal | None:
         """Change a goal atomically. Returns the goal afterwards; None if there is none. Its id and room
         cannot change."""
 
         def changed(value: Value | None) -> Value | None:
-            goal = _goal(value)
+            goal = Goal.read(value)
             if goal is None:
                 return value
             moved = replace(change(goal), id=goal.id, room_id=goal.room_id)
             # Keep fields that a newer process may have written.
             return value if moved == goal else {**(value or {}), **moved.to_value()}
 
-        return _goal(await self.store.aupdate(self._namespace(room_id), goal_id, changed))
+        return Goal.read(await self.store.aupdate(self._namespace(room_id), goal_id, changed))
 
     async def delete(self, room_id: str, goal_id: str) -> None:
         await self.store.adelete(self._namespace(room_id), goal_id)
@@ -97,11 +99,10 @@ class Goals:
             return next(iter(done[-1].changed), goal)
 
         named = {update.id.strip() for update in updates}
-        goals = await self.all(room_id)
-        for goal in goals:
-            if goal.status == "IN_PROGRESS" or goal.id in named:
-                await self.update(room_id, goal.id, apply)
-        known = {goal.id for goal in goals}
+        known = {goal.id for goal in await self.all(room_id, "IN_PROGRESS")}
+        known |= (await self.store.aget_many(self._namespace(room_id), named)).keys()
+        for goal_id in sorted(known):
+            await self.update(room_id, goal_id, apply)
         unknown = apply_updates([], [update for update in updates if update.id.strip() not in known]).trace
         return Applied(
             changed=tuple(goal for part in done for goal in part.changed),
@@ -111,13 +112,6 @@ class Goals:
 
     def _namespace(self, room_id: str) -> Namespace:
         return namespace(self.agent_id, "goals", room_id)
-
-
-def _goal(value: Value | None) -> Goal | None:
-    try:
-        return None if value is None else Goal.from_value(value)
-    except ValueError:
-        return None
 
 
 def _check(goal: Goal) -> None:

@@ -17,12 +17,12 @@ from arbiter.advice import Advisor
 from arbiter.errors import ArbiterError, RegistrationError
 from arbiter.history._items import History
 from arbiter.instructions import Instruction
-from arbiter.memory._calling import call
 from arbiter.memory._characters import Character
 from arbiter.memory._context import NotAvailableError
 from arbiter.memory._conversation import Shown, text_of, window
 from arbiter.memory._entities import Entity
 from arbiter.memory._off_record import without_hidden
+from arbiter.memory._outcomes import call
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import NO_CYCLE, NO_STORE, Told
 from arbiter.memory._tombstones import Tombstones

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC
+from typing import Any
 
-from arbiter.memory._records import Goal, Thought, readable
+from pydantic import BaseModel
+
+from arbiter.memory._records import Goal
+from arbiter.memory.facts._profiles import Profiles, checked_schemas, lines_of
+from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.goals import Goals
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext
-from arbiter.memory.stores import namespace
+from arbiter.memory.reflection._thoughts import Thoughts
 from arbiter.memory.trust import Trust
 
 
@@ -30,7 +35,7 @@ _ORDER: Mapping[str, int] = {"IN_PROGRESS": 0, "DONE": 1, "FAILED": 2}
 
 
 class GoalsProvider(Provider):
-    """The goals of the room with their steps; those in progress first."""
+    """At most 20 goals of the room with their steps; those in progress first, then the last ones that ended."""
 
     name = "goals"
     description = "Goals of this conversation"
@@ -38,10 +43,14 @@ class GoalsProvider(Provider):
     most = 20
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
-        found = await Goals(ctx.needed_store(), ctx.agent_id).all(ctx.room_id)
+        goals = Goals(ctx.needed_store(), ctx.agent_id)
+        found = await goals.all(ctx.room_id, "IN_PROGRESS")
+        if len(found) < self.most:
+            last = await goals.all(ctx.room_id, limit=self.most)
+            found += [goal for goal in last if goal.status != "IN_PROGRESS"]
         found.sort(key=lambda goal: (_ORDER.get(goal.status, len(_ORDER)), goal.name, goal.id))
         shown = found[: self.most]
-        text = "\n".join(line for goal in shown for line in lines_of(goal))
+        text = "\n".join(line for goal in shown for line in goal_lines(goal))
         return ProviderResult(
             text=text,
             values={self.name: text},
@@ -49,7 +58,7 @@ class GoalsProvider(Provider):
         )
 
 
-def lines_of(goal: Goal) -> list[str]:
+def goal_lines(goal: Goal) -> list[str]:
     """A goal as `- [ ] Plan the trip (IN_PROGRESS)`, and a line for each step."""
     steps = [f"  {_box(each.completed)} {one_line(each.description, 200)}" for each in goal.objectives]
     return [f"{_box(goal.status == 'DONE')} {one_line(goal.name, 200)} ({goal.status})", *steps]
@@ -68,11 +77,8 @@ class ReflectionProvider(Provider):
     most = 3
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
-        # Read a few more: stores sort by the time of writing, and a corrected thought was written later.
-        place = namespace(ctx.agent_id, "thoughts", ctx.room_id)
-        entries = await ctx.needed_store().alist(place, limit=self.most * 4)
-        found = readable(Thought, (entry.value for entry in entries))
-        shown = sorted(found, key=lambda thought: thought.at, reverse=True)[: self.most]
+        thoughts = Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        shown = await thoughts.all(limit=self.most)
         text = "\n".join(f"[{thought.at.date().isoformat()}] {one_line(thought.text)}" for thought in shown)
         return ProviderResult(
             text=text,
@@ -102,3 +108,33 @@ class TrustProvider(Provider):
             values={self.name: text},
             data={"overall": profile.overall, "confidence": profile.confidence},
         )
+
+
+class ProfileProvider(Provider):
+    """The fields of the user's profiles, as far as this room may see them; `FactEvaluator(schemas=...)` fills
+    them."""
+
+    name = "profile"
+    description = "Profile of the user"
+    position = 5
+
+    def __init__(self, *schemas: type[BaseModel], name: str = "", **options: Any) -> None:
+        super().__init__(name, **options)
+        self.schemas = checked_schemas(f"provider {self.name!r}", schemas)
+
+    async def get(self, ctx: ProviderContext) -> ProviderResult:
+        rules = FactRules() if ctx.fact_rules is None else ctx.fact_rules
+        profiles = Profiles(
+            ctx.needed_store(), agent_id=ctx.agent_id, entity_id=ctx.entity_id, rules=rules, now=ctx.clock()
+        )
+        found = [await profiles.read(schema, room_id=ctx.room_id) for schema in self.schemas]
+        lines = [
+            f"{one_line(name, 100)}: {one_line(value)}"
+            for profile in found
+            for name, value in lines_of(profile)
+        ]
+        text = "\n".join(lines)
+        data = {
+            type(profile).__name__: profile.model_dump(mode="json", exclude_unset=True) for profile in found
+        }
+        return ProviderResult(text=text, values={self.name: text}, data=data)

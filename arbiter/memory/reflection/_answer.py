@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from arbiter.memory._claims import Claim
+from arbiter.memory._records import Claim
 from arbiter.memory.answers import TOLERANT
 from arbiter.memory.facts._extraction import ExtractedClaim
 from arbiter.memory.reflection._relationships import normal_tags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from arbiter.memory._records import Thought
+from arbiter.memory._records import Thought, readable
 from arbiter.memory.stores import MemoryStore, Namespace, namespace
 
 MOST = 200
@@ -29,12 +29,9 @@ class Thoughts:
 
     async def all(self, *, limit: int | None = None) -> list[Thought]:
         """The thoughts of the room, newest first."""
-        found: list[Thought] = []
-        for entry in await self.store.alist(self._namespace):
-            try:
-                found.append(Thought.from_value(entry.value))
-            except ValueError:
-                continue
+        # Read a few more: stores sort by the time of writing, and a corrected thought was written later.
+        entries = await self.store.alist(self._namespace, limit=None if limit is None else 4 * limit)
+        found = readable(Thought, (entry.value for entry in entries))
         return sorted(found, key=lambda thought: thought.at, reverse=True)[:limit]
 
     @property

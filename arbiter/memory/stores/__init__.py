@@ -9,17 +9,8 @@
 processes.
 """
 
-from arbiter.memory.stores._memory_store import (
-    Entry,
-    Found,
-    Link,
-    LockProvider,
-    MemoryStore,
-    Namespace,
-    Value,
-    namespace,
-    ns_label,
-)
+from arbiter.memory.stores._memory_store import Entry, Found, Link, LockProvider, MemoryStore, Value
+from arbiter.memory.stores._names import Namespace, namespace, ns_label
 
 __all__ = [
     "Entry",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC
 from typing import Any, TypeVar, cast
 
-from langgraph.store.base import BaseStore, PutOp, SearchItem
+from langgraph.store.base import BaseStore, Item, PutOp, SearchItem
 from langgraph.store.memory import InMemoryStore
 
 from arbiter._threads.deadlines import start
@@ -123,19 +123,21 @@ class Access:
     async def items(
         self,
         ns: Namespace,
-        wanted: Callable[[SearchItem], bool],
+        wanted: Callable[[Item], bool],
         *,
         filter: Mapping[str, Any],
         limit: int | None,
-    ) -> list[SearchItem]:
+    ) -> list[Item]:
         """The `wanted` items of exactly that namespace, newest write first. `filter` may only narrow the
         search."""
         narrow = {key: value for key, value in filter.items() if _same_everywhere(key, value)} or None
 
-        def kept(page: Sequence[SearchItem]) -> list[SearchItem]:
+        def kept(page: Sequence[Item]) -> list[Item]:
             return [item for item in page if tuple(item.namespace) == ns and wanted(item)]
 
-        if not self._whole:
+        if (held := self._held(ns)) is not None:
+            found = kept(held)
+        elif not self._whole:
             found = kept(await self._paged(ns, narrow))
         else:
             asked = ALL if limit is None or self._in_memory else limit
@@ -148,7 +150,7 @@ class Access:
         found.sort(key=_written, reverse=True)
         return found[:limit]
 
-    async def after(self, ns: Namespace, count: int, *, limit: int) -> list[SearchItem]:
+    async def after(self, ns: Namespace, count: int, *, limit: int) -> list[Item]:
         """At most `limit` items of that namespace beyond the `count` written last; those are not read if the
         store sorts them itself."""
         if self._sorts:
@@ -156,16 +158,30 @@ class Access:
             return [item for item in found if tuple(item.namespace) == ns]
         return (await self._all(ns))[count : count + limit]
 
-    async def _all(self, ns: Namespace) -> list[SearchItem]:
+    async def _all(self, ns: Namespace) -> list[Item]:
         return await self.items(ns, lambda item: True, filter={}, limit=None)
 
-    async def _last(self, ns: Namespace, known: int) -> list[SearchItem]:
+    async def _last(self, ns: Namespace, known: int) -> list[Item]:
         """The items of a namespace written last, as far as the store knows, if `known` of it are known."""
+        if (held := self._held(ns)) is not None:
+            return held[max(known - 1, 0) :]
+        found: Sequence[Item]
         if self._in_memory:  # it returns the latest last
             found = await self._search(ns, limit=ALL, offset=max(known - 1, 0))
         else:
             found = await self._search(ns, limit=LAST)
         return [item for item in found if tuple(item.namespace) == ns]
+
+    def _held(self, ns: Namespace) -> list[Item] | None:
+        """The items of a namespace of LangGraph's own InMemoryStore, the latest last; None for other stores.
+
+        A search of such a store looks at the namespaces of all users, so its time would grow with their number.
+        """
+        store = self.store
+        spaces: object = getattr(store, "_data", None) if type(store) is InMemoryStore else None
+        if not isinstance(spaces, dict):
+            return None
+        return list(cast("dict[Namespace, dict[str, Item]]", spaces).get(ns, {}).values())
 
     async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:
         # An unknown store may return fewer items than asked for, so only an empty page is the end.
@@ -209,7 +225,7 @@ def _is_of(store: object, modules: tuple[str, ...]) -> bool:
     return any(base.__module__.startswith(modules) for base in type(store).__mro__)
 
 
-def _written(item: SearchItem) -> float:
+def _written(item: Item) -> float:
     at = item.updated_at
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
@@ -15,21 +15,9 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import cause_of
 from arbiter.memory.stores._access import access_to
-from arbiter.memory.stores._names import Namespace, joined, namespace, ns_label, safe_key
+from arbiter.memory.stores._names import Namespace, joined, namespace, safe_key
 from arbiter.memory.stores._ranking import Hit, Place, is_open
 from arbiter.memory.stores._values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
-
-__all__ = [
-    "Entry",
-    "Found",
-    "Link",
-    "LockProvider",
-    "MemoryStore",
-    "Namespace",
-    "Value",
-    "namespace",
-    "ns_label",
-]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -134,32 +122,21 @@ class MemoryStore:
         `at` is the time of a value as a text. It decides between records that were written at nearly the same
         time: some stores note whole seconds.
         """
+        gone = await self.aoldest(ns, keep=keep, at=at)
+        await self.aput_many((ns, entry.key, None) for entry in gone)
+
+    async def aoldest(self, ns: Namespace, *, keep: int, at: Callable[[Value], str]) -> list[Entry]:
+        """The records that `aprune` would delete."""
         seen = min(keep, _ALIKE)
         last = await self._access.after(ns, keep - seen, limit=seen + _PRUNED)
         last.sort(key=lambda item: at(item.value), reverse=True)
-        await self.aput_many((ns, item.key, None) for item in last[seen:])
+        return [Entry(item.key, self._own(item.value)) for item in last[seen:]]
 
     async def abeyond(self, ns: Namespace, count: int, *, is_open: bool, most: int = _MOST) -> list[str]:
         """The keys of records with a claim beyond the `count` with the latest "last_seen_at", without reading
         the records: of the open ones or of the closed ones; see `asearch`."""
         hits = await self._access.words.newest(self.store, (ns, is_open), count, most)
         return [hit.key for hit in hits]
-
-    async def aonce(self, ns: Namespace, key: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` unless a record says that it was done in this store; then write that record.
-
-        A cancelled caller leaves the work running. Other callers wait for it.
-        """
-        if await self.aget(ns, key) is not None:
-            return
-
-        async def done() -> None:
-            async with self.lock("once", *ns, key):
-                if await self.aget(ns, key) is None:
-                    await work()
-                    await self.aput(ns, key, {"done": True})
-
-        await _uninterrupted(done())
 
     async def adelete(self, ns: Namespace, key: str) -> None:
         await self._access.call("delete", ns, safe_key(key))
@@ -256,6 +233,10 @@ class MemoryStore:
 
         hits = await self._access.words.linked(self.store, parts, name, values)
         return await self._read([(hit, None) for hit in hits], has, len(hits))
+
+    async def aindex(self, spaces: Iterable[Namespace]) -> None:
+        """Index the words of what was written in these namespaces, so that the next search need not do it."""
+        await self._access.words.ready(self.store, list(dict.fromkeys(spaces)))
 
     async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
         """The namespaces of an agent that hold records of one kind."""

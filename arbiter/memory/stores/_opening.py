@@ -93,13 +93,13 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         if index is None or _loads_extensions(connection):
             store = ForgettingStore(connection, path, index=index, lock_provider=locks)
             _set_up(store)
-            keep_words(store, WordTables(Sqlite(store)))
+            keep_words(store, stack.enter_context(closing(WordTables(Sqlite(store)))))
             yield store
             return
         _warn("this Python cannot load SQLite's extensions")
         store = ForgettingStore(connection, path, lock_provider=locks)
         _set_up(store)
-        words = WordTables(Sqlite(store))
+        words = stack.enter_context(closing(WordTables(Sqlite(store))))
         with closing(_connected(path)) as beside:
 
             def run(statement: str, values: Sequence[Any]) -> Rows:
@@ -114,7 +114,18 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
 
 
 def _connected(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY)
+        # A file that is no database is noticed when it is read.
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
+        raise ConfigurationError(
+            f"open_store({path!r}): {error}. Give the path of an SQLite file, or of a new one in a folder that "
+            "exists, or the URL of a PostgreSQL database."
+        ) from error
     with suppress(sqlite3.OperationalError):  # another process is setting the same
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -185,7 +196,8 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
                     run(_FORGET_POSTGRES, ())
                 store = LocalIndex(plain, table, index["embed"], index["dims"])
             beside = ConnectionPool[Any](conninfo, min_size=1, max_size=4, kwargs=options, configure=by_index)
-            keep_words(store, WordTables(Postgres(stack.enter_context(beside))))
+            tables = WordTables(Postgres(stack.enter_context(beside)))
+            keep_words(store, stack.enter_context(closing(tables)))
         yield store
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import monotonic as clock
 from typing import Any, TypeVar
 
-from langgraph.store.base import BaseStore, SearchItem
+from langgraph.store.base import BaseStore, Item
 
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
@@ -24,7 +24,7 @@ from arbiter.memory.stores._ranking import (
     ranked,
     written_of,
 )
-from arbiter.memory.stores._word_tables import word_tables
+from arbiter.memory.stores._word_tables import PATIENCE, word_tables
 from arbiter.memory.stores._words import asked_for
 
 T = TypeVar("T")
@@ -48,8 +48,8 @@ class WordSearch:
 
     def __init__(
         self,
-        read: Callable[[Namespace], Awaitable[Sequence[SearchItem]]],
-        last: Callable[[Namespace, int], Awaitable[Sequence[SearchItem]]],
+        read: Callable[[Namespace], Awaitable[Sequence[Item]]],
+        last: Callable[[Namespace, int], Awaitable[Sequence[Item]]],
     ) -> None:
         self._read = read
         self._last = last
@@ -81,6 +81,15 @@ class WordSearch:
         words = [link(name, value) for value in values]
         return await self._asked(store, places, lambda index: linked(index, places, words))
 
+    async def ready(self, store: BaseStore, spaces: Sequence[Namespace]) -> None:
+        """Index what was written in these namespaces since, however long it takes."""
+        tables = word_tables(store)
+        if tables is not None:
+            await asyncio.wrap_future(start(lambda: tables.refresh(spaces)))
+            return
+        for ns in spaces:
+            await self._refresh(ns)
+
     def wrote(self, ns: Namespace, key: str, value: Mapping[str, Any] | None) -> None:
         """Note a write; None for a deletion."""
         written = None if value is None else written_of(value)
@@ -99,7 +108,7 @@ class WordSearch:
             return ask(self._index)
 
         def work() -> T:
-            tables.refresh(spaces)
+            tables.refresh(spaces, PATIENCE)
             return ask(tables)
 
         return await asyncio.wrap_future(start(work))
@@ -115,10 +124,20 @@ class WordSearch:
             if is_enough:
                 return
         with self._noting(ns) as changes:
-            found = {item.key: written_of(item.value) for item in reversed(await self._read(ns))}
-            with self._guard:
-                self._install(ns, {**found, **dict(changes)})
-                self._due[ns] = begun + max(REREAD, _SPARING * (clock() - begun))
+            items = await self._read(ns)
+
+            def index() -> None:
+                found = {item.key: written_of(item.value) for item in reversed(items)}
+                with self._guard:
+                    if not any(each is changes for each in self._reading.get(ns, ())):
+                        return  # the caller was cancelled, so later changes are not in the list
+                    self._install(ns, {**found, **dict(changes)})
+                    self._due[ns] = begun + max(REREAD, _SPARING * (clock() - begun))
+
+            if len(items) <= _SMALL:
+                index()
+            else:  # the words of many records take seconds, and this event loop serves all users
+                await asyncio.wrap_future(start(index))
 
     async def _is_looked_at(self, ns: Namespace) -> bool:
         """Index the latest records of a namespace. False if all are new, so that there may be more."""

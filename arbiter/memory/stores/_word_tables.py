@@ -3,8 +3,9 @@
     store ──(trigger)──▶ arbiter_unread ──(the next search)──▶ arbiter_records, arbiter_words
 
 Triggers note each write in the writer's own transaction, also that of another process, or of a program that uses
-LangGraph's store alone. The next search of a namespace indexes the records that are noted there. A deleted
-record leaves all three tables in the transaction that deletes it.
+LangGraph's store alone. The next search of a namespace indexes the records that are noted there; if that takes
+longer than two seconds, it searches what is indexed, and a thread does the rest. A deleted record leaves all
+three tables in the transaction that deletes it.
 
 SQLite's FTS5 and PostgreSQL's tsvector would count the words of all users together: the frequencies that rank
 the facts of one user, and the time to find them, would depend on all others.
@@ -13,18 +14,23 @@ the facts of one user, and the time to find them, would depend on all others.
 from __future__ import annotations
 
 import json
+import logging
 import struct
 import weakref
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from hashlib import sha256
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langgraph.store.base import BaseStore
 
+from arbiter._threads.deadlines import start
+from arbiter._threads.forks import new_lock, renew_in_child
 from arbiter.memory.stores._names import Namespace
 from arbiter.memory.stores._ranking import EVERY, PAGE, Index, Place, Posting, Words, Written, written_of
 
@@ -33,8 +39,12 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
+_log = logging.getLogger(__name__)
+
 Rows = list[tuple[Any, ...]]
 _CHUNK = 1_000
+PATIENCE = 2.0
+"""Seconds that a search waits for records to be indexed."""
 
 
 class Work(NamedTuple):
@@ -328,6 +338,9 @@ class WordTables(Index):
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._is_closed = False
+        self.renew()
+        renew_in_child(self)
         with database.work(writing=False) as work:
             if database.has(work, "arbiter_unread"):
                 return
@@ -340,17 +353,50 @@ class WordTables(Index):
                 }
                 work.run(statement.format(**types) if statement in _TABLES else statement, ())
 
-    def refresh(self, spaces: Sequence[Namespace]) -> None:
-        """Index what was written in these namespaces since."""
-        prefixes = [".".join(ns) for ns in spaces]
+    def renew(self) -> None:
+        """Forget the threads of the parent process after a fork."""
+        self._guard = new_lock()
+        self._rest: dict[tuple[str, ...], Future[None]] = {}
+
+    def refresh(self, spaces: Sequence[Namespace], seconds: float | None = None) -> None:
+        """Index what was written in these namespaces since. What takes longer than `seconds` is left to a
+        thread."""
+        prefixes = tuple(".".join(ns) for ns in spaces)
+        if not self._refresh(prefixes, None if seconds is None else monotonic() + seconds):
+            with self._guard:
+                if not self._is_closed and prefixes not in self._rest:
+                    self._rest[prefixes] = start(lambda: self._finish(prefixes))
+
+    def close(self) -> None:
+        """End the threads of this index, before the connections are closed."""
+        with self._guard:
+            self._is_closed = True
+            rest = [*self._rest.values()]
+        for working in rest:
+            working.exception()  # waits
+
+    def _finish(self, prefixes: tuple[str, ...]) -> None:
+        try:
+            self._refresh(prefixes, None)
+        except Exception as exc:  # the next search reports what is wrong with the database
+            _log.debug("records could not be indexed: %s", type(exc).__name__)
+        finally:
+            with self._guard:
+                self._rest.pop(prefixes, None)
+
+    def _refresh(self, prefixes: Sequence[str], end: float | None) -> bool:
+        """False if the time was over."""
         noted = f"SELECT 1 FROM arbiter_unread WHERE prefix IN ({_marks(prefixes)}) LIMIT 1"
-        while True:
+        while not self._is_closed:
             with self._database.work(writing=False) as work:
                 if not work.run(noted, prefixes):
-                    return
+                    return True
+            if end is not None and monotonic() > end:
+                return False
             with self._database.work() as work:
                 if not self._index(work, prefixes):
-                    return  # others are at it
+                    return True  # others are at it
+        return True
 
     def _index(self, work: Work, prefixes: Sequence[str]) -> int:
         noted = self._database.taken(work, prefixes)

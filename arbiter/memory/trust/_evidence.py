@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Self
 
-from arbiter.memory._records import Record
+from arbiter.memory._records import Record, readable
 
 WEIGHTS: Mapping[str, float] = {
     "reliability": 0.25,
@@ -123,19 +123,8 @@ class TrustProfile(Record):
     def from_value(cls, value: Mapping[str, Any]) -> Self:
         found = value.get("evidence")
         pieces: Any = found  # other programs may have written anything
-        read = map(_evidence, pieces) if isinstance(found, list) else ()
-        kept = tuple(piece for piece in read if piece is not None)
+        kept = tuple(readable(Evidence, pieces)) if isinstance(found, list) else ()
         return super(TrustProfile, cls).from_value({**value, "evidence": kept})
-
-
-def _evidence(value: Any) -> Evidence | None:
-    """A stored piece of evidence; None if it cannot be read, so that the rest still counts."""
-    try:
-        piece: Any = Evidence.from_value(value)
-        fine = isinstance(piece.id, str) and isinstance(piece.type, str)
-        return piece if fine and isinstance(piece.points, int | float | None) else None
-    except ValueError:
-        return None
 
 
 def age_weight(at: datetime, now: datetime) -> float:

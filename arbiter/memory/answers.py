@@ -1,0 +1,292 @@
+"""Structured answers of a model, read in any form and in a bounded number of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from pydantic import AliasChoices, BaseModel, ValidationError, ValidationInfo, WrapValidator
+
+from arbiter.models import MAX_ANSWER, ChatModel, Reply, aask, described, extract_json, json_values, whole
+
+__all__ = ["TOLERANT", "CallBudget", "StructuredOutcome", "extract_json", "structured_call"]
+
+T = TypeVar("T", bound=BaseModel)
+
+TAGS = ("nostream", "arbiter:evaluator")
+"""Tags of each model call: its tokens stay out of the graph's stream, and a tracer can tell it from the agent's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutcome(Generic[T]):
+    """The outcome of a structured call.
+
+    `value` is None if no answer fits; `error` then gives the reason, without the model's words. `status` is
+    `ok` for the first reply, `repaired` for a later one, `salvaged` for a part of one, or `failed`. `calls`
+    is the number of model calls. `dropped_items` counts the items that were left out of `value`, by
+    `TOLERANT` or by salvaging.
+    """
+
+    value: T | None
+    status: Literal["ok", "repaired", "salvaged", "failed"]
+    calls: int
+    dropped_items: int = 0
+    error: str = ""
+    raised: bool = False
+    """True if there was no answer at all: the model raised or timed out."""
+    failure: Exception | None = field(default=None, compare=False, repr=False)
+    """The model's exception in that case."""
+
+
+class CallBudget:
+    """The number of model calls that a turn has left."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def left(self) -> int:
+        return self.limit - self.used
+
+    def take(self) -> bool:
+        """Use up one call. Returns False if none is left."""
+        if self.used >= self.limit:
+            return False
+        self.used += 1
+        return True
+
+
+async def structured_call(
+    model: ChatModel,
+    schema: type[T],
+    messages: Sequence[BaseMessage],
+    *,
+    repair_attempts: int = 1,
+    timeout_s: float | None = 20,
+    item_field: str | None = None,
+    budget: CallBudget | None = None,
+) -> StructuredOutcome[T]:
+    """Ask a model for a `schema`, within `timeout_s` seconds in total.
+
+    The first question is that of `arbiter.models.aask`; a bare JSON array is read as the list `item_field`.
+    If the answer does not fit, the model sees it with its mistakes, up to `repair_attempts` times. If none
+    fits, the valid part of the last one is kept: wrong items of lists and wrong fields with a default are
+    left out, and at least one given value must remain. A model that refuses structured output is asked for
+    text, which costs one more call. Each call takes one of `budget`. Errors of the model are returned in the
+    outcome, never raised.
+    """
+    if budget is not None and not budget.take():
+        return StructuredOutcome(value=None, status="failed", calls=0, error="no model calls are left")
+    calls = 1
+
+    def more(replies: int) -> bool:
+        nonlocal calls
+        if replies > repair_attempts or not (budget is None or budget.take()):
+            return False
+        calls += 1
+        return True
+
+    reader = Reader(schema, item_field)
+    config: RunnableConfig = {"tags": list(TAGS)}
+    # Callbacks and streams of the graph's run must not see this call.
+    ambient = var_child_runnable_config.set(None)
+    raised: Exception | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await aask(model, messages, schema, read=reader.read, more=more, config=config)
+        value, error = answer.value, reader.trouble
+    except Exception as failure:  # each model integration has errors of its own
+        value, error, raised = None, type(failure).__name__, failure
+    finally:
+        var_child_runnable_config.reset(ambient)
+    if value is not None:
+        status: Literal["ok", "repaired"] = "ok" if reader.replies == 1 else "repaired"
+        return StructuredOutcome(value=value, status=status, calls=calls, dropped_items=reader.dropped)
+    value, dropped = reader.salvaged()
+    if value is not None:
+        return StructuredOutcome(
+            value=value, status="salvaged", calls=calls, dropped_items=dropped, error=error
+        )
+    return StructuredOutcome(
+        value=None, status="failed", calls=calls, error=error, raised=raised is not None, failure=raised
+    )
+
+
+_NO_JSON = "the answer has no JSON object"
+_NO_FIT = "the answer does not fit the schema"
+_TOO_MANY = "the answer has several different values where one is expected"
+
+
+class Reader(Generic[T]):
+    """Finds a `schema` in replies, and keeps the candidates that did not fit, to salvage parts of them."""
+
+    def __init__(self, schema: type[T], item_field: str | None) -> None:
+        self.schema = schema
+        self.item_field = item_field
+        self.keys = _keys(schema)
+        self.replies = 0
+        self.dropped = 0
+        self.trouble = ""
+        self.candidates: list[list[Any]] = []
+
+    def read(self, reply: Reply) -> tuple[T | None, str]:
+        """The value and "", or None and the problem as the model will see it."""
+        self.replies += 1
+        if len(reply.text) > MAX_ANSWER:
+            self.trouble = f"the answer has more than {MAX_ANSWER} characters"
+            return None, self.trouble
+        problem = ""
+        misfits: list[Any] = []
+        for group in _groups(reply):
+            fits: dict[int, tuple[T, int]] = {}
+            for candidate in filter(self._may_be_one, map(self._whole, group)):
+                try:
+                    fit = self._valid(candidate)
+                except ValidationError as error:
+                    problem = problem or described(error)
+                    misfits.append(candidate)
+                else:
+                    if all(fit[0] != other for other, _ in fits.values()):
+                        fits[len(fits)] = fit
+            if len(fits) > 1:
+                # Do not guess which one the model means: it may have quoted one.
+                self.trouble = _TOO_MANY
+                return None, self.trouble
+            if fits:
+                value, self.dropped = fits[0]
+                return value, ""
+        self.candidates.append(misfits)
+        self.trouble = _NO_FIT if misfits else _NO_JSON
+        return None, problem or self.trouble
+
+    def salvaged(self) -> tuple[T | None, int]:
+        """The valid part of the last reply that has one, and the number of values left out."""
+        for candidates in reversed(self.candidates):
+            for candidate in candidates:
+                found = self._saved(candidate)
+                if found is not None:
+                    return found
+        return None, 0
+
+    def _whole(self, candidate: Any) -> Any:
+        items = candidate
+        if not isinstance(candidate, list):
+            return candidate
+        if self.item_field is not None:
+            return {self.item_field: items}
+        return items[0] if len(items) == 1 else items
+
+    def _may_be_one(self, candidate: Any) -> bool:
+        """False for an object with no key of the schema: if the schema requires none, it would fit and be
+        empty."""
+        given = candidate
+        if not isinstance(candidate, Mapping) or not candidate:
+            return True
+        return any(field.is_required() for field in self.schema.model_fields.values()) or any(
+            key in keys for key in given for keys in self.keys.values()
+        )
+
+    def _valid(self, candidate: Any) -> tuple[T, int]:
+        dropped: list[int] = []
+        value = self.schema.model_validate(candidate, context={_DROPPED: dropped})
+        return value, sum(dropped)
+
+    def _saved(self, candidate: Any) -> tuple[T, int] | None:
+        """`candidate` without its mistakes, and their number; None if they cannot be left out or nothing
+        remains."""
+        if not isinstance(candidate, Mapping):
+            return None
+        given: dict[str, Any] = {**candidate}
+        without = 0
+        for _ in range(len(self.keys) + 1):
+            try:
+                value, dropped = self._valid(given)
+            except ValidationError as error:
+                left_out = self._leave_out(given, error)
+                if not left_out:
+                    return None
+                without += left_out
+            else:
+                return (value, without + dropped) if self._says_something(given) else None
+        return None
+
+    def _leave_out(self, given: dict[str, Any], error: ValidationError) -> int:
+        """Remove from `given` the parts with errors. Returns their number; 0 if an error concerns the
+        whole."""
+        wrong: dict[str, set[int]] = {}
+        for mistake in error.errors(include_url=False, include_input=False, include_context=False):
+            place = mistake["loc"]
+            field = next((name for name, keys in self.keys.items() if place and place[0] in keys), None)
+            key = next((key for key in given if field is not None and key in self.keys[field]), None)
+            if key is None:
+                return 0
+            numbers = wrong.setdefault(key, set())
+            if isinstance(given[key], list) and len(place) > 1 and isinstance(place[1], int):
+                numbers.add(place[1])
+            else:
+                numbers.add(-1)  # the error concerns the field, not one item
+        for key, numbers in wrong.items():
+            if -1 in numbers:
+                del given[key]
+            else:
+                items: list[Any] = given[key]
+                given[key] = [item for number, item in enumerate(items) if number not in numbers]
+        return sum(map(len, wrong.values()))
+
+    def _says_something(self, given: Mapping[str, Any]) -> bool:
+        return any(given[key] not in ([], "", None) for keys in self.keys.values() for key in keys & {*given})
+
+
+def _keys(schema: type[BaseModel]) -> dict[str, set[str]]:
+    """The keys that each field may have in an answer: its name and aliases."""
+    found: dict[str, set[str]] = {}
+    for name, declared in schema.model_fields.items():
+        found[name] = {name}
+        for alias in (declared.alias, declared.validation_alias):
+            choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+            found[name] |= {choice for choice in choices if isinstance(choice, str)}
+    return found
+
+
+def _groups(reply: Reply) -> Iterator[list[Any]]:
+    """The possible answers in a reply; a later group counts only if nothing in the earlier ones fits."""
+    yield [whole(call) for call in reply.calls]
+    if reply.parsed is not None:
+        yield [reply.parsed]
+    message = reply.message
+    if isinstance(message, AIMessage):
+        for call in message.invalid_tool_calls:
+            fenced, loose = json_values(call["args"] or "")
+            yield fenced + loose
+    yield from json_values(reply.text)
+
+
+_DROPPED = "arbiter:dropped"
+
+
+def _without_misfits(value: Any, validate: Any, info: ValidationInfo) -> Any:
+    try:
+        return validate(value)
+    except ValidationError as error:
+        items = value
+        if not isinstance(value, list):
+            raise
+        wrong = {mistake["loc"][0] for mistake in error.errors() if mistake["loc"]}
+        left = validate([item for number, item in enumerate(items) if number not in wrong])
+        context: Any = info.context
+        if context is not None and _DROPPED in context:
+            context[_DROPPED].append(len(wrong))
+        return left
+
+
+TOLERANT = WrapValidator(_without_misfits)
+"""For a list in a schema, `Annotated[list[Item], TOLERANT]`: wrong items are left out and counted in
+`StructuredOutcome.dropped_items`. A value that is not a list is an error."""
