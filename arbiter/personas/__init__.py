@@ -8,6 +8,15 @@ scorers combine the scores of a dimension; and each dimension is also a `NodeEva
 See docs/personas.md.
 """
 
+from arbiter.models import (
+    ChatJudge,
+    Judge,
+    JudgeReply,
+    JudgeRequest,
+    MockJudge,
+    RecordingError,
+    RecordingJudge,
+)
 from arbiter.personas._answers import round_half_up
 from arbiter.personas._characters import Persona
 from arbiter.personas._config import GateConfig
@@ -22,16 +31,8 @@ from arbiter.personas._evaluators import (
 )
 from arbiter.personas._gate import PersonaGate
 from arbiter.personas._gated import Attempt, DimensionCheck, DimensionStatistics, GatedAction, GateStatistics
-from arbiter.personas._interventions import Intervened, Intervention, InterventionBatch
-from arbiter.personas._judges import (
-    ChatJudge,
-    Judge,
-    JudgeReply,
-    JudgeRequest,
-    MockJudge,
-    RecordingError,
-    RecordingJudge,
-)
+from arbiter.personas._intervened import Intervened
+from arbiter.personas._interventions import Intervention, InterventionBatch
 from arbiter.personas._nudges import anti_convergence, variety
 from arbiter.personas._propositions import (
     Proposition,
@@ -42,6 +43,7 @@ from arbiter.personas._propositions import (
     requires_action_type,
 )
 from arbiter.personas._repetition import RepetitionSuppressor, repeated_phrases
+from arbiter.personas._repositories import CorrectionRepository, InterventionRepository
 from arbiter.personas._scorers import (
     AdherenceScorer,
     ConsistencyScorer,
@@ -77,6 +79,7 @@ __all__ = [
     "ConsistencyScorer",
     "ConvergenceEvaluator",
     "ConvergenceScorer",
+    "CorrectionRepository",
     "DimensionCheck",
     "DimensionStatistics",
     "Event",
@@ -90,6 +93,7 @@ __all__ = [
     "Intervened",
     "Intervention",
     "InterventionBatch",
+    "InterventionRepository",
     "Judge",
     "JudgeReply",
     "JudgeRequest",

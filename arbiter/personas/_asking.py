@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from arbiter._threads.deadlines import awaited, is_from_outside, start
 from arbiter.errors import ConfigurationError
-from arbiter.personas._judges import Judge, JudgeReply, JudgeRequest
+from arbiter.models import Judge, JudgeReply, JudgeRequest, usage_meter
 
 T = TypeVar("T")
 Op = TypeVar("Op")
@@ -111,7 +111,7 @@ def ask_all(
     """
     calls = [partial(judge.judge, request) for request in asked]
     if timeout is None and (concurrency == 1 or len(asked) == 1):
-        return [_outcome(call) for call in calls]
+        return _metered(asked, [_outcome(call) for call in calls])
     outcomes: dict[int, Outcome] = {}
     waiting = deque(enumerate(calls))
     running: dict[Future[Any], tuple[int, float]] = {}
@@ -127,7 +127,15 @@ def ask_all(
             if future.done() or end <= now:
                 del running[future]
                 outcomes[at] = _outcome(partial(future.result, 0))
-    return [outcomes[at] for at in range(len(asked))]
+    return _metered(asked, [outcomes[at] for at in range(len(asked))])
+
+
+def _metered(asked: Sequence[JudgeRequest], outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes, reported to the meter of the caller if there is one."""
+    if (meter := usage_meter.get()) is not None:
+        for request, found in zip(asked, outcomes, strict=True):
+            meter(request.purse, found if isinstance(found, JudgeReply) else None)
+    return outcomes
 
 
 async def aask_all(
@@ -140,7 +148,8 @@ async def aask_all(
         async with free:
             return _checked(await awaited(timeout, judge.ajudge(request)))
 
-    return await asyncio.gather(*(aoutcome(answer(request)) for request in asked))
+    found = await asyncio.gather(*(aoutcome(answer(request)) for request in asked))
+    return _metered(asked, found)
 
 
 def _outcome(call: Callable[[], Any]) -> Outcome:

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.messages.ai import UsageMetadata
 from pydantic import BaseModel, ValidationError
 
+from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError
-from arbiter.models import ChatModel, visible
+from arbiter.models import (
+    NO_TOKENS,
+    ChatModel,
+    Judge,
+    JudgeReply,
+    JudgeRequest,
+    judge_of,
+    total_usage,
+    visible,
+)
+from arbiter.models._judges import Purpose
 from arbiter.personas._answers import HIGHEST, MAX_BATCH, BatchAnswer, CheckAnswer, ScoreAnswer, as_score
 from arbiter.personas._asking import Outcome, Steps, aask_all, adrive, ask_all, drive, together
-from arbiter.personas._judges import Judge, JudgeReply, JudgeRequest, Purpose, judge_of
 from arbiter.personas._prompts import AGAIN, Claim, judging
 from arbiter.personas._propositions import (
     DEFAULT_WINDOWS,
@@ -36,7 +47,6 @@ from arbiter.personas._targets import Target
 
 Status = Literal["judged", "precondition_false", "no_evidence", "timeout", "error"]
 Level = Literal["evaluation", "action"]
-NO_TOKENS = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
 
 T = TypeVar("T")
 _log = logging.getLogger("arbiter.personas")
@@ -54,19 +64,21 @@ class JudgeResult:
     `calls` and `token_usage` count for this proposition alone: 0 and None in a batch, whose totals are in
     `Judgements`. `token_usage` is None if the model does not report it. `first_raw` is the score before the
     judge was asked whether it is sure. `texts` are the judge's answers word for word, `prompt_hash`
-    identifies the whole question, `problem` describes a failure.
+    identifies the whole question, `problem` describes a failure. `votes` are the scores of an engine that asks
+    several times, whose `score` and `raw` are means and whose `reasoning` is that of the lowest vote; a `check`
+    is true if most votes are.
     """
 
     proposition_id: str
     mode: Literal["score", "check"]
     status: Status
     score: float | None = None
-    raw: int | None = None
+    raw: float | None = None
     result: bool | None = None
     reasoning: str = ""
     confidence: float | None = None
     clamped: bool = False
-    first_raw: int | None = None
+    first_raw: float | None = None
     calls: int = 0
     token_usage: UsageMetadata | None = None
     claim: str = ""
@@ -76,6 +88,7 @@ class JudgeResult:
     texts: tuple[str, ...] = ()
     problem: str = ""
     batched: bool = False
+    votes: tuple[float, ...] = ()
 
     @property
     def attempts(self) -> int:
@@ -123,7 +136,8 @@ class PropositionEngine:
     `level` sets the default windows: "evaluation" (the first 10 and last 100 events) or "action" (5 and 10),
     for a draft that is judged before it is committed. A question that takes longer than `timeout` seconds
     (None: no limit) has the status "timeout". Up to `concurrency` questions are asked at once, on threads or
-    on the event loop.
+    on the event loop. With `votes` above 1 each question is asked so often, and the scores are the means of
+    the votes. `purse` names the use of the answers, for code that counts what they cost.
 
     Each method has an async twin. A mistake in the set-up (a stale recording, a precondition that returns no
     bool) raises; every other failure is an outcome.
@@ -136,6 +150,8 @@ class PropositionEngine:
         level: Level = "evaluation",
         timeout: float | None = 120.0,
         concurrency: int = 8,
+        votes: int = 1,
+        purse: str = "judge",
     ) -> None:
         if level not in DEFAULT_WINDOWS:
             raise ConfigurationError(f"expected the level 'evaluation' or 'action', got {level!r}.")
@@ -143,8 +159,12 @@ class PropositionEngine:
             raise ConfigurationError(f"expected a timeout in seconds above 0, or None, got {timeout!r}.")
         if concurrency < 1:
             raise ConfigurationError(f"expected a concurrency of at least 1, got {concurrency!r}.")
+        if not is_whole(votes, least=1):
+            raise ConfigurationError(f"expected votes from 1, got {votes!r:.80}.")
         self.judge = judge_of(judge)
         self.level: Level = level
+        self.votes = votes
+        self.purse = purse
         self.timeout = timeout
         self.concurrency = concurrency
 
@@ -208,7 +228,20 @@ class PropositionEngine:
         ready = self._prepare(mode, proposition, target, context, variables)
         if isinstance(ready, JudgeResult):
             return ready
-        return (yield from self._individually(mode, ready, context, evidence))
+        return (yield from self._voted(mode, ready, context, evidence))
+
+    def _voted(
+        self, mode: Literal["score", "check"], ready: _Ready, context: str, evidence: str
+    ) -> Steps[JudgeResult]:
+        """The question asked as often as there are votes."""
+        votes = yield from together(
+            [self._individually(mode, ready, context, evidence, vote) for vote in range(self.votes)]
+        )
+        return replace(
+            _combined(votes),
+            calls=sum(each.calls for each in votes),
+            token_usage=total_usage(each.token_usage for each in votes),
+        )
 
     def asking_batch(
         self,
@@ -222,6 +255,27 @@ class PropositionEngine:
         for proposition in propositions:
             _check_types(proposition, target)
         _check_ids(propositions)
+        votes: list[Judgements] = yield from together(
+            [
+                self._batch_once(propositions, target, context, variables, evidence, vote)
+                for vote in range(self.votes)
+            ]
+        )
+        return Judgements(
+            results=tuple(map(_combined, zip(*votes, strict=True))),
+            calls=sum(each.calls for each in votes),
+            token_usage=total_usage(each.token_usage for each in votes),
+        )
+
+    def _batch_once(
+        self,
+        propositions: Sequence[Proposition],
+        target: Target,
+        context: str,
+        variables: Variables | None,
+        evidence: str,
+        vote: int,
+    ) -> Steps[Judgements]:
         results: dict[int, JudgeResult] = {}
         groups: dict[Any, list[tuple[int, _Ready]]] = {}
         alone: list[tuple[int, _Ready]] = []
@@ -238,7 +292,9 @@ class PropositionEngine:
             for group in groups.values()
             for begin in range(0, len(group), MAX_BATCH)
         ]
-        asked = [self._request("batch", [ready for _, ready in chunk], context, evidence) for chunk in chunks]
+        asked = [
+            self._request("batch", [ready for _, ready in chunk], context, evidence, vote) for chunk in chunks
+        ]
         outcomes: Sequence[Outcome] = ()
         if asked:
             outcomes = yield asked
@@ -251,7 +307,7 @@ class PropositionEngine:
         singles: list[JudgeResult] = []
         if alone:
             singles = yield from together(
-                [self._individually("score", ready, context, evidence) for _, ready in alone]
+                [self._individually("score", ready, context, evidence, vote) for _, ready in alone]
             )
             results.update(zip([at for at, _ in alone], singles, strict=True))
         calls, usage = cost(outcomes)
@@ -326,7 +382,7 @@ class PropositionEngine:
         return target.before.text(first, last, agent=agent), judged
 
     def _request(
-        self, purpose: Purpose, ready: Sequence[_Ready], context: str, evidence: str
+        self, purpose: Purpose, ready: Sequence[_Ready], context: str, evidence: str, vote: int
     ) -> JudgeRequest:
         shown = ready[0].shown
         return JudgeRequest(
@@ -343,12 +399,14 @@ class PropositionEngine:
                 context=context,
             ),
             schema=_SCHEMAS[purpose],
+            vote=vote,
+            purse=self.purse,
         )
 
     def _individually(
-        self, mode: Literal["score", "check"], ready: _Ready, context: str, evidence: str
+        self, mode: Literal["score", "check"], ready: _Ready, context: str, evidence: str, vote: int
     ) -> Steps[JudgeResult]:
-        request = self._request(mode, [ready], context, evidence)
+        request = self._request(mode, [ready], context, evidence, vote)
         outcomes = list((yield [request]))
         reading = read(request, outcomes[0])
         result = _result(ready, request.key, outcomes[0], reading)
@@ -363,6 +421,33 @@ class PropositionEngine:
                 result = replace(result, problem=note, texts=result.texts + revised.texts)
         calls, usage = cost(outcomes)
         return replace(result, calls=calls, token_usage=usage)
+
+
+def _combined(votes: Sequence[JudgeResult]) -> JudgeResult:
+    """Several judgements of one question as one: the means of those that have a score."""
+    if len(votes) == 1:
+        return votes[0]
+    judged = [vote for vote in votes if vote.status == "judged"]
+    texts = tuple(text for vote in votes for text in vote.texts)
+    if not judged:
+        return replace(votes[0], texts=texts)
+    if judged[0].mode == "check":
+        true = [vote for vote in judged if vote.result]
+        wins = len(true) * 2 > len(judged)
+        said = next(vote for vote in judged if bool(vote.result) is wins)
+        return replace(said, result=wins, texts=texts)
+    scores = tuple(vote.score for vote in judged if vote.score is not None)
+    raws = [vote.raw for vote in judged if vote.raw is not None]
+    lowest = min(judged, key=lambda vote: vote.score or 0.0)
+    return replace(
+        lowest,
+        score=math.fsum(scores) / len(scores),
+        raw=math.fsum(raws) / len(raws),
+        confidence=math.fsum(vote.confidence or 0.0 for vote in judged) / len(judged),
+        clamped=any(vote.clamped for vote in judged),
+        texts=texts,
+        votes=scores,
+    )
 
 
 class _Shown(NamedTuple):
@@ -512,13 +597,3 @@ def cost(outcomes: Sequence[Outcome]) -> tuple[int, UsageMetadata | None]:
     calls = sum(outcome.calls if isinstance(outcome, JudgeReply) else 1 for outcome in outcomes)
     usages = [outcome.usage if isinstance(outcome, JudgeReply) else None for outcome in outcomes]
     return calls, total_usage(usages)
-
-
-def total_usage(usages: Iterable[UsageMetadata | None]) -> UsageMetadata | None:
-    """The sum of token usages; None if one of them is unknown. No usages give no tokens."""
-    total = NO_TOKENS
-    for usage in usages:
-        if usage is None:
-            return None
-        total = add_usage(total, usage)
-    return total

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar, Unpack
+from collections.abc import Callable, Mapping
+from copy import copy
+from math import inf
+from typing import Annotated, Any, Self, TypeVar, Unpack
 
 from arbiter._values.parameters import Param, check_parameters
-from arbiter.errors import ArbiterError, EvaluationError, ParameterError
+from arbiter.errors import ArbiterError, EvaluationError, ParameterError, Unscored
 from arbiter.evaluation import EvaluatorOptions, NodeEvaluator
 from arbiter.history._items import History
-from arbiter.models import ChatModel, visible
+from arbiter.models import ChatModel, Judge, judge_of, visible
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._characters import Persona
 from arbiter.personas._conversation import Cast, messages_at, new_of
-from arbiter.personas._judges import Judge, judge_of
 from arbiter.personas._propositions import DEFAULT_WINDOWS, PropositionSet, load_propositions
 from arbiter.personas._scorers import (
     RECENT,
@@ -23,6 +24,7 @@ from arbiter.personas._scorers import (
     FluencyScorer,
     IdeasScorer,
     ScorerResult,
+    unscored,
 )
 from arbiter.personas._trajectories import SOMEBODY, Trajectory, window
 from arbiter.verdicts import EvaluationResult
@@ -56,7 +58,8 @@ class DimensionEvaluator(NodeEvaluator):
     """Base of the evaluators of dimensions, which judge the messages at `key` of a node's input and output.
 
     `metadata["raw"]` is the score from 0.0 to 9.0; the result's own score is a ninth of it, and it passes if
-    the raw score is at least `at_least`. Messages are LangChain's, or texts. AI messages without a name, and
+    the raw score is at least `at_least`. Its `outcome` is "not_applicable" if no judge was asked, or found
+    evidence. Messages are LangChain's, or texts. AI messages without a name, and
     texts, belong to the judged agent, unless the history shows that another node wrote them. Without a score
     (no message, nothing to compare, a judge that fails) the evaluator raises an error that begins with
     "abstained". The feedback has the worst reasons and the recommendations.
@@ -64,17 +67,32 @@ class DimensionEvaluator(NodeEvaluator):
 
     # A few quick answers from a model's cache do not make the evaluator quick.
     blocking = True
+    concurrency = 32
+    scale = (0.0, float(HIGHEST))
     key: str
     at_least: float
+    scorer: Any
 
     def measure(self, history: History) -> ScorerResult:
         """The score of the newest node run."""
         raise NotImplementedError
 
+    def texts(self) -> Mapping[str, Any]:
+        return dict(self.scorer.texts())
+
+    def with_judges(self, wrap: Callable[[Judge], Judge], votes: int | None = None) -> Self:
+        new = copy(self)
+        new.scorer = self.scorer.with_judges(wrap, votes)
+        return new
+
+    def value_of(self, result: EvaluationResult) -> float:
+        """The raw score."""
+        return float(result.metadata["raw"])
+
     def evaluate(self, history: History) -> EvaluationResult:
         result = self.measure(history)
         if result.overall is None:
-            raise self.abstained(history, result.reason)
+            raise self.abstained(history, result.reason, unscored(result.outcome))
         raw = result.overall
         return EvaluationResult(
             self.share(raw),
@@ -90,7 +108,13 @@ class DimensionEvaluator(NodeEvaluator):
                 "evidence": dict(result.evidence),
                 "calls": result.calls,
                 "usage": result.token_usage,
+                "judged": result.judged,
+                "model": next(
+                    (one.model for part in result.propositions for one in part.results if one.model), ""
+                ),
+                "elements": [[one.id, one.score] for one in result.elements],
             },
+            outcome=result.outcome,
         )
 
     def share(self, raw: float) -> float:
@@ -108,10 +132,10 @@ class DimensionEvaluator(NodeEvaluator):
                 lines += [f"Recommended: {text}" for text in found.recommendations]
         return "\n".join(lines)
 
-    def abstained(self, history: History, why: str) -> EvaluationError:
+    def abstained(self, history: History, why: str, outcome: Unscored = "not_applicable") -> EvaluationError:
         """The error of a node run that cannot be judged."""
         node = history.item.node
-        return EvaluationError(f"abstained: {why}", evaluator=self.name, node=node)
+        return EvaluationError(f"abstained: {why}", evaluator=self.name, node=node, outcome=outcome)
 
     def said(
         self, history: History, persona: Persona | None = None, *, cast: Cast | None = None
@@ -130,7 +154,7 @@ class DimensionEvaluator(NodeEvaluator):
             earlier = known.trajectory(before, agent, cast.writers(history) if cast else None)
             current = Trajectory.of(known.trajectory(now, agent))
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise self.abstained(history, f"{self.key!r} holds no messages: {error}") from None
+            raise self.abstained(history, f"{self.key!r} holds no messages: {error}", "error") from None
         if not current.actors:
             raise self.abstained(history, f"node {item.node!r} said nothing at {self.key!r}")
         return earlier, current
@@ -195,6 +219,8 @@ class AdherenceEvaluator(DimensionEvaluator):
     shipped ones.
     """
 
+    scorer: AdherenceScorer
+
     @check_parameters
     def __init__(
         self,
@@ -235,6 +261,8 @@ class SelfConsistencyEvaluator(DimensionEvaluator):
     Earlier messages are the last hundred of the node's input. The agent's messages are those with the name or
     id of `persona`, and those without a name.
     """
+
+    scorer: ConsistencyScorer
 
     @check_parameters
     def __init__(
@@ -278,6 +306,8 @@ class FluencyEvaluator(DimensionEvaluator):
     These are the messages with the name or id of `persona`, and those without a name.
     """
 
+    scorer: FluencyScorer
+
     @check_parameters
     def __init__(
         self,
@@ -313,6 +343,8 @@ class ConvergenceEvaluator(DimensionEvaluator):
     node's own messages, each under its name.
     """
 
+    scorer: ConvergenceScorer
+
     @check_parameters
     def __init__(
         self,
@@ -342,6 +374,10 @@ class IdeasQuantityEvaluator(DimensionEvaluator):
 
     It passes with at least `at_least` ideas; the score is the count divided by `at_least`, at most 1.0.
     """
+
+    scale = (0.0, inf)
+
+    scorer: IdeasScorer
 
     @check_parameters
     def __init__(

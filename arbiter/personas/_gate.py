@@ -22,7 +22,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from langchain_core.messages import BaseMessage
 
@@ -32,11 +32,21 @@ from arbiter._threads.deadlines import awaited, start, within
 from arbiter._threads.forks import new_lock
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.advice import CorrectionGate
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, describe
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.models import ChatModel, areply, model_of
+from arbiter.models import (
+    NO_TOKENS,
+    ChatModel,
+    Judge,
+    JudgeReply,
+    areply,
+    counting_apart,
+    model_of,
+    total_usage,
+    usage_meter,
+)
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
 from arbiter.personas._characters import Persona
@@ -59,17 +69,20 @@ from arbiter.personas._drafts import (
     with_text,
 )
 from arbiter.personas._engine import (
-    NO_TOKENS,
     Judgements,
     JudgeResult,
     PropositionEngine,
     Status,
-    total_usage,
 )
 from arbiter.personas._feedback import feedback_on, rewriting
 from arbiter.personas._gated import Attempt, DimensionCheck, GatedAction, GateStatistics, Outcome
-from arbiter.personas._judges import Judge
 from arbiter.personas._propositions import PropositionSet, load_propositions
+from arbiter.personas._repositories import (
+    CorrectionRepository,
+    Storing,
+    checked_repository,
+    problems,
+)
 from arbiter.personas._scorers import weighted_mean
 from arbiter.personas._targets import Target
 from arbiter.verdicts import Correction
@@ -100,7 +113,10 @@ class _Rewrite:
     messages: Sequence[BaseMessage]
 
 
-_Reviewing = Generator[_Judge | _Rewrite, Any, T]
+_Op = _Judge | _Rewrite | Storing
+_Reviewing = Generator[_Op, Any, T]
+RunOf = Callable[[HistoryItem], UUID | str | None]
+"""Returns the uuid of the run that a node run belongs to."""
 
 
 @dataclass(slots=True)
@@ -132,6 +148,10 @@ class PersonaGate(CorrectionGate):
     `enable_direct_correction`; if it fails or takes longer than `rewriter_timeout` seconds, the best draft is
     used as without a rewriter.
 
+    A `repository` stores each action once it is decided. If it fails, or takes longer than 5 s, the draft is
+    committed all the same, and the action's `problem` says so. `run_of` returns the uuid of the run that an
+    action belongs to; without it, that is the run of the graph.
+
     The node raises mistakes in the set-up (`ConfigurationError`), such as a stale recording.
 
     The outcome of each action is in `actions` (the last `keep` of them), in `statistics()`, and, as `gating`,
@@ -155,6 +175,8 @@ class PersonaGate(CorrectionGate):
         rewriter_timeout: Annotated[
             float, Param("the time for a rewrite", gt=0, expected="seconds above 0")
         ] = 30.0,
+        repository: CorrectionRepository | None = None,
+        run_of: RunOf | None = None,
         keep: Annotated[int, Param("the actions that are kept", ge=0)] = 10_000,
         target_instructions: TargetInstructions = None,
         target_nodes: TargetNodes = None,
@@ -173,12 +195,21 @@ class PersonaGate(CorrectionGate):
         self.config = checked_configs(config or GateConfig(), self.cast, f"gate {name!r}")
         configs = all_configs(self.config)
         self.max_attempts = max((found.drafts for found in configs), default=1)
-        self.engine = PropositionEngine(judge, level="action")
+        self.engine = PropositionEngine(judge, level="action", purse="correction")
         self.rewriter = None if rewriter is None else model_of(rewriter)
         self.rewriter_timeout = rewriter_timeout
+        self.repository: CorrectionRepository | None = checked_repository(
+            repository, CorrectionRepository, f"gate {name!r}"
+        )
+        self.run_of = run_of
         if self.rewriter is None and any(found.enable_direct_correction for found in configs):
             raise ConfigurationError(f"gate {name!r}: enable_direct_correction needs a rewriter.")
         self._gates = any(found.gates for found in configs)
+        if not self._gates:
+            self.when_idle = (
+                "its settings enable nothing",
+                "Set gate_adherence_enabled=True, or another dimension, in its GateConfig, or leave the gate out.",
+            )
         enabled = {dimension for found in configs for dimension in found.thresholds}
         self._propositions: dict[tuple[str, str | None], PropositionSet] = {}
         self._source = propositions
@@ -280,44 +311,50 @@ class PersonaGate(CorrectionGate):
                 silent = [commit_nothing(self.cast.key, output)]
             elif draft.text:  # the draft calls a tool, and its only text is DONE
                 silent = [with_text(self.cast, history, output, "")]
-            return case.decided("passed_after_retry", attempts[-1], *silent)
+            return (yield from case.decided("passed_after_retry", attempts[-1], *silent))
         if not draft.text:
             self._forget(key)
             problem = self._not_found(item, output, draft)
             return replace(Correction.commit(), problem=problem)  # no text to judge, as in a call of a tool
         if draft.agent is None:
-            return case.unknown(number)
+            return (yield from case.unknown(number))
         minimum = config.minimum_required_qty_of_actions
         if len(draft.own(minimum)) + draft.replaces < minimum:
             attempts.append(Attempt(number=number, text=draft.text, token_usage=NO_TOKENS))
-            return case.decided("passed", attempts[-1])
+            return (yield from case.decided("passed", attempts[-1]))
         attempt = yield from self._checked(number, draft, config)
         attempts.append(attempt)
         if attempt.passed:
             outcome: Outcome = "passed" if number == 1 else "passed_after_retry"
-            return case.decided("timeout_pass_through" if attempt.unjudged else outcome, attempt)
+            return (yield from case.decided("timeout_pass_through" if attempt.unjudged else outcome, attempt))
         if not self.enforced:
-            return case.watched(attempt)
+            return (yield from case.watched(attempt))
         if number < config.drafts:
             return Correction.retry(feedback_on(attempts, config.drafts), keep=attempt.to_note())
 
-        def commit(outcome: Outcome, taken: Attempt) -> Correction:
-            return case.decided(outcome, taken, with_text(self.cast, history, output, taken.text or ""))
+        def commit(outcome: Outcome, taken: Attempt) -> _Reviewing[Correction]:
+            return (
+                yield from case.decided(
+                    outcome, taken, with_text(self.cast, history, output, taken.text or "")
+                )
+            )
 
         return (yield from self._failed(case, attempt, commit))
 
     def _failed(
-        self, case: _Case, last: Attempt, commit: Callable[[Outcome, Attempt], Correction]
+        self, case: _Case, last: Attempt, commit: Callable[[Outcome, Attempt], _Reviewing[Correction]]
     ) -> _Reviewing[Correction]:
         """Decide an action whose agent writes no other draft. `commit` takes a text of the rewriter."""
         if case.config.enable_direct_correction:
             rewritten = yield from self._rewritten(case)
             if rewritten is not None:
-                return commit("timeout_pass_through" if rewritten.unjudged else "corrected", rewritten)
+                outcome: Outcome = "timeout_pass_through" if rewritten.unjudged else "corrected"
+                return (yield from commit(outcome, rewritten))
         if not case.config.continue_on_failure:
-            return case.decided("rejected", last)
+            return (yield from case.decided("rejected", last))
         best = best_of(case.attempts)
-        return (commit if best.stage == "rewrite" else case.decided)("forced_through", best)
+        finish = commit if best.stage == "rewrite" else case.decided
+        return (yield from finish("forced_through", best))
 
     def _not_found(self, item: HistoryItem, output: Mapping[str, Any], draft: Draft) -> str:
         """The reason why a possible message was not judged, reported once; "" if there is nothing to
@@ -353,16 +390,18 @@ class PersonaGate(CorrectionGate):
             return Correction.commit()
         case = _Case(self, history, item, draft, config, [])
         if draft.agent is None:
-            return case.unknown(1)
+            return (yield from case.unknown(1))
         if len(draft.own(minimum)) < minimum:
             case.attempts.append(Attempt(number=1, text=draft.text, token_usage=NO_TOKENS))
-            return case.decided("passed", case.attempts[-1])
+            return (yield from case.decided("passed", case.attempts[-1]))
         attempt = yield from self._checked(1, draft, config)
         case.attempts.append(attempt)
         if attempt.passed:
-            return case.decided("timeout_pass_through" if attempt.unjudged else "passed", attempt)
+            return (
+                yield from case.decided("timeout_pass_through" if attempt.unjudged else "passed", attempt)
+            )
         if not self.enforced:
-            return case.decided("forced_through", attempt)
+            return (yield from case.decided("forced_through", attempt))
         return (yield from self._failed(case, attempt, case.said_instead))
 
     def _rewritten(self, case: _Case) -> _Reviewing[Attempt | None]:
@@ -440,12 +479,15 @@ class PersonaGate(CorrectionGate):
 
     # Operations
 
-    def _do(self, op: _Judge | _Rewrite) -> Any:
+    def _do(self, op: _Op) -> Any:
+        if isinstance(op, Storing):
+            return op.do()
         if isinstance(op, _Rewrite):
             writer: Any = self.rewriter
             call = partial(writer.invoke, list(op.messages))
-            begun = start(call, name="arbiter-gate-rewriter")
-            return outcome(lambda: _text_of(within(self.rewriter_timeout, begun)))
+            with counting_apart():
+                begun = start(call, name="arbiter-gate-rewriter")
+            return _rewritten(outcome(lambda: within(self.rewriter_timeout, begun)))
         end = time.monotonic() + op.timeout
         futures: dict[Dimension, Future[Judgements]] = {
             dimension: self._start(dimension, steps) for dimension, steps in op.questions.items()
@@ -458,11 +500,14 @@ class PersonaGate(CorrectionGate):
                     self._late.append(future)
         return found
 
-    async def _ado(self, op: _Judge | _Rewrite) -> Any:
+    async def _ado(self, op: _Op) -> Any:
+        if isinstance(op, Storing):
+            return await op.ado()
         if isinstance(op, _Rewrite):
             writer: Any = self.rewriter
-            text = await aoutcome(awaited(self.rewriter_timeout, areply(writer, list(op.messages))))
-            return text if isinstance(text, Exception) else _text_of(text)
+            with counting_apart():
+                asked = awaited(self.rewriter_timeout, areply(writer, list(op.messages)))
+                return _rewritten(await aoutcome(asked))
         questions = [awaited(op.timeout, self.engine.arun(steps)) for steps in op.questions.values()]
         answers = await asyncio.gather(*map(aoutcome, questions))
         return dict(zip(op.questions, answers, strict=True))
@@ -544,7 +589,7 @@ class _Case:
     attempts: list[Attempt]
     problem: str = ""
 
-    def unknown(self, number: int) -> Correction:
+    def unknown(self, number: int) -> _Reviewing[Correction]:
         """Let a draft of an unknown agent pass unjudged."""
         self.problem = (
             f"it is not known who speaks in node {self.item.node!r}: give its messages the name of an agent, "
@@ -556,18 +601,19 @@ class _Case:
         }
         attempt = Attempt(number=number, text=self.draft.text, checks=checks, token_usage=NO_TOKENS)
         self.attempts.append(attempt)
-        return self.decided("timeout_pass_through", attempt)
+        return (yield from self.decided("timeout_pass_through", attempt))
 
-    def said_instead(self, outcome: Outcome, taken: Attempt) -> Correction:
+    def said_instead(self, outcome: Outcome, taken: Attempt) -> _Reviewing[Correction]:
         """Like `decided`, for a text that replaces the one in the calls of tools."""
         text = taken.text or ""
-        correction = self.decided(outcome, taken, pending_with_text(self.gate.cast, self.history, text))
+        spoken = pending_with_text(self.gate.cast, self.history, text)
+        correction = yield from self.decided(outcome, taken, spoken)
         self.gate.remember(self.history, self.draft.calls, text)
         return correction
 
-    def watched(self, failed: Attempt) -> Correction:
+    def watched(self, failed: Attempt) -> _Reviewing[Correction]:
         """Commit a failed draft in audit mode, with the decision that enforcement would have made."""
-        correction = self.decided("forced_through", failed)
+        correction = yield from self.decided("forced_through", failed)
         if self.config.drafts > 1:
             return replace(correction, kind="retry", feedback=feedback_on(self.attempts, self.config.drafts))
         return correction if self.config.continue_on_failure else replace(correction, kind="give_up")
@@ -580,7 +626,7 @@ class _Case:
         }
         return "; ".join(f"{name}: {reason}" for name, reason in failed.items())
 
-    def decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> Correction:
+    def decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> _Reviewing[Correction]:
         """Record the action, and return the correction that commits the draft `taken`, or `output`
         instead."""
         problem = self.problem
@@ -590,30 +636,48 @@ class _Case:
             problem = f"the draft was not judged: {self.not_judged}"
             self.gate.tell(
                 "judge",
-                f"its judge cannot be reached or read, so drafts pass unjudged: {self.not_judged}. "
+                f"its judge cannot be reached or read, so drafts pass unjudged: {self.not_judged.rstrip('.')}. "
                 "See the judge's own logs, judge_timeout, and gate.statistics().",
             )
         if outcome != "rejected":
             # The last call of a draft speaks the text that replaces the draft.
             instead = [(id, taken.text) for id, _ in self.draft.calls[-1:] if output and taken.text]
             self.gate.remember(self.history, [*self.draft.calls, *instead])
-        return replace(self._decided(outcome, taken, *output), problem=problem)
+        action = self._action(outcome, taken)
+        action, unstored = yield from self._stored(action)
+        self.gate.finished(_key(self.history, self.item), action)
+        return replace(self._correction(action, taken, *output), problem=problems(problem, unstored))
 
-    def _decided(self, outcome: Outcome, taken: Attempt, *output: Any) -> Correction:
+    def _stored(self, action: GatedAction) -> _Reviewing[tuple[GatedAction, str]]:
+        """The action after it was stored, and the reason why it could not be, or ""."""
+        unstored = ""
+        if self.gate.run_of is not None:
+            try:
+                run = self.gate.run_of(self.item)
+            except Exception as error:
+                run, unstored = None, f"run_of failed: {describe(error)}"
+            action = replace(action, run_id=None if run is None else str(run))
+        if self.gate.repository is not None:
+            persona = self.gate.cast.personas.get(self.draft.agent or "")
+            call = partial(self.gate.repository.log_correction, action, persona)
+            refused: str = yield Storing(call, partial(self.gate.tell, "repository"))
+            unstored = problems(unstored, refused)
+        return replace(action, problem=problems(action.problem, unstored)), unstored
+
+    def _action(self, outcome: Outcome, taken: Attempt) -> GatedAction:
         judged = bool(taken.checks) or taken.similarity is not None
         original = self.attempts[0].text
         changed = outcome != "rejected" and taken.number > 1
-        causal = self.history if isinstance(self.history, CausalHistory) else None
-        thread = None if causal is None else causal.thread_id
         persona = self.gate.cast.personas.get(self.draft.agent or "")
-        action = GatedAction(
+        causal = self.history if isinstance(self.history, CausalHistory) else None
+        return GatedAction(
             id=self.gate.new_id(self.item),
             item_id=self.item.id,
-            run_id=None if causal is None else causal.run_id,
+            run_id=None if causal is None else causal.run_uuid,
             agent=self.draft.agent,
             agent_id=None if persona is None else persona.id or None,
             node=self.item.node,
-            thread_id=thread,
+            thread_id=None if causal is None else causal.thread_id,
             at=self.history.now,
             outcome=outcome,
             attempt_number=taken.number,
@@ -628,9 +692,10 @@ class _Case:
             attempts=tuple(self.attempts),
             problem=self.problem,
         )
-        self.gate.finished(_key(self.history, self.item), action)
+
+    def _correction(self, action: GatedAction, taken: Attempt, *output: Any) -> Correction:
         details = action.to_dict()
-        if outcome == "rejected":
+        if action.outcome == "rejected":
             failed = [name for name, check in taken.checks.items() if not check.passed]
             failed += ["similarity"] if taken.too_similar else []
             reason = f"{len(self.attempts)} drafts failed, the last one on {', '.join(failed)}"
@@ -645,6 +710,19 @@ class _Case:
 def best_of(attempts: Sequence[Attempt]) -> Attempt:
     """The attempt with the highest total, the earliest of equals, among those whose text is known."""
     return max((attempt for attempt in attempts if attempt.text is not None), key=lambda found: found.total)
+
+
+def _rewritten(answer: Any) -> Any:
+    """The text of the rewriter's answer, which is counted, or its error."""
+    failed = isinstance(answer, Exception)
+    if (meter := usage_meter.get()) is not None:
+        usage: Any = getattr(answer, "usage_metadata", None)
+        said: Any = getattr(answer, "response_metadata", None) or {}
+        meter(
+            "correction",
+            None if failed else JudgeReply(value=None, usage=usage, model=said.get("model_name", "")),
+        )
+    return answer if failed else outcome(lambda: _text_of(answer))
 
 
 def _text_of(answer: Any) -> str:

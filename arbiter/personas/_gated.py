@@ -154,8 +154,8 @@ class GatedAction:
     """One action that went through a gate, once it was decided.
 
     `id` is the action's own; `item_id` is the node run in the history, and each retry of a node run is an
-    action of its own. `run_id` is the run in its process. `enforced` is False in audit mode: the draft was
-    judged and committed unchanged, whatever the result.
+    action of its own. `run_id` is the uuid of the run, as in a ledger. `enforced` is False in audit mode: the
+    draft was judged and committed unchanged, whatever the result.
 
     `attempt_number` is that of the committed draft (of the last one for a rejected action), and the scores
     are its scores. `original_text` is the first draft; None if a process that crashed wrote it.

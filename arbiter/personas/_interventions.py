@@ -23,8 +23,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from copy import copy
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, Literal, NoReturn, Self, TypeVar, cast
@@ -36,14 +36,20 @@ from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
-from arbiter.models import ChatModel
+from arbiter.models import NO_TOKENS, ChatModel, Judge, total_usage
 from arbiter.personas._answers import HIGHEST
 from arbiter.personas._asking import Steps, adrive, aoutcome, drive, outcome
 from arbiter.personas._characters import Persona
 from arbiter.personas._conversation import AgentOf, Cast, Messages, Writers, nobody_known
 from arbiter.personas._engine import JudgeResult, PropositionEngine
-from arbiter.personas._judges import Judge
+from arbiter.personas._intervened import Intervened
 from arbiter.personas._propositions import Proposition, variables_in
+from arbiter.personas._repositories import (
+    InterventionRepository,
+    Storing,
+    checked_repository,
+    problems,
+)
 from arbiter.personas._targets import Target
 from arbiter.personas._trajectories import Event, Trajectory
 
@@ -54,33 +60,11 @@ RoundOf = Callable[[HistoryItem], Hashable]
 """Returns the round of the conversation that a node run belongs to."""
 HEADING = "A thought comes to your mind. Nobody else knows of it, and you do not mention it:"
 _KEPT = 1_000
+_PURSE = "intervention"
 _BEAT = 0.05
 """Seconds between two checks of a waiting thread whether the event loop still runs."""
 T = TypeVar("T")
 _log = logging.getLogger("arbiter.personas")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intervened:
-    """One evaluation of an intervention: the conditions that held (None: not asked), and the nudges by agent.
-
-    `agent` is the agent whose turn it was, in the node run `item_id` of that `step`, run and thread.
-    `problem` explains why a condition could not be answered, or lacked evidence.
-    """
-
-    name: str
-    at: datetime | None = None
-    agent: str | None = None
-    item_id: str = ""
-    step: int = 0
-    run_id: str = ""
-    thread_id: str | None = None
-    functional: bool | None = None
-    textual: bool | None = None
-    propositional: bool | None = None
-    fired: bool = False
-    nudges: Mapping[str, str] = field(default_factory=dict[str, str])
-    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -92,6 +76,9 @@ class _Round:
 
     items: set[str] = field(default_factory=set[str])
     """The node runs of this round: a node run that is resumed in another run begins no new round."""
+
+    nudges: dict[str, str] | None = None
+    """The result of `evaluate`."""
 
     done: threading.Event = field(default_factory=threading.Event)
     task: asyncio.Task[None] | None = None
@@ -158,6 +145,11 @@ class _Interventions(Advisor):
         super().ensure_valid()
         for intervention in self.interventions:
             intervention.check(self.cast)
+        if not self.interventions:
+            self.when_idle = (
+                "it has no intervention, or its settings enable none",
+                "Add or enable one, or leave it out.",
+            )
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         return bool(self.interventions) and super().applies_to(node, instruction)
@@ -199,6 +191,68 @@ class _Interventions(Advisor):
             turn.task.add_done_callback(ended)
         await turn.await_done()
         return self._take(history, item)
+
+    def evaluate(
+        self, conversation: Sequence[Any], *, step: Hashable, thread_id: str = ""
+    ) -> Mapping[str, str]:
+        """The nudges for each agent's next call, of all interventions over `conversation`.
+
+        For a node at the head of a step of your own world, in place of `add_advisor`; the node gives the texts
+        to its agents. `conversation` are messages or texts as in a graph's state. The interventions are
+        evaluated once for each `step` of a thread: the same step again, such as by a retry, gets the same
+        nudges.
+        """
+        turn, key, mine = self._step(thread_id, step)
+        if not mine:
+            turn.wait()
+        else:
+            try:
+                drive(self._evaluating_step(turn, conversation, thread_id, step), _answer)
+            except BaseException:
+                self._forget_round(key)
+                raise
+            finally:
+                turn.done.set()
+        return turn.nudges or {}
+
+    async def aevaluate(
+        self, conversation: Sequence[Any], *, step: Hashable, thread_id: str = ""
+    ) -> Mapping[str, str]:
+        """Async version of `evaluate`."""
+        turn, key, mine = self._step(thread_id, step)
+        if not mine:
+            await turn.await_done()
+        else:
+            try:
+                await adrive(self._evaluating_step(turn, conversation, thread_id, step), _aanswer)
+            except BaseException:
+                self._forget_round(key)
+                raise
+            finally:
+                turn.done.set()
+        return turn.nudges or {}
+
+    def _step(self, thread_id: str, step: Hashable) -> tuple[_Round, Any, bool]:
+        """The round of a step, its key, and True if this call is the first of it."""
+        self.ensure_valid()
+        key: Any = (thread_id, ("step", step))
+        with self._lock:
+            known = self._rounds.get(key)
+            found = self._rounds.setdefault(key, _Round())
+            while len(self._rounds) > _KEPT:
+                self._rounds.popitem(last=False)
+            return found, key, known is None
+
+    def _evaluating_step(
+        self, turn: _Round, conversation: Sequence[Any], thread_id: str, step: Hashable
+    ) -> _Evaluating[None]:
+        said = conversation if isinstance(conversation, Messages) else Messages(list(conversation))
+        about = {"step": step if isinstance(step, int) else 0, "thread_id": thread_id or None}
+        yield from self._evaluating_over((said, None), thread_id, about)
+        with self._lock:
+            agents = {agent for run, agent in (*self._waiting, *self._kept) if run == thread_id}
+            given = {agent: self._text_for(thread_id, agent, []) for agent in sorted(agents)}
+            turn.nudges = {agent: text for agent, text in given.items() if text}
 
     def _enter(self, history: History, item: HistoryItem) -> tuple[_Round, Any, bool]:
         """The round of a node run, its key, and True if the node run is the first of it."""
@@ -251,20 +305,31 @@ class _Interventions(Advisor):
     # Evaluating
 
     def _evaluating(self, history: History, item: HistoryItem) -> _Evaluating[None]:
+        about: dict[str, Any] = {
+            "at": history.now,
+            "agent": self.cast.acting(item),
+            "item_id": item.id,
+            "step": item.step,
+            "run_id": _run_of(history),
+            "thread_id": history.thread_id if isinstance(history, CausalHistory) else None,
+        }
         talk = self.cast.given(history), self.cast.writers(history)
-        run = _scope_of(history)
+        return (yield from self._evaluating_over(talk, _scope_of(history), about))
+
+    def _evaluating_over(
+        self, talk: tuple[Messages, Writers | None], run: str, about: Mapping[str, Any]
+    ) -> _Evaluating[None]:
+        """Evaluate all interventions over a conversation; the nudges then wait for their agents."""
         thoughts: list[tuple[str, str]] = []
         for intervention in self.interventions:
             found = yield from intervention.evaluating(self._targets(intervention, talk, run, thoughts))
-            found = replace(
-                found,
-                at=history.now,
-                agent=self.cast.acting(item),
-                item_id=item.id,
-                step=item.step,
-                run_id=_run_of(history),
-                thread_id=history.thread_id if isinstance(history, CausalHistory) else None,
-            )
+            found = replace(found, **about)
+            if intervention.repository is not None:
+                personas = [*{**self.cast.personas, **intervention.cast.personas}.values()]
+                call = partial(intervention.repository.log_intervention, found, personas)
+                warn = partial(_log.warning, "intervention %r: %s", intervention.name)
+                unstored: str = yield Storing(call, warn)
+                found = replace(found, problem=problems(found.problem, unstored))
             with self._lock:
                 self.log = [*self.log, found][-_KEPT:]
                 for agent, nudge in found.nudges.items():
@@ -282,7 +347,7 @@ class _Interventions(Advisor):
     def _targets(
         self,
         intervention: Intervention,
-        talk: tuple[Messages, Writers],
+        talk: tuple[Messages, Writers | None],
         run: str,
         thoughts: Sequence[tuple[str, str]],
     ) -> list[Target]:
@@ -314,15 +379,19 @@ class _Interventions(Advisor):
             if (given := self._given.get((run, item.id))) is not None:
                 return given or None
             begun = self._turns.get((run, agent), []) if goes_on else []
-            nudges = list(dict.fromkeys([*begun, *self._waiting.pop((run, agent), [])]))
-            self._turns[run, agent] = nudges
-            lasting = [nudge for _, nudge in self._kept.get((run, agent), ()) if nudge not in nudges]
-            text = "\n\n".join([HEADING, *lasting, *nudges]) if lasting or nudges else ""
-            self._given[run, item.id] = text
+            text = self._given[run, item.id] = self._text_for(run, agent, begun)
             for known in (self._given, self._turns):
                 while len(known) > _KEPT:
                     known.popitem(last=False)
         return text or None
+
+    def _text_for(self, run: str, agent: str, begun: Sequence[str]) -> str:
+        """The nudges that wait for an agent, after those that its turn `begun` with, as one text; "" without
+        any."""
+        nudges = list(dict.fromkeys([*begun, *self._waiting.pop((run, agent), [])]))
+        self._turns[run, agent] = nudges
+        lasting = [nudge for _, nudge in self._kept.get((run, agent), ()) if nudge not in nudges]
+        return "\n\n".join([HEADING, *lasting, *nudges]) if lasting or nudges else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,10 +409,13 @@ class _Later:
     answer: Awaitable[Any]
 
 
-_Evaluating = Generator[_Question | _Later, Any, T]
+_Op = _Question | _Later | Storing
+_Evaluating = Generator[_Op, Any, T]
 
 
-def _answer(op: _Question | _Later) -> Any:
+def _answer(op: _Op) -> Any:
+    if isinstance(op, Storing):
+        return op.do()
     if isinstance(op, _Question):
         return outcome(partial(op.engine.run, op.steps))
     if iscoroutine(op.answer):
@@ -351,7 +423,9 @@ def _answer(op: _Question | _Later) -> Any:
     return TypeError("an async condition or effect needs an async run: use ainvoke or astream")
 
 
-async def _aanswer(op: _Question | _Later) -> Any:
+async def _aanswer(op: _Op) -> Any:
+    if isinstance(op, Storing):
+        return await op.ado()
     return await aoutcome(op.engine.arun(op.steps) if isinstance(op, _Question) else op.answer)
 
 
@@ -367,6 +441,8 @@ class Intervention(_Interventions):
     In async runs a function may be `async def`; others are called on a thread there. If a judge or a function
     fails, the intervention does not fire, and the `log` records why. The acting node raises mistakes in the
     set-up (`ConfigurationError`), such as a stale recording.
+
+    A `repository` stores each evaluation. If it fails, the `log` records that, and the nudges are given.
 
     A nudge reaches its agent in a node in which that agent is known to act: by `agent_of`, the node's name,
     or, for a single agent, `target_nodes`.
@@ -387,10 +463,14 @@ class Intervention(_Interventions):
         channel: str = "",
         timeout: float | None = 30.0,
         round_of: RoundOf | None = None,
+        repository: InterventionRepository | None = None,
         target_instructions: Iterable[Instruction | str] | None = None,
         target_nodes: Iterable[str] | None = None,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, round_of)
+        self.repository: InterventionRepository | None = checked_repository(
+            repository, InterventionRepository, f"intervention {name!r}"
+        )
         given = [targets] if isinstance(targets, Persona | str) else list(targets)
         self.cast = Cast(
             [*given, *agents],
@@ -402,11 +482,12 @@ class Intervention(_Interventions):
         )
         self.messages_key = key
         self.agents = [one.name if isinstance(one, Persona) else one for one in given]
-        self.engine = (
-            judge
-            if judge is None or isinstance(judge, PropositionEngine)
-            else PropositionEngine(judge, timeout=timeout)
-        )
+        self.engine: PropositionEngine | None = None
+        if isinstance(judge, PropositionEngine):
+            self.engine = copy(judge)  # it may be a scorer's, too
+            self.engine.purse = _PURSE
+        elif judge is not None:
+            self.engine = PropositionEngine(judge, timeout=timeout, purse=_PURSE)
         for parameter, given_n in (("first_n", first_n), ("last_n", last_n)):
             if not is_whole(given_n, least=0):
                 problem = f"expected a whole number from 0, got {given_n!r:.80}."
@@ -489,7 +570,12 @@ class Intervention(_Interventions):
 
     def evaluating(self, targets: list[Target]) -> _Evaluating[Intervened]:
         """The decisions of one evaluation."""
-        found: dict[str, Any] = {"name": self.name}
+        found: dict[str, Any] = {
+            "name": self.name,
+            "token_usage": NO_TOKENS,
+            "targets": tuple(map(str, map(self.cast.name, self.agents))),
+            "channel": self.cast.channel,
+        }
         try:
             if self._functional is not None:
                 found["functional"] = bool((yield from _answered(self._functional(targets))))
@@ -500,7 +586,7 @@ class Intervention(_Interventions):
                 ("propositional", self._propositional, self._threshold),
             ):
                 if claim is not None:
-                    found[kind], why = yield from self._holds(claim, threshold, targets)
+                    found[kind], why = yield from self._holds(claim, threshold, targets, found)
                     if not found[kind]:
                         return Intervened(**found, problem=why)
             nudges = yield from self._nudges(targets)
@@ -508,14 +594,18 @@ class Intervention(_Interventions):
             raise
         except Exception as error:
             _log.warning("intervention %r did not fire: %s: %s", self.name, type(error).__name__, error)
-            return Intervened(**found, problem=f"{type(error).__name__}: {error}")
+            return Intervened(**found, problem=f"{type(error).__name__}: {error}", failed=True)
         return Intervened(**found, fired=True, nudges=nudges)
 
     def _holds(
-        self, proposition: Proposition, threshold: float | None, targets: list[Target]
+        self,
+        proposition: Proposition,
+        threshold: float | None,
+        targets: list[Target],
+        spent: dict[str, Any],
     ) -> _Evaluating[tuple[bool, str]]:
         """True if a claim holds, and the reason if it could not be judged; without evidence no claim
-        holds."""
+        holds. The cost is added to `spent`."""
         assert self.engine is not None
         first, last = proposition.first_n, proposition.last_n
         if first is None and last is None:
@@ -528,6 +618,8 @@ class Intervention(_Interventions):
         )
         if isinstance(result, Exception):
             raise result
+        spent["calls"] = spent.get("calls", 0) + result.calls
+        spent["token_usage"] = total_usage([spent["token_usage"], result.token_usage])
         if result.status in ("timeout", "error"):
             raise RuntimeError(result.problem or result.status)
         why = "" if result.status == "judged" else result.problem or result.reasoning

@@ -9,13 +9,12 @@ from typing import Any, Literal
 from arbiter._contracts import Contract
 from arbiter._values.states import is_whole
 from arbiter.errors import ConfigurationError
-from arbiter.models import ChatModel
+from arbiter.models import ChatModel, Judge
 from arbiter.personas._characters import Persona
 from arbiter.personas._config import GateConfig
 from arbiter.personas._conversation import Cast, checked_configs, config_for
 from arbiter.personas._engine import PropositionEngine
 from arbiter.personas._interventions import Condition, Effect, Intervention, InterventionBatch
-from arbiter.personas._judges import Judge
 from arbiter.personas._propositions import Proposition
 from arbiter.personas._scorers import weighted_mean
 from arbiter.personas._targets import Target

@@ -4,7 +4,7 @@ them can pass for a part of the question."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
@@ -108,6 +108,10 @@ _WANTED = {
     "batch": "Judge each claim on its own, by its id, as if it were the only one: first the reasoning, then whether "
     "there is evidence, then the score and your confidence.",
 }
+
+
+TEXTS: Any = [_DATA, _ROLE, _LINES, RUBRIC, PRINCIPLES, _CHECK, _HARD, AGAIN, _WANTED]
+"""All texts that a judge of claims may be sent, besides the claims and the quoted data."""
 
 
 def _persona(persona: tuple[str, str]) -> str:

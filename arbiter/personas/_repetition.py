@@ -61,10 +61,15 @@ class RepetitionSuppressor(Advisor):
         self.messages_key = key
         enabled = GateConfig(repetition_suppression_enabled=True) if config is None else config
         self.config = checked_configs(enabled, self.cast, f"advisor {name!r}")
+        self._on = any(found.repetition_suppression_enabled for found in all_configs(self.config))
+        if not self._on:
+            self.when_idle = (
+                "its settings enable it for no agent",
+                "Set repetition_suppression_enabled=True, or leave it out.",
+            )
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
-        on = any(config.repetition_suppression_enabled for config in all_configs(self.config))
-        return on and super().applies_to(node, instruction)
+        return self._on and super().applies_to(node, instruction)
 
     def governs(self, nodes: Collection[str]) -> None:
         self.cast.known_nodes.update(nodes)

@@ -10,32 +10,32 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from arbiter.errors import ConfigurationError
-from arbiter.models import ChatModel, visible
-from arbiter.personas._answers import HIGHEST, IdeasAnswer
+from arbiter._values.versions import Version, hash_of
+from arbiter.errors import ConfigurationError, Unscored
+from arbiter.models import NO_TOKENS, ChatModel, Judge, JudgeRequest, total_usage, visible
+from arbiter.personas._answers import HIGHEST, BatchAnswer, IdeasAnswer, ScoreAnswer
 from arbiter.personas._asking import Steps, together
 from arbiter.personas._characters import Names, Persona
 from arbiter.personas._engine import (
-    NO_TOKENS,
     Judgements,
     JudgeResult,
     PropositionEngine,
     cost,
     read,
-    total_usage,
 )
-from arbiter.personas._judges import Judge, JudgeRequest
-from arbiter.personas._prompts import counting_ideas
+from arbiter.personas._prompts import TEXTS, counting_ideas
 from arbiter.personas._propositions import (
     Proposition,
     PropositionSet,
@@ -48,6 +48,7 @@ from arbiter.personas._propositions import (
 from arbiter.personas._targets import Target
 from arbiter.personas._texts import repeated_ngrams, text_statistics, vocabulary_similarity
 from arbiter.personas._trajectories import SOMEBODY, Event, LazyEvents, Trajectory
+from arbiter.verdicts import Outcome
 
 _log = logging.getLogger("arbiter.personas")
 IDEAS = "ideas_quantity"
@@ -88,13 +89,27 @@ class PropositionScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElementScore:
+    """One judged message, pair or trajectory. `id` is a hash of what was judged, so that two results of the
+    same texts can be compared element by element.
+
+    `score` is the weighted mean of its propositions, 0.0 to 9.0; None unless the `outcome` is "scored".
+    """
+
+    id: str
+    score: float | None
+    outcome: Outcome = "scored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerResult:
     """The score of one dimension.
 
     `overall` is 0.0 to 9.0 (a count, for ideas); None if there is no score. `reason` explains a missing
     score, and a 9 that needed no judgement. `sample_size` counts the judged messages, pairs or events.
     `evidence` are the measured numbers that the judge saw. `token_usage` is None if the model does not report
-    it. `method` and `ideas` are those of the ideas scorer.
+    it. `method` and `ideas` are those of the ideas scorer. `judged` counts the judgements behind the score.
+    Without any, `outcome` is not "scored": a 9 that needed no judgement is "not_applicable".
     """
 
     dimension: str
@@ -107,6 +122,20 @@ class ScorerResult:
     token_usage: UsageMetadata | None = None
     method: str = ""
     ideas: tuple[str, ...] = ()
+    judged: int = 0
+    elements: tuple[ElementScore, ...] = ()
+    problem_outcome: Unscored = "not_applicable"
+    """The outcome if nothing was judged."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """ "scored", or the reason why no judgement is behind the score."""
+        return "scored" if self.judged and self.overall is not None else self.problem_outcome
+
+
+def unscored(outcome: Outcome) -> Unscored:
+    """The outcome of a result without a score."""
+    return outcome if outcome in ("timeout", "error", "abstained") else "not_applicable"
 
 
 def weighted_mean(scores: Iterable[tuple[float, float | None]]) -> float | None:
@@ -149,7 +178,36 @@ def _personas(given: Any) -> tuple[Persona, ...]:
     return tuple(map(Persona.of, many))
 
 
-class _Scorer:
+class _Asking:
+    """An object with an engine, whose scores have a version."""
+
+    engine: PropositionEngine
+    version: Any = Version()
+
+    def texts(self) -> Mapping[str, Any]:
+        """The texts that a judge is sent, by name."""
+        raise NotImplementedError
+
+    def version_parts(self) -> Mapping[str, str]:
+        """Hashes of what the scores depend on, by name."""
+        return {"class": hash_of(type(self)), **{name: hash_of(part) for name, part in self.texts().items()}}
+
+    def with_judges(self, wrap: Callable[[Judge], Judge], votes: int | None = None) -> Self:
+        """A copy that asks the judge that `wrap` returns in place of its own, each question `votes` times
+        (None: as often as before)."""
+        new = copy(self)
+        new.engine = PropositionEngine(
+            wrap(self.engine.judge),
+            level=self.engine.level,
+            timeout=self.engine.timeout,
+            concurrency=self.engine.concurrency,
+            votes=votes or self.engine.votes,
+            purse=self.engine.purse,
+        )
+        return new
+
+
+class _Scorer(_Asking):
     """The common part of the four judged dimensions: an engine, and the propositions of the dimension.
 
     `judge` is a judge, a chat model, a text for one, or an engine with other settings. `propositions` are a
@@ -245,8 +303,22 @@ class _Scorer:
             sample_size=len(elements),
             calls=sum(run.calls for run in runs),
             token_usage=total_usage(run.token_usage for run in runs),
+            judged=sum(score.judged for score in scores),
+            elements=_element_scores(elements, runs, self.propositions),
+            problem_outcome=_problem_outcome(result for run in runs for result in run),
             **known,
         )
+
+    def texts(self) -> Mapping[str, Any]:
+        personas = [[persona.name, persona.text] for persona in self.personas]
+        settings = {name: getattr(self, name) for name in _SETTINGS if hasattr(self, name)}
+        return {
+            "claims": [replace(each, recommendations_for_improvement=None) for each in self.propositions],
+            "persona": personas,
+            "prompt": [TEXTS, self.variables],
+            "answer": [ScoreAnswer, BatchAnswer],
+            "sampling": {**settings, "level": self.engine.level},
+        }
 
     def _judging_one(self, element: _Element) -> Steps[Judgements]:
         asked = (element.target, element.context, element.variables, element.evidence)
@@ -315,6 +387,16 @@ class _Element:
     context: str = ""
     evidence: str = ""
 
+    @property
+    def id(self) -> str:
+        """A hash of the judged texts and of the agent."""
+        return element_id(self.target.agent, self.target.trajectory)
+
+
+def element_id(agent: str | None, events: Iterable[Event]) -> str:
+    """The id of judged events: a hash of their texts and of the agent."""
+    return hash_of([agent, [[event.actor, event.type, event.text] for event in events]])[:16]
+
 
 def _score_of(
     weight: float, inverted: bool, results: tuple[JudgeResult, ...], elements: Sequence[_Element]
@@ -341,6 +423,35 @@ def _score_of(
         judged=len(judged),
         results=results,
     )
+
+
+_SETTINGS = ("unit", "sample", "pairs", "seed", "batch")
+
+
+def _element_scores(
+    elements: Sequence[_Element], runs: Sequence[Judgements], propositions: PropositionSet
+) -> tuple[ElementScore, ...]:
+    found: list[ElementScore] = []
+    seen: Counter[str] = Counter()
+    for element, run in zip(elements, runs, strict=True):
+        id = element.id
+        seen[id] += 1
+        score = weighted_mean(
+            (proposition.weight, result.score)
+            for proposition, result in zip(propositions, run, strict=True)
+            if result.status == "judged"
+        )
+        outcome: Outcome = "scored" if score is not None else _problem_outcome(run)
+        found.append(
+            ElementScore(id=id if seen[id] == 1 else f"{id}#{seen[id]}", score=score, outcome=outcome)
+        )
+    return tuple(found)
+
+
+def _problem_outcome(results: Iterable[JudgeResult]) -> Unscored:
+    """The outcome of judgements that gave no score: the worst of theirs."""
+    statuses = {result.status for result in results}
+    return "error" if "error" in statuses else "timeout" if "timeout" in statuses else "not_applicable"
 
 
 def _not_judged(scores: Sequence[PropositionScore]) -> str:
@@ -732,7 +843,7 @@ REPORT_QUESTION = (
 """The question to a rapporteur at the end of a conversation; its answer is the `report`."""
 
 
-class IdeasScorer:
+class IdeasScorer(_Asking):
     """The number of distinct ideas in a conversation: a count, which is neither limited to 9 nor part of a
     mean.
 
@@ -775,15 +886,27 @@ class IdeasScorer:
             messages=counting_ideas(text, of_report=report is not None),
             schema=IdeasAnswer,
         )
-        outcomes = yield [request]
+        requests = [replace(request, vote=vote) for vote in range(self.engine.votes)]
+        outcomes = yield requests
         known["calls"], known["token_usage"] = cost(outcomes)
-        reading = read(request, outcomes[0])
+        readings = [read(one, outcome) for one, outcome in zip(requests, outcomes, strict=True)]
+        counts = [len(found.answer.ideas) or found.answer.count or 0 for found in readings if found.answer]
+        reading = next((found for found in readings if found.answer), readings[0])
         if reading.answer is None:
-            return ScorerResult(overall=None, reason=reading.problem, **known)
-        ideas: list[str] = reading.answer.ideas
+            problem: Unscored = "timeout" if reading.status == "timeout" else "error"
+            return ScorerResult(overall=None, reason=reading.problem, problem_outcome=problem, **known)
         return ScorerResult(
-            overall=len(ideas) or reading.answer.count or 0,
-            ideas=tuple(ideas),
+            overall=math.fsum(counts) / len(counts) if len(counts) > 1 else counts[0],
+            ideas=tuple(reading.answer.ideas),
             reason=reading.answer.reasoning,
+            judged=len(counts),
             **known,
         )
+
+    def texts(self) -> Mapping[str, Any]:
+        prompt = [str(part.text) for part in counting_ideas("", of_report=self.method == "rapporteur")]
+        return {
+            "prompt": prompt,
+            "answer": IdeasAnswer,
+            "sampling": self.method,
+        }

@@ -26,7 +26,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, ArbiterWarning
 from arbiter.errors import ConfigurationError, CorrectionError, ParameterError
 from arbiter.history import HistoryItem
 from arbiter.instructions import RESPOND
@@ -151,7 +151,8 @@ def test_everything_disabled_is_no_gate(mode: str) -> None:
     """34. No call, no row, and nothing that the node streams is held back."""
     judge = scored({})
     app, gate, arbiter_os = gated(judge, GateConfig(), Speaker("Fine"))
-    run(app, hello(), mode=mode)
+    with pytest.warns(ArbiterWarning, match="gate 'persona' applies to no node: its settings enable nothing"):
+        run(app, hello(), mode=mode)
     assert (judge.calls, list(gate.actions)) == (0, [])
     assert not gate.applies_to("jim", None)
     assert arbiter_os.history.entries[-1][-1].gating == {}
@@ -632,6 +633,7 @@ def outcome_of(config: GateConfig, *own: str, score: int = 6) -> tuple[str, int]
     return (gate.actions[0].outcome if gate.actions else "none", speaker.calls)
 
 
+@pytest.mark.filterwarnings("ignore:.*its settings enable nothing:arbiter.ArbiterWarning")
 @pytest.mark.parametrize("dimension", FOUR)
 def test_each_dimension_is_enabled_and_limited_by_itself(dimension: str) -> None:
     assert outcome_of(enabled(dimension), "x") == ("forced_through", 3)

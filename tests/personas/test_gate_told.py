@@ -83,6 +83,7 @@ class Deaf(Says):
         return self.judge(request)
 
 
+@pytest.mark.lengthy
 def test_a_judge_that_ignores_its_cancellation_costs_its_timeout() -> None:
     """In a gate and in an intervention."""
     jim = Speaker("Fine")

@@ -17,17 +17,21 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, ArbiterWarning
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.history import HistoryItem
+from arbiter.models import usage_meter
 from arbiter.personas import (
+    AdherenceEvaluator,
     Event,
     GateConfig,
     Intervention,
     InterventionBatch,
     MockJudge,
     Persona,
+    PersonaGate,
     Proposition,
+    PropositionSet,
     RecordingError,
     Target,
     Trajectory,
@@ -39,7 +43,7 @@ from arbiter.personas._interventions import HEADING
 from tests.personas.gate_support import PAM, Speaker, chat, hello, texts
 from tests.personas.personas_support import JIM, Says, prompt_of, scores
 from tests.scripted import ScriptedTools
-from tests.support import MODES, Chat, Spy, run, thread
+from tests.support import MODES, Chat, Spy, chain, run, thread
 
 create_agent: Any = cast(Any, langchain_agents).create_agent
 DWIGHT = Persona("Dwight", "A volunteer sheriff.", "dwight")
@@ -377,7 +381,10 @@ def test_a_disabled_intervention_applies_to_no_node() -> None:
     off = GateConfig()
     for advisor in (anti_convergence([JIM, PAM], Says(None), off), variety([JIM], Says(None), off)):
         assert not advisor.applies_to("jim", None)
-        ArbiterOS().add_advisor(advisor)
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_advisor(advisor)
+        with pytest.warns(ArbiterWarning, match="applies to no node: it has no intervention"):
+            arbiter_os.govern(chain(Spy("jim"))).invoke({"log": []})
     assert variety([JIM, PAM], Says(None), {"pam": ON}).applies_to("jim", None)
 
 
@@ -491,7 +498,6 @@ def test_an_attempt_that_is_repeated_gets_the_same_nudge(mode: str) -> None:
 
 
 def test_a_node_without_messages_gets_the_nudge_as_a_key() -> None:
-    from tests.support import chain
 
     node = Spy("jim")
     one = Intervention(JIM, key="log").set_functional_precondition(lambda t: True).set_effect("Sing.")
@@ -950,6 +956,7 @@ def test_many_steps_keep_nothing_but_the_last() -> None:
 
 
 @MODES
+@pytest.mark.filterwarnings("ignore:.*it has no intervention:arbiter.ArbiterWarning")
 @pytest.mark.parametrize(
     ("given", "settings", "calls", "fired"),
     [
@@ -988,6 +995,7 @@ def test_a_mean_of_equal_overlaps_is_that_overlap() -> None:
 
 
 @MODES
+@pytest.mark.filterwarnings("ignore:.*it has no intervention:arbiter.ArbiterWarning")
 @pytest.mark.parametrize(
     ("own", "settings", "calls"),
     [
@@ -1038,3 +1046,94 @@ def test_a_run_can_be_cancelled_while_a_judge_is_asked() -> None:
 
     asyncio.run(story())
     assert "Sing." in jim.told()
+
+
+# Evaluated by a node of one's own -------------------------------------------------------------------
+
+
+def lonely(judge: Any, **known: Any) -> InterventionBatch:
+    batch = InterventionBatch.create_for_each([JIM, PAM], judge=judge, **known)
+    batch.set_textual_precondition("{{agent_name}} is alone")
+    return batch.set_effect(lambda targets: f"Talk to somebody, {targets[0].agent}.")
+
+
+SAID = [AIMessage("Hi", name="Jim"), AIMessage("Hello", name="Pam")]
+
+
+@MODES
+def test_batch_is_evaluated_once_for_each_step(mode: str) -> None:
+    """Three agents that ask in turn are one step; the next step is evaluated over the longer conversation."""
+    judge = Says(lambda request: {"result": "Jim is alone" in prompt_of(request)})
+    batch = lonely(judge)
+
+    def evaluate(said: Any, step: int, thread_id: str = "env-1") -> Any:
+        if mode == "sync":
+            return batch.evaluate(said, step=step, thread_id=thread_id)
+        return asyncio.run(batch.aevaluate(said, step=step, thread_id=thread_id))
+
+    for _ in range(3):
+        assert evaluate(SAID, 1) == {"Jim": f"{HEADING}\n\nTalk to somebody, Jim."}
+    assert judge.calls == 2
+    evaluate([*SAID, AIMessage("Bye", name="Jim")], 2)
+    assert judge.calls == 4
+    assert "Bye" in judge.prompt()
+    evaluate(SAID, 1, "env-2")
+    assert [(one.step, one.thread_id, one.fired) for one in batch.log[-2:]] == [
+        (1, "env-2", True),
+        (1, "env-2", False),
+    ]
+    assert {(one.calls, one.token_usage and one.token_usage["input_tokens"]) for one in batch.log} == {
+        (1, 10)
+    }
+
+
+def test_nudge_of_a_step_is_gone_in_the_next_unless_it_persists() -> None:
+    for persist, second in ((False, {}), (True, {"Jim": f"{HEADING}\n\nSing."})):
+        judge = Says(lambda request: {"result": "again" not in prompt_of(request)})
+        one = Intervention(JIM, judge=judge, persist=persist).set_textual_precondition("alone")
+        one.set_effect("Sing.")
+        assert one.evaluate(SAID, step=1) == {"Jim": f"{HEADING}\n\nSing."}
+        assert one.evaluate([*SAID, AIMessage("Hi again", name="Pam")], step=2) == second
+
+
+@MODES
+def test_step_that_fails_is_evaluated_again(mode: str) -> None:
+    batch = lonely(MockJudge({}))
+    for _ in range(2):
+        with pytest.raises(RecordingError):
+            if mode == "sync":
+                batch.evaluate(SAID, step=1)
+            else:
+                asyncio.run(batch.aevaluate(SAID, step=1))
+    with pytest.raises(RegistrationError, match="effect"):
+        Intervention(JIM).evaluate(SAID, step=1)
+
+
+@MODES
+def test_judges_of_gates_and_interventions_are_counted_in_purses_of_their_own(mode: str) -> None:
+    """A meter in the context of a run gets each call; those of evaluators are no part of it."""
+    seen: list[tuple[str, int | None]] = []
+    judge = Says(lambda request: {"result": True} if request.purpose == "check" else scores(p=9)(request))
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_advisor(
+        Intervention(JIM, judge=judge).set_textual_precondition("alone").set_effect("Sing.")
+    )
+    config = GateConfig(gate_adherence_enabled=True)
+    claims = PropositionSet("adherence", [Proposition("p", "{{agent_name}} is calm")])
+    arbiter_os.add_correction_gate(
+        PersonaGate(judge, [JIM], config, propositions={"adherence": claims}, target_nodes=["jim"])
+    )
+    arbiter_os.add_evaluator(AdherenceEvaluator(persona=JIM, judge=judge, propositions=claims))
+    app = arbiter_os.govern(chat(Speaker("Hi")))
+
+    def meter(purse: str, reply: Any) -> None:
+        seen.append((purse, None if reply is None else reply.usage["input_tokens"]))
+
+    token = usage_meter.set(meter)
+    try:
+        run(app, hello("Own."), mode=mode)
+    finally:
+        usage_meter.reset(token)
+    assert arbiter_os.drain(10)
+    assert seen == [("intervention", 10), ("correction", 10)]
+    assert judge.calls == 3

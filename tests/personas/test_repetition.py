@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, ArbiterWarning
 from arbiter.personas import GateConfig, RepetitionSuppressor, ngrams, repeated_phrases, repetition
 from tests.personas.gate_support import PAM, Speaker, chat, hello
 from tests.personas.personas_support import JIM
@@ -61,7 +61,8 @@ def test_the_threshold_is_strict() -> None:
 
 def test_it_is_enabled_by_agent() -> None:
     on = GateConfig(repetition_suppression_enabled=True)
-    assert "repeating" not in told(RepetitionSuppressor([JIM], GateConfig()), *SAME)
+    with pytest.warns(ArbiterWarning, match="'repetition' applies to no node: its settings enable it for no"):
+        assert "repeating" not in told(RepetitionSuppressor([JIM], GateConfig()), *SAME)
     assert "repeating" not in told(RepetitionSuppressor([JIM, PAM], {"pam": on}), *SAME)
     assert "repeating" in told(RepetitionSuppressor([JIM, PAM], {"jim": on}), *SAME)
 
