@@ -1,0 +1,75 @@
+"""The cache of live runs: answers that were paid for once, in one SQLite file.
+
+A key has the whole question, the model with its arguments, the repeat and the vote, so that three repeats of a question
+stay three answers. Only usable answers are kept: refusals, errors and texts that could not be read are asked again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from arbiter.errors import ConfigurationError
+
+__all__ = ["Cache", "CacheMode"]
+
+CacheMode = Literal["off", "judge", "all"]
+FILE = ".arbiter/cache.sqlite"
+_WAIT = 30.0
+"""Seconds to wait for another process that writes."""
+
+
+class Cache:
+    """Plain data by key. Several threads and processes may use one file."""
+
+    def __init__(self, path: str | Path = FILE) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                self.path, timeout=_WAIT, check_same_thread=False, isolation_level=None
+            )
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=NORMAL")
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT NOT NULL, at REAL NOT NULL)"
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigurationError(
+                f"the cache {str(self.path)!r} cannot be used: {error}. Delete the file, or turn the cache off."
+            ) from None
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Mapping[str, Any] | None:
+        """The value of a key; None if there is none."""
+        with self._lock:
+            row = self._connection.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def put(self, key: str, value: Mapping[str, Any]) -> None:
+        """Keep a value, in place of an earlier one."""
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        with self._lock:
+            self._connection.execute(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (key, text, time.time())
+            )
+
+    def __len__(self) -> int:
+        with self._lock:
+            found: int = self._connection.execute("SELECT count(*) FROM answers").fetchone()[0]
+        return found
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._connection.execute("DELETE FROM answers")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()

@@ -1,0 +1,281 @@
+"""Cases in files: JSONL, JSON, YAML and CSV. All mistakes of a file are reported at once, each with its line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from arbiter._constitution.documents import Bounds, PackModel, explain, path_of, read_document
+from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
+from arbiter.harness.canonical import is_list, is_mapping
+from arbiter.harness.cases import MAX_DEPTH, Case, Expect
+
+__all__ = ["BOUNDS", "CaseEntry", "case_of", "load_cases", "load_outputs"]
+
+BOUNDS = Bounds(bytes=64 * 2**20, depth=MAX_DEPTH + 5, values=20_000_000)
+"""The size of a file with cases: an input may be `MAX_DEPTH` deep."""
+
+
+class CaseEntry(PackModel):
+    """One case."""
+
+    id: str = Field(
+        "", description="a name by which a baseline finds the case again", pattern=r"^[\w.:-]{0,200}$"
+    )
+    input: Any = Field(description="what the target gets")
+    expected: Any = Field(None, description="what scorers compare the output with")
+    expect: Expect | None = Field(None, description="assertions about the run")
+    tags: list[str] = Field(default_factory=list[str], description="words by which cases are selected")
+    cluster: str | None = Field(None, description="the conversation or user that the gate counts as one")
+    must_pass: bool = Field(False, description="whether the run fails if this case does")
+    repeats: int | None = Field(None, ge=1, description="how often it runs, in place of the suite's number")
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any], description="values for scorers")
+
+
+def load_cases(path: str | Path) -> list[Case]:
+    """The cases in a .jsonl, .json, .yaml or .csv file. Raises `PackError` with all mistakes in it."""
+    file = Path(path)
+    reader = _READERS.get(file.suffix)
+    if reader is None:
+        raise PackError.at(
+            str(path), 1, f"expected a file that ends with {', '.join(_READERS)}, got {file.name!r}"
+        )
+    cases: list[Case] = []
+    mistakes: list[PackMistake] = []
+    count = 0
+    for line, data in reader(file, str(path), mistakes):
+        count += 1
+        try:
+            cases.append(_checked(data, PackMistake(str(path), line, "", "")))
+        except PackError as error:
+            mistakes += error.mistakes
+    if not count and not mistakes:
+        mistakes.append(PackMistake(str(path), 1, "", "the file has no cases"))
+    if mistakes:
+        raise PackError(sorted(mistakes, key=lambda mistake: mistake.line))
+    return cases
+
+
+def _checked(data: Any, at: PackMistake) -> Case:
+    try:
+        entry = CaseEntry.model_validate(data)
+    except ValidationError as error:
+        raise PackError(
+            [
+                PackMistake(at.file, at.line, path_of(place), said)
+                for place, said in explain(CaseEntry, data, error)
+            ]
+        ) from None
+    return case_of(entry, at)
+
+
+def case_of(entry: CaseEntry, at: PackMistake) -> Case:
+    try:
+        return Case(
+            entry.id,
+            entry.input,
+            expected=entry.expected,
+            expect=entry.expect,
+            tags=entry.tags,
+            cluster=entry.cluster,
+            must_pass=entry.must_pass,
+            repeats=entry.repeats,
+            metadata=entry.metadata,
+            source=f"{at.file}:{at.line}",
+        )
+    except ConfigurationError as error:
+        said = str(error).removeprefix(f"{at.file}:{at.line}: ")
+        raise PackError([PackMistake(at.file, at.line, at.path, said)]) from None
+
+
+_Read = Iterator[tuple[int, Any]]
+"""The data of each case, with its line."""
+
+
+def _text(file: Path, name: str) -> str:
+    with file.open("rb") as stream:
+        raw = stream.read(BOUNDS.bytes + 1)
+    if len(raw) > BOUNDS.bytes:
+        raise PackError.at(name, 1, f"expected at most {BOUNDS.bytes:,} bytes, got more")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PackError.at(name, raw.count(b"\n", 0, error.start) + 1, "expected UTF-8 text") from None
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _read_lines(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
+    for number, line in enumerate(_text(file, name).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            yield number, _json(line)
+        except ValueError as error:
+            mistakes.append(
+                PackMistake(name, number, "", f"expected one JSON object, got {line.strip()!r:.40}: {error}")
+            )
+
+
+def _read_json(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
+    text = _text(file, name)
+    if not text.strip():
+        return
+    try:
+        whole = _json(text)
+    except json.JSONDecodeError as error:
+        raise PackError.at(name, error.lineno, f"expected JSON: {error.msg}") from None
+    except ValueError as error:
+        raise PackError.at(name, 1, f"expected JSON: {error}") from None
+    if not is_list(whole):
+        raise PackError.at(name, 1, f"expected a list of cases, got {type(whole).__name__}")
+    lines = _lines_of_elements(text)
+    for number, data in enumerate(whole):
+        yield lines[number], data
+
+
+def _lines_of_elements(text: str) -> list[int]:
+    """The line on which each element of a JSON list begins."""
+    decoder, at, lines = json.JSONDecoder(), text.index("[") + 1, list[int]()
+    while True:
+        while text[at] in " \t\r\n,":
+            at += 1
+        if text[at] == "]":
+            return lines
+        lines.append(text.count("\n", 0, at) + 1)
+        _, at = decoder.raw_decode(text, at)
+
+
+def _read_yaml(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
+    if not _text(file, name).strip():
+        return
+    document = read_document(file, name, BOUNDS)
+    mistakes += document.mistakes
+    if not is_list(document.data):
+        raise PackError.at(name, 1, f"expected a list of cases, got {type(document.data).__name__}")
+    for number, data in enumerate(document.data):
+        yield document.line((number,)), data
+
+
+_COLUMNS = ("id", "input", "expected", "tags", "cluster", "must_pass", "repeats", "expect")
+
+
+def _read_csv(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
+    csv.field_size_limit(max(csv.field_size_limit(), BOUNDS.bytes))  # the bounds of a case are ours
+    reader = csv.reader(io.StringIO(_text(file, name), newline=""), strict=True)
+    head: list[str] | None = None
+    try:
+        while True:
+            line = reader.line_num + 1
+            cells = next(reader, None)
+            if cells is None:
+                return
+            if not any(cells):
+                continue
+            if head is None:
+                head = _head(cells, name)
+            elif len(cells) != len(head):
+                said = f"expected {len(head)} columns, got {len(cells)}"
+                mistakes.append(PackMistake(name, line, "", said))
+            else:
+                try:
+                    yield line, _row(head, cells)
+                except ValueError as error:
+                    mistakes.append(PackMistake(name, line, "", str(error)))
+    except csv.Error as error:
+        raise PackError.at(name, reader.line_num, f"expected CSV: {error}") from None
+
+
+def _head(cells: Sequence[str], name: str) -> list[str]:
+    wrong = [
+        PackMistake(name, 1, "", f"expected a column of a case, got {cell!r}.{nearest(cell, _COLUMNS)}")
+        for cell in cells
+        if cell not in _COLUMNS and not re.match(r"(input|metadata)\..", cell)
+    ]
+    if len(set(cells)) < len(cells):
+        wrong.append(PackMistake(name, 1, "", "expected each column once"))
+    wrong += [
+        PackMistake(name, 1, "", f"expected {key!r} or {cell!r}, got both")
+        for cell in cells
+        for key in [cell.partition(".")[0]]
+        if key != cell and key in cells
+    ]
+    if wrong:
+        raise PackError(wrong)
+    return list(cells)
+
+
+def _row(head: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
+    """A row of a CSV file as the data of a case. An empty cell gives nothing."""
+    data: dict[str, Any] = {}
+    for column, cell in zip(head, cells, strict=True):
+        if cell == "":
+            continue
+        key, _, inner = column.partition(".")
+        value = _cell(column, cell)
+        if inner:
+            data.setdefault(key, {})[inner] = value
+        else:
+            data[key] = value
+    return data
+
+
+def _cell(column: str, cell: str) -> Any:
+    if cell[0] in '{["':
+        try:
+            return _json(cell)
+        except ValueError as error:
+            raise ValueError(
+                f"{column}: expected JSON, because it begins with {cell[0]!r}: {error}"
+            ) from None
+    if column == "tags":
+        return [tag.strip() for tag in cell.split(";") if tag.strip()]
+    if column == "must_pass":
+        return {"true": True, "false": False}.get(cell.lower(), cell)
+    if column == "repeats":
+        return int(cell) if cell.isdecimal() else cell
+    return cell
+
+
+_READERS = {
+    ".jsonl": _read_lines,
+    ".json": _read_json,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+    ".csv": _read_csv,
+}
+
+
+def load_outputs(file: Path) -> dict[str, Any]:
+    """The outputs of a JSONL file with `id` and `output` on each line."""
+    found: dict[str, Any] = {}
+    mistakes: list[PackMistake] = []
+    for line, data in _read_lines(file, str(file), mistakes):
+        if not is_mapping(data) or set(data) != {"id", "output"} or not isinstance(data["id"], str):
+            said = f"expected an object with id and output, got {data!r:.60}"
+            mistakes.append(PackMistake(str(file), line, "", said))
+        elif data["id"] in found:
+            mistakes.append(
+                PackMistake(str(file), line, "", f"expected each id once, got {data['id']!r} again")
+            )
+        else:
+            found[data["id"]] = data["output"]
+    if mistakes:
+        raise PackError(mistakes)
+    return found

@@ -1,0 +1,337 @@
+"""The driver: submits cases to workers, and writes what they send."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from arbiter.errors import ArbiterError, ConfigurationError
+from arbiter.harness.cases import Selection
+from arbiter.harness.distributed.desk import Desk, Line
+from arbiter.harness.distributed.working import Errand, Task, work
+from arbiter.harness.journal import Journal, Kept, answer_to_dict
+from arbiter.harness.results import CaseRun
+from arbiter.harness.running import GRACE, Session
+from arbiter.harness.suites import Mode, Suite
+
+__all__ = ["on_ray"]
+
+_ANSWER = 10.0
+"""Seconds in which a cluster has to answer."""
+_LOOK = 0.05
+"""Seconds between two looks for lines."""
+_STRIKES = 2
+"""A case whose workers died so often is lost."""
+_CHUNK = 200
+_QUICK = 0.005
+"""Seconds. A function that takes less gets `_CHUNK` cases a task, because a task costs some milliseconds."""
+_SAMPLE = 20
+
+
+def on_ray(
+    address: str, make: Callable[[], Suite], *, select: Selection | None = None, mode: Mode = "live"
+) -> Callable[[Session, Mapping[str, Any]], None]:
+    """A driver of a session on a Ray cluster, for `Run.driver`.
+
+    `address` is "auto" (the cluster of this process, of RAY_ADDRESS or of this machine, else one that is started
+    here for the run), "host:port" or "ray://host:port". `make` is sent to each worker, and makes the suite there: all
+    machines need the files that it reads in the same place. Raises `ConfigurationError` if Ray is not installed or
+    the cluster does not answer in 10 seconds.
+    """
+    ray = _imported()
+    _probe(address)
+
+    def driver(session: Session, identity: Mapping[str, Any]) -> None:
+        errand = Errand(
+            run_id=session.run_id,
+            make=make,
+            project=str(Path.cwd()),
+            mode=mode,
+            select=select or Selection(),
+            limits=session.limits,
+            identity=identity,
+        )
+        with _interrupts() as interrupts, _connected(ray, address):
+            _Crew(ray, session, errand, interrupts).run()
+
+    return driver
+
+
+def _imported() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise ConfigurationError("--ray needs the package ray. Install arbiteros[ray].") from error
+
+
+def _probe(address: str) -> None:
+    """Raise `ConfigurationError` if nothing listens at the address."""
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigurationError(f"--ray is {address!r}; expected auto, HOST:PORT or ray://HOST:PORT.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"no Ray cluster answers at {address!r}: {error.strerror or error}. Start one with `ray start --head`, or "
+            "use --ray auto."
+        ) from None
+
+
+@dataclass(slots=True)
+class _Interrupts:
+    """Counts how often Ctrl-C was pressed."""
+
+    count: int = 0
+
+
+@contextmanager
+def _interrupts() -> Generator[_Interrupts]:
+    """Inside, Ctrl-C is counted, and the second one raised: an exception between two lines of a worker would lose
+    one of them. Only the first thread of a process gets signals."""
+    found = _Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+
+    def interrupted(number: int, frame: Any) -> None:
+        found.count += 1
+        if found.count > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield found
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _connected(ray: Any, address: str) -> Generator[None]:
+    """Connect to the cluster, unless this process is connected already."""
+    if ray.is_initialized():
+        yield
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    terminated = signal.getsignal(signal.SIGTERM)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address != "auto":
+        options["address"] = address
+    try:
+        ray.init(**options, **({} if "address" in options else {"include_dashboard": False}))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigurationError(
+            f"Ray cannot be used at {address!r}: {str(error).rstrip('.')}. A cluster with tokens needs "
+            "RAY_AUTH_MODE=token and its token in RAY_AUTH_TOKEN."
+        ) from None
+    if is_main:
+        signal.signal(signal.SIGTERM, terminated)  # Ray has set its own, which ends the process at once
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@dataclass(slots=True)
+class _Known:
+    """The facts of a case that workers have sent."""
+
+    kept: Kept = field(default_factory=Kept)
+    judgements: dict[tuple[str, str], Mapping[str, Any]] = field(
+        default_factory=dict[tuple[str, str], Mapping[str, Any]]
+    )
+
+
+class _Crew:
+    """The tasks of a run."""
+
+    def __init__(self, ray: Any, session: Session, errand: Errand, interrupts: _Interrupts) -> None:
+        self.ray = ray
+        self.interrupts = interrupts
+        self.session = session
+        self.desk = (
+            ray.remote(Desk)
+            .options(num_cpus=0, name=f"arbiter-{errand.run_id}")
+            .remote(session.judging.limiters.most)
+        )
+        self.errand = ray.put(errand)
+        self.work = ray.remote(max_retries=0)(work)
+        self.running: dict[Any, Task] = {}
+        self.again: deque[int] = deque()
+        """Places whose worker has died. They run alone, so that it shows which of them kills."""
+        self.strikes: Counter[int] = Counter()
+        self.places = {(case.id, repeat): at for at, (case, repeat) in enumerate(session.todo)}
+        self.known = {place: _Known(replace(kept)) for place, kept in session.kept.items()}
+        for line in session.judging.known.values():
+            self._know(line)
+        for (case_id, repeat), at in self.places.items():
+            answer = self._known((case_id, repeat)).kept.answer
+            if at not in session.results and answer is not None and "usage" in answer:
+                thread_id = session.thread_id(session.todo[at][0], repeat)
+                session.judging.usage.restore(thread_id, {"target": answer["usage"]})
+
+    def run(self) -> None:
+        """Run all cases, and wait for them. Ctrl-C ends it in good order, a second one at once."""
+        given_up = float("inf")
+        try:
+            while True:
+                if self.interrupts.count and given_up == float("inf"):
+                    self.session.stop("interrupted")
+                    given_up = monotonic() + GRACE
+                self._submit()
+                if not self.running or monotonic() > given_up:
+                    break
+                self._attend()
+        finally:
+            for ref in self.running:
+                self.ray.cancel(ref, force=True)
+            self.ray.kill(self.desk)
+
+    def _submit(self) -> None:
+        limit = self.session.limits.concurrency
+        while len(self.running) < limit and (places := self._claimed()):
+            todo = [self._place(at) for at in places]
+            judgements = [self._known(place).judgements for place in todo]
+            task = Task(
+                id=uuid4().hex,
+                places=places,
+                kept={place: self._known(place).kept for place in todo},
+                judgements={key: line for each in judgements for key, line in each.items()},
+                seconds=self.session.time_left,
+            )
+            self.running[self.work.remote(self.errand, task, self.desk)] = task
+
+    def _claimed(self) -> list[int]:
+        """The places of the next task."""
+        if self.again and self.session.stopped is None:
+            return [self.again.popleft()]
+        found: list[int] = []
+        while len(found) < self._size() and (at := self.session.claim()) is not None:
+            found.append(at)
+        return found
+
+    def _size(self) -> int:
+        """The number of cases for a task: one, or many of a quick function that calls no model."""
+        done = self.session.results
+        if (
+            self.session.target.kind == "graph"
+            or len(done) < _SAMPLE
+            or self.session.judging.usage.total.calls
+        ):
+            return 1
+        sample = [done[at].duration for at in list(done)[-_SAMPLE:]]
+        return _CHUNK if median(sample) < _QUICK else 1
+
+    def _attend(self) -> None:
+        """Write what the workers have sent, and look after the tasks that have ended."""
+        ended, _ = self.ray.wait([*self.running], num_returns=len(self.running), timeout=_LOOK)
+        # After the wait: a task sends everything before it ends.
+        for line in self.ray.get(self.desk.take.remote()):
+            self._write(line)
+        for ref in ended:
+            task = self.running.pop(ref)
+            died = False
+            try:
+                self._left_behind(self.ray.get(ref))
+            except self.ray.exceptions.RayTaskError as error:
+                raise _failure(error) from None
+            except self.ray.exceptions.RayError:
+                died = True
+                self.ray.get(self.desk.release.remote(task.id))
+            self._look_after(task, died)
+
+    def _left_behind(self, number: int) -> None:
+        self.session.left_behind += number
+        if self.session.left_behind >= self.session.limits.concurrency:
+            self.session.stop("stuck")
+
+    def _look_after(self, task: Task, died: bool) -> None:
+        """Run the cases of a task again that have no result; a case whose worker died twice is lost."""
+        left = [at for at in task.places if at not in self.session.results]
+        for at in left:
+            self.strikes[at] += died or len(left) == len(task.places)
+            if self.strikes[at] >= _STRIKES:
+                self._lose(at)
+            else:
+                self.again.append(at)
+
+    def _lose(self, at: int) -> None:
+        case, repeat = self.session.todo[at]
+        lost = CaseRun(case=case, repeat=repeat, status="lost", error="its worker died twice")
+        line = answer_to_dict(lost, None, [], self.session.thread_id(case, repeat))
+        self._write(("answer", (line,)))
+        self._write(("case", (case.id, repeat, False)))
+
+    # Lines
+
+    def _place(self, at: int) -> tuple[str, int]:
+        case, repeat = self.session.todo[at]
+        return case.id, repeat
+
+    def _known(self, place: tuple[str, int]) -> _Known:
+        return self.known.setdefault(place, _Known())
+
+    def _know(self, judgement: Mapping[str, Any]) -> None:
+        place = judgement["case"], judgement["repeat"]
+        self._known(place).judgements[judgement["key"], judgement["case"]] = judgement
+
+    def _write(self, line: Line) -> None:
+        """Write a line of a worker to the journal, and remember it."""
+        kind, parts = line
+        getattr(self, f"_on_{kind}")(*parts)
+
+    def _on_nodes(self, case_id: str, repeat: int, nodes: Any) -> None:
+        if (journal := self.session.journal) is not None:
+            journal.nodes(case_id, repeat, nodes)
+
+    def _on_answer(self, line: Mapping[str, Any]) -> None:
+        if (journal := self.session.journal) is not None:
+            journal.answer(line)
+        known = self._known((line["case"], line["repeat"]))
+        known.kept = Kept(line)
+
+    def _on_scores(self, case_id: str, repeat: int, by: str, scores: Any) -> None:
+        if (journal := self.session.journal) is not None:
+            journal.scores(case_id, repeat, by, scores)
+        self._known((case_id, repeat)).kept.scores[by] = scores
+
+    def _on_judgement(self, line: Mapping[str, Any]) -> None:
+        if isinstance(journal := self.session.journal, Journal):
+            journal.write("judgement", line)
+        self._know(line)
+
+    def _on_spent(self, thread_id: str, purse: str, model: str, spent: Mapping[str, Any]) -> None:
+        self.session.judging.usage.restore(thread_id, {purse: {model: spent}})
+
+    def _on_case(self, case_id: str, repeat: int, as_expected: bool) -> None:
+        at, kept = self.places[case_id, repeat], self._known((case_id, repeat)).kept
+        used = self.session.used(self.session.thread_id(self.session.todo[at][0], repeat))
+        kept.done = {"as_expected": as_expected, "usage": used}
+        result = kept.result()
+        assert result is not None
+        self.known.pop((case_id, repeat))
+        self.session.leave()
+        self.session.finish(at, result)
+
+
+def _failure(error: Any) -> Exception:
+    """The worker's own error: a mistake in the set-up as it is, any other with its traceback."""
+    cause = error.cause
+    if isinstance(cause, ArbiterError):
+        return ConfigurationError(f"a worker cannot run the suite: {cause}")
+    return RuntimeError(f"a worker failed: {error}")

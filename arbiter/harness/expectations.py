@@ -1,0 +1,325 @@
+"""The expectations of a case, as checks: functions of a `CaseRun` that return None, or why they fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import jsonschema
+from jsonschema.validators import validator_for
+
+from arbiter._conditions import Condition
+from arbiter._values.copies import jsonable
+from arbiter.errors import ConditionError, ConfigurationError, nearest
+from arbiter.harness.cases import Case
+from arbiter.harness.results import CaseRun
+from arbiter.harness.scores import Score
+from arbiter.harness.trajectories import chosen, mismatch, node_steps, problem_in, tool_steps
+
+__all__ = ["ABOUT_OUTPUT", "Check", "Expectations", "check_for", "ended_as_expected", "unmakeable"]
+
+Check: TypeAlias = Callable[[CaseRun], str | None]
+VARIABLES = ("input", "output", "expected", "duration", "tokens")
+"""The variables of a condition about a run."""
+_ABOUT_CHECKERS = frozenset({"denied_by", "waits_for"})
+_ABOUT_GRAPHS = frozenset({"nodes", "tools", "redirected_to", "waits_for"})
+_A_TARGET = {"function": "a function", "outputs": "recorded outputs"}
+ABOUT_OUTPUT = frozenset({"equals", "contains", "matches", "json_schema", "condition"})
+"""The keys that need nothing but the output of a run."""
+
+
+def unmakeable(cases: Iterable[Case]) -> list[tuple[Case, str]]:
+    """The cases with an expectation that no target could meet, such as a broken pattern, each with a sentence."""
+    expectations = Expectations()
+    return [
+        (case, said.removeprefix(f"{case.source}: "))
+        for case in cases
+        for said in expectations.mistakes([case])
+    ]
+
+
+class Expectations:
+    """The checks of all cases. Equal expectations are compiled once."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Check] = {}
+
+    def mistakes(
+        self,
+        cases: Iterable[Case],
+        nodes: Sequence[str] | None = None,
+        checkers: Sequence[str] | None = None,
+        *,
+        kind: str = "graph",
+    ) -> list[str]:
+        """Compile the checks of all cases. Returns a sentence for each that cannot be made, and for each that
+        names a node or a checker which the target has not (None: its names are unknown), or that is about graphs
+        when the target is of another kind.
+        """
+        found: list[str] = []
+        for case in cases:
+            for key, value in case.assertions.items():
+                try:
+                    if kind != "graph" and key in _ABOUT_GRAPHS:
+                        raise ConfigurationError(
+                            f"expected a graph as target, got {_A_TARGET.get(kind, kind)}."
+                        )
+                    self._check(key, value, nodes)
+                    if key in _ABOUT_CHECKERS and checkers is not None:
+                        _refuse_unknown(value, checkers)
+                except ConfigurationError as error:
+                    where = f"{case.source}: " if case.source else ""
+                    found.append(f"{where}case {case.id!r}: expect.{key}: {error}")
+        return found
+
+    def _check(self, key: str, value: Any, nodes: Sequence[str] | None = None) -> Check:
+        mark = f"{key}:{value!r}"
+        check = self._checks.get(mark)
+        if check is None:
+            check = self._checks[mark] = check_for(key, value, nodes)
+        return check
+
+    def scores(self, run: CaseRun) -> list[Score]:
+        """One assertion for each key of the case's `expect`."""
+        return [
+            _assertion(f"expect.{key}", self._check(key, value), key, run)
+            for key, value in run.case.assertions.items()
+        ]
+
+
+def _refuse_unknown(checker: str, checkers: Sequence[str]) -> None:
+    if checker not in checkers:
+        known = ", ".join(checkers) or "none; target.constitution names the rules"
+        raise ConfigurationError(
+            f"{checker!r} is no checker of the target. Checkers: {known}.{nearest(checker, checkers)}"
+        )
+
+
+def _assertion(name: str, check: Check, key: str, run: CaseRun) -> Score:
+    if key in ABOUT_OUTPUT and run.status != "completed":
+        return Score(name, 0.0, False, reason=f"the run ended as {run.status!r}")
+    try:
+        fault = check(run)
+    except ConditionError as error:
+        return Score(name, outcome="error", reason=str(error))
+    return Score(name, 1.0, True) if fault is None else Score(name, 0.0, False, reason=fault)
+
+
+def ended_as_expected(run: CaseRun) -> bool:
+    """True if the run completed, or ended in the way that its case expects."""
+    asked = run.case.assertions
+    if run.status == "completed":
+        return True
+    if run.status == "denied":
+        return "denied_by" in asked and denied_by(asked["denied_by"])(run) is None
+    if run.status == "waits":
+        return "waits_for" in asked and waits_for(asked["waits_for"])(run) is None
+    if run.status == "failed":
+        return "raises" in asked and raises(asked["raises"])(run) is None
+    return asked.get("completes") is False and run.status == "timeout"
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+
+def check_for(key: str, value: Any, nodes: Sequence[str] | None = None) -> Check:
+    """The check for a key of `Expect`. Raises `ConfigurationError` for a value that it cannot take."""
+    if key == "nodes":
+        return ran(value, nodes)
+    if key == "redirected_to" and nodes is not None and value not in nodes:
+        found = problem_in([value], nodes)
+        raise ConfigurationError(str(found))
+    return _MAKERS[key](value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
+
+
+def _short(value: Any) -> str:
+    text = _text(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def equals(expected: Any) -> Check:
+    def check(run: CaseRun) -> str | None:
+        same = run.output == expected or jsonable(run.output) == jsonable(expected)
+        return None if same else f"expected {_short(expected)}, got {_short(run.output)}"
+
+    return check
+
+
+def contains(wanted: str | Sequence[str]) -> Check:
+    texts = [wanted] if isinstance(wanted, str) else list(wanted)
+
+    def check(run: CaseRun) -> str | None:
+        output = _text(run.output)
+        missing = [text for text in texts if text not in output]
+        return f"{', '.join(map(repr, missing))} is not in {_short(output)}" if missing else None
+
+    return check
+
+
+def matches(pattern: str) -> Check:
+    try:
+        holds = Condition(
+            f"output.matches({json.dumps(pattern, ensure_ascii=False)})", ["output"], records=()
+        )
+        holds.evaluate({"output": ""})
+    except ConditionError as error:
+        raise ConfigurationError(f"{pattern!r} is no regular expression: {error.problem}") from None
+
+    def check(run: CaseRun) -> str | None:
+        found = holds.evaluate({"output": _text(run.output)})
+        return None if found else f"{pattern!r} does not match {_short(run.output)}"
+
+    return check
+
+
+def fits_schema(schema: Mapping[str, Any]) -> Check:
+    kind = validator_for(cast(Any, schema), default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(cast(Any, schema))
+    except jsonschema.SchemaError as error:
+        raise ConfigurationError(f"expected a JSON Schema: {error.message}") from None
+    validator: Any = kind(cast(Any, schema))
+
+    def check(run: CaseRun) -> str | None:
+        output = jsonable(run.output)
+        if isinstance(output, str):
+            try:
+                output = json.loads(output)
+            except ValueError:
+                pass  # a text, which the schema may allow
+        error = next(iter(validator.iter_errors(output)), None)
+        return None if error is None else f"{error.json_path}: {error.message}"[:500]
+
+    return check
+
+
+def condition(expression: str) -> Check:
+    try:
+        holds = Condition(expression, VARIABLES, records=())
+    except ConditionError as error:
+        raise ConfigurationError(str(error)) from None
+
+    def check(run: CaseRun) -> str | None:
+        values = {
+            "input": run.input,
+            "output": run.output,
+            "expected": run.expected,
+            "duration": run.duration,
+            "tokens": run.tokens,
+        }
+        return None if holds.evaluate(values) else f"{expression} is false"
+
+    return check
+
+
+def completes(wanted: bool) -> Check:
+    def check(run: CaseRun) -> str | None:
+        if (run.status == "completed") == wanted:
+            return None
+        return f"the run ended as {run.status!r}" + (f": {run.error}" if run.error else "")
+
+    return check
+
+
+def raises(name: str) -> Check:
+    def check(run: CaseRun) -> str | None:
+        if run.status == "failed" and any(
+            found == name or found.endswith(f".{name}") for found in run.error_types
+        ):
+            return None
+        return f"expected {name}, got {run.error or run.status}"
+
+    return check
+
+
+def denied_by(name: str) -> Check:
+    def check(run: CaseRun) -> str | None:
+        denied = [v.policy for step in run.trajectory for v in step if v.status == "denied" and v.policy]
+        if run.status == "denied":
+            denied += run.policies
+        return (
+            None
+            if name in denied
+            else f"denied by {', '.join(dict.fromkeys(map(str, denied))) or 'no checker'}"
+        )
+
+    return check
+
+
+def waits_for(name: str) -> Check:
+    def check(run: CaseRun) -> str | None:
+        if run.status == "waits" and name in run.policies:
+            return None
+        return (
+            f"asked by {', '.join(run.policies)}"
+            if run.status == "waits"
+            else f"the run ended as {run.status!r}"
+        )
+
+    return check
+
+
+def redirected_to(node: str) -> Check:
+    def check(run: CaseRun) -> str | None:
+        found = [v.redirected_to for step in run.trajectory for v in step if v.redirected_to]
+        return None if node in found else f"redirected to {', '.join(found) or 'no node'}"
+
+    return check
+
+
+def ran(given: Any, nodes: Sequence[str] | None = None) -> Check:
+    how, expected = chosen(given)
+    if (problem := problem_in(expected, nodes)) is not None:
+        raise ConfigurationError(problem)
+    return lambda run: mismatch(how, expected, node_steps(run.trajectory, expected))
+
+
+def called(given: Any) -> Check:
+    how, expected = chosen(given)
+    if (problem := problem_in(expected)) is not None:
+        raise ConfigurationError(problem)
+    return lambda run: mismatch(how, expected, tool_steps(run.trajectory))
+
+
+def at_most_tokens(most: int) -> Check:
+    return lambda run: (
+        None if run.tokens <= most else f"used {run.tokens:,} tokens; expected at most {most:,}"
+    )
+
+
+def at_most_seconds(most: float) -> Check:
+    return lambda run: (
+        None if run.duration <= most else f"took {run.duration:.3g} s; expected at most {most:g}"
+    )
+
+
+def at_most_usd(most: float) -> Check:
+    def check(run: CaseRun) -> str | None:
+        if run.usd is None:
+            return "the cost is unknown: a model has no price, or does not report its tokens"
+        return None if run.usd <= most else f"cost ${run.usd:.4f}; expected at most ${most:g}"
+
+    return check
+
+
+_MAKERS: Mapping[str, Callable[[Any], Check]] = {
+    "equals": equals,
+    "contains": contains,
+    "matches": matches,
+    "json_schema": fits_schema,
+    "condition": condition,
+    "completes": completes,
+    "raises": raises,
+    "denied_by": denied_by,
+    "waits_for": waits_for,
+    "redirected_to": redirected_to,
+    "tools": called,
+    "max_tokens": at_most_tokens,
+    "max_usd": at_most_usd,
+    "max_seconds": at_most_seconds,
+}

@@ -1,0 +1,202 @@
+"""One export: a run, a form, and the files that are written."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
+from arbiter.harness.exports.evidence import Evidence, Rewarding
+from arbiter.harness.exports.files import ending, write_rows
+from arbiter.harness.exports.forms import FORMS, File, Form, Settings, part_of
+from arbiter.harness.exports.rewarding import Rewards
+from arbiter.harness.journal import FOLDER, run_folder
+from arbiter.harness.writing import write_whole
+
+__all__ = ["FORMATS", "Export", "ExportOptions", "export_run"]
+
+FORMATS = tuple(FORMS)
+"""The names of the forms."""
+_MARGIN = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """The options of an export.
+
+    `rows` are the scores that are rewards; none means all. `include_control` counts also those that steered the
+    run. `margin` (above 0, at most 1) is the least difference of a pair as a share of the scale; None is 0.2.
+    `split` (between 0 and 1) is the share of cases, or of clusters of cases, that go into train.*; the others go into
+    test.*. `corrections` makes pairs of the drafts that correction gates sent back. `per_node` makes a row of
+    each node run. `suite` and `allow` are for "trl-grpo": the suite's file, by default the one in suites/ with
+    the name of the run's suite, and the prefixes under which it may name functions.
+    """
+
+    rows: Sequence[str] = ()
+    include_control: bool = False
+    margin: float | None = None
+    split: float | None = None
+    corrections: bool = False
+    per_node: bool = False
+    suite: Path | None = None
+    allow: Sequence[str] = ()
+
+    def check(self, name: str, form: Form) -> None:
+        """Raise `ConfigurationError` for a value out of range, or an option that the form has not."""
+        if self.margin is not None and not 0 < self.margin <= 1:
+            raise ConfigurationError(f"margin is {self.margin!r}; expected a number above 0 and at most 1.")
+        if self.split is not None and not 0 < self.split < 1:
+            raise ConfigurationError(f"split is {self.split!r}; expected a number between 0 and 1.")
+        if self.corrections and self.margin is not None:
+            raise ConfigurationError("margin is for pairs of repeats; pairs of corrections have none.")
+        given = {
+            "margin": self.margin is not None,
+            "corrections": self.corrections,
+            "per_node": self.per_node,
+        }
+        for option, is_given in given.items():
+            if is_given and option not in form.options:
+                others = ", ".join(each for each in FORMS if option in FORMS[each].options)
+                raise ConfigurationError(f"{option} has no effect on {name!r}; it is for {others}.")
+        if (self.suite is not None or self.allow) and not form.has_reward:
+            raise ConfigurationError(f"suite and allow have no effect on {name!r}; they are for trl-grpo.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """The files of an export, each with the number of its rows; None for one that is no table."""
+
+    folder: Path
+    files: Mapping[str, int | None]
+
+
+def export_run(
+    run: str,
+    to: str,
+    *,
+    out: str | Path | None = None,
+    options: ExportOptions | None = None,
+    folder: str | Path = FOLDER,
+) -> Export:
+    """Write what a run judged as a trainer reads it.
+
+    `run` is the id of a run, the path of its folder, or "last"; `to` is one of `FORMATS`. `out` is the folder of
+    the files, by default exports/<suite>-<form>. Files are Parquet if `pyarrow` is installed (the extra
+    `export`), else JSON lines. Raises `ConfigurationError`, before a file is written.
+    """
+    if to not in FORMS:
+        raise ConfigurationError(f"to is {to!r}; expected one of {', '.join(FORMS)}.{nearest(to, FORMS)}")
+    form, given = FORMS[to], options or ExportOptions()
+    given.check(to, form)
+    evidence = Evidence.read(run_folder(run, Path(folder)))
+    evidence.check_rows(given.rows)
+    settings = Settings(
+        rewarding=Rewarding(rows=given.rows, include_control=given.include_control),
+        margin=_MARGIN if given.margin is None else given.margin,
+        split=given.split,
+        corrections=given.corrections,
+        per_node=given.per_node,
+    )
+    place = Path("exports") / f"{evidence.suite}-{to}" if out is None else Path(out)
+    texts = {"reward.py": _reward_text(evidence, given, place)} if form.has_reward else {}
+    tables: dict[str, tuple[File, list[dict[str, Any]]]] = {}
+    for file in form.files:
+        tables |= _tables(file, evidence, settings, ending(lines=form.lines))
+    if there := sorted(name for name in (*tables, *texts) if (place / name).exists()):
+        raise ConfigurationError(f"{place / there[0]} is there already. Delete it, or choose another folder.")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{place} cannot be made: {error.strerror or error}.") from None
+    for name, (file, rows) in tables.items():
+        write_rows(place / name, file.columns, rows)
+    for name, text in texts.items():
+        write_whole(place / name, text)
+    counts = {name: len(rows) for name, (_, rows) in tables.items()}
+    return Export(folder=place, files={**counts, **dict.fromkeys(texts)})
+
+
+def _tables(
+    file: File, evidence: Evidence, settings: Settings, end: str
+) -> dict[str, tuple[File, list[dict[str, Any]]]]:
+    """The files of a form by name, with their rows."""
+    parts: dict[str, list[dict[str, Any]]] = {"train": []}
+    if settings.split is not None:
+        parts["test"] = []
+    try:
+        for case, row in file.rows(evidence, settings):
+            parts[part_of(case, settings.split)].append(row)
+    except ConfigurationError as error:
+        if not file.optional:
+            raise
+        warnings.warn(f"{file.name}{end} is left out: {error}", ArbiterWarning, stacklevel=4)
+        return {}
+    for part, rows in parts.items():
+        if not rows:
+            warnings.warn(f"{part}{end} is left out: no case falls into it.", ArbiterWarning, stacklevel=4)
+    prefix = f"{file.name}-" if file.name else ""
+    return {f"{prefix}{part}{end}": (file, rows) for part, rows in parts.items() if rows}
+
+
+# Rewards ------------------------------------------------------------------------------------------
+
+_REWARD = '''\
+"""Rewards of completions by the suite {suite!r}: `GRPOTrainer(reward_funcs=[reward], ...)`."""
+
+from pathlib import Path
+
+from arbiter.harness.exports import Rewards
+
+_rewards = Rewards(
+    {file!r},
+    project=Path(__file__).resolve().parent / {project!r},
+    allow={allow!r},
+    rows={rows!r},
+    is_json={is_json!r},
+)
+
+
+def reward(completions, case_id, **columns):
+    """The reward of each completion, 0.0 to 1.0; None if it could not be judged."""
+    return _rewards(completions, case_id)
+'''
+
+
+def _reward_text(evidence: Evidence, options: ExportOptions, place: Path) -> str:
+    """The module that rewards completions. Loads the suite, so that it fails here and not in the trainer."""
+    file = options.suite or _suite_file(evidence.suite)
+    Rewards(file, allow=tuple(options.allow), rows=options.rows)
+    return _REWARD.format(
+        suite=evidence.suite,
+        file=Path(file).as_posix(),
+        project=Path(os.path.relpath(Path.cwd(), place.resolve())).as_posix(),
+        allow=tuple(options.allow),
+        rows=tuple(options.rows),
+        is_json=any(not isinstance(run.result.output, str | None) for run in evidence.runs),
+    )
+
+
+def _suite_file(name: str) -> Path:
+    """The file in suites/ with the suite of that name."""
+    files = sorted(file for end in ("yaml", "yml") for file in Path("suites").glob(f"*.{end}"))
+    found = [file for file in files if _name_in(file) == name]
+    if len(found) == 1:
+        return found[0]
+    raise ConfigurationError(
+        f"{len(found)} files in suites/ have the suite {name!r}, whose scorers make the rewards. Name it: suite=FILE, "
+        "or --suite FILE."
+    )
+
+
+def _name_in(file: Path) -> object:
+    try:
+        data: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return data["suite"]
+    except (OSError, yaml.YAMLError, TypeError, KeyError, UnicodeDecodeError):
+        return None

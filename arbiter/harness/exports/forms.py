@@ -1,0 +1,304 @@
+"""The forms that trainers read, each with its columns and its rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import fmean
+from typing import Any, Literal
+
+from arbiter.errors import ConfigurationError
+from arbiter.harness.cases import Case
+from arbiter.harness.exports.evidence import Evidence, Rewarding, Run
+from arbiter.harness.exports.messages import completion_of, plain_text, prompt_of
+from arbiter.harness.exports.steps import COLUMNS, Step, step_rows, steps_of
+
+__all__ = ["FORMS", "File", "Form", "Settings", "part_of"]
+
+Part = Literal["train", "test"]
+MESSAGES = "messages"
+"""The type of a column of messages."""
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How rows are made: what is a reward, and the options of some forms.
+
+    `margin` is a share of the scale. `split` is the share of cases in the part "train"; None puts all there.
+    """
+
+    rewarding: Rewarding = field(default_factory=Rewarding)
+    margin: float = 0.2
+    split: float | None = None
+    corrections: bool = False
+    per_node: bool = False
+
+
+def part_of(case: Case, split: float | None) -> Part:
+    """The part that a case belongs to, with all others of its cluster. It depends on nothing but their name."""
+    if split is None:
+        return "train"
+    name = case.id if case.cluster is None else f"cluster {case.cluster}"
+    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
+    return "train" if place < split else "test"
+
+
+Rows = Iterator[tuple[Case, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a form: its name, "" for the only one, its columns, and its rows with their cases."""
+
+    name: str
+    columns: Mapping[str, Any]
+    rows: Callable[[Evidence, Settings], Rows]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A form of export. `lines` forms are always JSON lines. `options` are those of `Settings` that it has."""
+
+    files: Sequence[File]
+    options: frozenset[str] = frozenset()
+    lines: bool = False
+    has_reward: bool = False
+
+
+def _steps(evidence: Evidence, settings: Settings) -> Rows:
+    cases = {case.id: case for case in evidence.cases}
+    for row in step_rows(evidence, settings.rewarding):
+        yield cases[row["case_id"]], row
+
+
+# Cases --------------------------------------------------------------------------------------------
+
+
+def _truth(case: Case) -> str | None:
+    return None if case.expected is None else plain_text(case.expected)
+
+
+def _prompts(evidence: Evidence, settings: Settings) -> Rows:
+    for case in evidence.cases:
+        yield case, {"prompt": prompt_of(case.input), "ground_truth": _truth(case), "case_id": case.id}
+
+
+def _labelled(evidence: Evidence, settings: Settings) -> Rows:
+    for case in evidence.cases:
+        yield case, {"prompt": prompt_of(case.input), "label": _truth(case)}
+
+
+def _verl(evidence: Evidence, settings: Settings) -> Rows:
+    by_case: dict[str, list[Run]] = {}
+    for run in evidence.runs:
+        by_case.setdefault(run.case.id, []).append(run)
+    evidence.need_nodes()
+    for index, case in enumerate(evidence.cases):
+        rewards = [
+            {
+                "repeat": run.result.repeat,
+                "superstep": step.superstep,
+                "node": step.data.get("node"),
+                "reward": step.reward,
+            }
+            for run in by_case.get(case.id, ())
+            for step in steps_of(run, settings.rewarding)
+            if step.reward is not None
+        ]
+        yield (
+            case,
+            {
+                "data_source": evidence.suite,
+                "prompt": prompt_of(case.input),
+                "ability": case.tags[0] if case.tags else "agent",
+                "reward_model": {"style": "rule", "ground_truth": _truth(case)},
+                "extra_info": {
+                    "index": index,
+                    "split": part_of(case, settings.split),
+                    "node_rewards": rewards,
+                },
+            },
+        )
+
+
+# Preferences --------------------------------------------------------------------------------------
+
+
+def _pairs(evidence: Evidence, settings: Settings) -> Rows:
+    found = _corrected(evidence) if settings.corrections else _differing(evidence, settings)
+    yield from found
+
+
+def _preferences(evidence: Evidence, settings: Settings) -> Rows:
+    for case, row in _pairs(evidence, settings):
+        yield case, {name: value for name, value in row.items() if name != "margin"}
+
+
+def _differing(evidence: Evidence, settings: Settings) -> Rows:
+    """Pairs of repeats of one case, compared on the rows that both have."""
+    by_case: dict[str, list[tuple[Run, Mapping[str, float]]]] = {}
+    for run in evidence.runs:
+        if run.result.status == "completed" and (rewards := settings.rewarding.values(run.result.scores)):
+            by_case.setdefault(run.case.id, []).append((run, rewards))
+    count = 0
+    for case in evidence.cases:
+        for (one, ours), (other, theirs) in combinations(by_case.get(case.id, ()), 2):
+            common = ours.keys() & theirs.keys()
+            if not common or one.result.output == other.result.output:
+                continue
+            difference = fmean(ours[row] - theirs[row] for row in common)
+            if abs(difference) < settings.margin - _CLOSE:
+                continue
+            better, worse = (one, other) if difference > 0 else (other, one)
+            count += 1
+            yield (
+                case,
+                {
+                    "prompt": prompt_of(case.input),
+                    "chosen": completion_of(better.result.output),
+                    "rejected": completion_of(worse.result.output),
+                    "margin": round(abs(difference), 6),
+                },
+            )
+    if not count:
+        twice = sum(len(runs) > 1 for runs in by_case.values())
+        raise ConfigurationError(
+            f"the run {evidence.run_id} has no two repeats of one case whose rewards differ by {settings.margin:g}: "
+            f"{twice} of {len(evidence.cases)} cases have two scored repeats. Run it with --repeats 4, lower --margin, "
+            "or take the drafts of correction gates with --corrections."
+        )
+
+
+def _corrected(evidence: Evidence) -> Rows:
+    """Pairs of a node's first draft and the output that a correction gate accepted instead."""
+    evidence.need_nodes()
+    count = 0
+    for run in evidence.runs:
+        for data in (each for branches in run.nodes for each in branches):
+            if "original" not in data or "output" not in data:
+                continue
+            count += 1
+            yield (
+                run.case,
+                {
+                    "prompt": prompt_of(data.get("input")),
+                    "chosen": completion_of(data["output"]),
+                    "rejected": completion_of(data["original"]),
+                    "margin": None,
+                },
+            )
+    if not count:
+        raise ConfigurationError(
+            f"the run {evidence.run_id} has no draft that a correction gate sent back and then accepted another for."
+        )
+
+
+# Node runs ----------------------------------------------------------------------------------------
+
+
+def _judged(evidence: Evidence, settings: Settings) -> Rows:
+    evidence.need_nodes()
+    count = 0
+    for run in evidence.runs:
+        for step in steps_of(run, settings.rewarding):
+            if step.passed is None or "output" not in step.data:
+                continue
+            count += 1
+            yield (
+                run.case,
+                {
+                    "prompt": prompt_of(step.data.get("input")),
+                    "completion": completion_of(step.data["output"]),
+                    "label": step.passed,
+                },
+            )
+    if not count:
+        raise ConfigurationError(
+            f"the run {evidence.run_id} has no node run that passed or failed. Add an evaluator or scorer that "
+            "passes or fails, or an `expect` to its cases."
+        )
+
+
+def _stepwise(evidence: Evidence, settings: Settings) -> Rows:
+    evidence.need_nodes()
+    chains = [chain for run in evidence.runs for chain in _chains(run, settings)]
+    if not any(step.reward is not None for chain in chains for step in chain):
+        raise ConfigurationError(
+            f"the run {evidence.run_id} has no scored node run, so no step has a reward."
+        )
+    for chain in chains:
+        if all(step.reward is None for step in chain):
+            continue
+        run = chain[0].run
+        given = chain[0].data.get("input") if settings.per_node else run.case.input
+        yield (
+            run.case,
+            {
+                "prompt": prompt_of(given),
+                "completions": [completion_of(step.data.get("output"))[-1]["content"] for step in chain],
+                "labels": [step.passed for step in chain],
+                "step_rewards": [step.reward for step in chain],
+            },
+        )
+
+
+def _chains(run: Run, settings: Settings) -> list[list[Step]]:
+    steps = steps_of(run, settings.rewarding)
+    if settings.per_node:
+        return [[step] for step in steps]
+    for branches in run.nodes:
+        if len(branches) > 1:
+            names = ", ".join(str(each.get("node")) for each in branches)
+            raise ConfigurationError(
+                f"{run.where} ran {names} in one superstep, which have no order, so its steps are no chain. "
+                "Use --per-node for a row per node run."
+            )
+    return [steps]
+
+
+_GROUPED = {"prompt": MESSAGES, "chosen": MESSAGES, "rejected": MESSAGES}
+_PAIRED = {**_GROUPED, "margin": "double"}
+_PAIRING = frozenset({"margin", "corrections"})
+_VERL = {
+    "data_source": "string",
+    "prompt": MESSAGES,
+    "ability": "string",
+    "reward_model": {"style": "string", "ground_truth": "string"},
+    "extra_info": {
+        "index": "int64",
+        "split": "string",
+        "node_rewards": [{"repeat": "int64", "superstep": "int64", "node": "string", "reward": "double"}],
+    },
+}
+_STEPWISE = {
+    "prompt": MESSAGES,
+    "completions": ["string"],
+    "labels": ["bool"],
+    "step_rewards": ["double"],
+}
+
+FORMS: Mapping[str, Form] = {
+    "steps": Form(files=[File("", COLUMNS, _steps)]),
+    "trl-grpo": Form(
+        files=[File("", {"prompt": MESSAGES, "ground_truth": "string", "case_id": "string"}, _prompts)],
+        has_reward=True,
+    ),
+    "trl-dpo": Form(files=[File("", _PAIRED, _pairs)], options=_PAIRING),
+    "trl-reward": Form(files=[File("", _PAIRED, _pairs)], options=_PAIRING),
+    "trl-kto": Form(files=[File("", {"prompt": MESSAGES, "completion": MESSAGES, "label": "bool"}, _judged)]),
+    "stepwise": Form(files=[File("", _STEPWISE, _stepwise)], options=frozenset({"per_node"})),
+    "verl": Form(files=[File("", _VERL, _verl)]),
+    "openrlhf": Form(
+        files=[
+            File("prompts", {"prompt": MESSAGES, "label": "string"}, _labelled),
+            File("preferences", _GROUPED, _preferences, optional=True),
+        ],
+        options=_PAIRING,
+        lines=True,
+    ),
+}
+"""The forms by name."""

@@ -1,0 +1,473 @@
+"""Suites in files.
+
+    suite file ─▶ Document ─▶ SuiteFile ─▶ cases of other files, scorers, evaluators ─▶ Suite
+
+All mistakes of all files are reported at once, each with its file and line, in one `PackError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from arbiter._constitution.documents import (
+    Document,
+    PackModel,
+    Place,
+    explain,
+    read_document,
+    validate,
+)
+from arbiter._constitution.loading import load_evaluators, prefixes_of
+from arbiter._constitution.schema import json_schema as pack_schema
+from arbiter._objects import load_object
+from arbiter.errors import ArbiterError, ConfigurationError, PackError, PackMistake, nearest
+from arbiter.evaluation import NodeEvaluator
+from arbiter.harness.agents import Agent, Agents
+from arbiter.harness.cache import CacheMode
+from arbiter.harness.canonical import is_mapping
+from arbiter.harness.case_files import BOUNDS, CaseEntry, case_of, load_cases, load_outputs
+from arbiter.harness.cases import Case, same_cases
+from arbiter.harness.dimensions import OF_CHANNELS
+from arbiter.harness.expectations import unmakeable
+from arbiter.harness.gate import GateSettings
+from arbiter.harness.kinds import SCORERS, ScorerEntry
+from arbiter.harness.limits import Limits
+from arbiter.harness.messages import JsonlMessages, Messages, StoreMessages
+from arbiter.harness.scorers import scorers_of
+from arbiter.harness.suites import Suite
+from arbiter.harness.targets import TargetFile
+from arbiter.personas import Persona
+
+__all__ = ["SCHEMA", "load_suite", "suite_schema"]
+
+SCHEMA = "suite.schema.json"
+
+
+# The models of a file -----------------------------------------------------------------------------
+
+
+class FromEntry(PackModel):
+    """Cases of another file."""
+
+    file: str = Field(alias="from", description="a .jsonl, .json, .yaml or .csv file with cases")
+
+
+class AgentEntry(PackModel):
+    """An agent, under its name in the messages."""
+
+    persona: str | dict[str, Any] = Field(
+        description="a file, arbiter:ilka, or a mapping with name and description"
+    )
+    graph: str | None = Field(None, description="the graph that answers prompts in the mode synthetic")
+
+
+class TargetEntry(PackModel):
+    """What is measured: a graph, a function, recorded outputs, or agents."""
+
+    graph: str | None = Field(None, description="package.module:name or path/to/file.py:name of a graph")
+    function: str | None = Field(
+        None, description="package.module:name or path/to/file.py:name of a function"
+    )
+    outputs: str | None = Field(None, description="a .jsonl file with the `output` of each case by `id`")
+    agents: dict[str, AgentEntry] | None = Field(None, description="agents by their names in the messages")
+    messages: str | None = Field(
+        None,
+        description="a .jsonl file with agent, text, at and channel of each message, or the URL of a store",
+    )
+    window: str = Field("7d", description="the time whose messages are judged: 7d, 24h or 2w")
+    until: str | datetime | None = Field(
+        None, description="its end, such as 2026-11-23T00:00:00Z; by default the newest message"
+    )
+    history: str | None = Field(None, description="the earlier messages that consistency reads: 30d..7d")
+    channels: list[str] = Field(
+        default_factory=list[str], description="the channels whose convergence and ideas are judged"
+    )
+    constitution: str | None = Field(None, description="the rules that govern the graph")
+    output: str | None = Field(None, description="the key of the final state that is judged")
+    watch: list[str] = Field(
+        default_factory=list[str],
+        description="files on which its answers depend beside its own and the rules, such as prompts/**",
+    )
+    fresh: Literal["worker", "case"] = Field("worker", description="how often a function makes the graph")
+    configurable: dict[str, Any] = Field(
+        default_factory=dict, description="what each run has in its config beside the thread id: user_id, ..."
+    )
+
+
+class LimitsEntry(PackModel):
+    """How much happens at once, how long it may take, and what it may cost."""
+
+    concurrency: int = Field(default=16, ge=1)
+    judge_concurrency: int = Field(default=8, ge=1)
+    case_timeout: float | None = Field(default=120, gt=0)
+    score_timeout: float | None = Field(default=30, gt=0)
+    run_timeout: float | None = Field(default=None, gt=0)
+    tokens: int | None = Field(default=None, ge=0)
+    usd: float | None = Field(default=None, gt=0)
+    calls: int | None = Field(default=None, ge=0)
+    seconds: float | None = Field(default=None, gt=0)
+
+
+class GateEntry(PackModel):
+    """The baseline of a run, and what counts as a regression."""
+
+    baseline: str | None = Field(default=None, description="the file with which a run is compared")
+    alpha: float = Field(default=0.05, gt=0, le=0.5, description="the share of unchanged runs that may fail")
+    min_drop: float | None = Field(default=None, ge=0, description="smaller drops never count")
+    max_drop: float | None = Field(
+        default=None, ge=0, description="larger drops count whatever the test says"
+    )
+    detect: float | None = Field(default=None, gt=0, description="the drop that a run should be able to find")
+    max_missing: float = Field(
+        default=0.1, ge=0, le=1, description="the share of cases that may lose their score"
+    )
+    rows: list[str] | None = Field(
+        default=None, min_length=1, description="the rows that are gated; all by default"
+    )
+    threshold: float | None = Field(
+        default=None, ge=0, le=9, description="the lowest mean of rows from 0 to 9"
+    )
+    require_calibrated: bool = Field(
+        default=False, description="rows of uncalibrated judges are incomparable"
+    )
+    strict: bool = Field(default=False, description="an underpowered row is undecided")
+
+
+class SuiteFile(PackModel):
+    """A suite: cases, what judges them, and what is measured."""
+
+    suite: str = Field(pattern=r"^\w[\w.-]*$", description="the name of the suite")
+    target: TargetEntry | None = None
+    models: dict[str, str] = Field(default_factory=dict[str, str], description="chat models by name")
+    evaluators: list[Any] = Field(
+        default_factory=list[Any], description="rules that judge node runs, as in a pack"
+    )
+    scorers: list[Any] = Field(default_factory=list[Any], description="scorers that judge whole runs")
+    cases: list[Any] = Field(
+        default_factory=list[Any], description="the cases, or files with cases; agents are cases themselves"
+    )
+    repeats: int = Field(1, ge=1, description="how often each case runs")
+    votes: int | None = Field(
+        None,
+        ge=1,
+        description="how often judges are asked each question; by default as often as each row asks",
+    )
+    cache: CacheMode = Field(
+        "off", description="what live runs take from earlier ones in .arbiter/cache.sqlite"
+    )
+    seed: int = Field(42, ge=0, description="chooses the messages that persona scorers judge")
+    gate: GateEntry = GateEntry()
+    limits: LimitsEntry = LimitsEntry()
+
+
+def suite_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a suite file."""
+    schema = SuiteFile.model_json_schema(ref_template="#/$defs/{model}")
+    pack = pack_schema()
+    definitions: dict[str, Any] = {**pack["$defs"], **schema["$defs"]}
+    kinds: list[Any] = []
+    for use, (model, _) in SCORERS.items():
+        found = model.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(found.pop("$defs", {}))
+        definitions[f"scorers.{use}"] = found
+        kinds.append({"$ref": f"#/$defs/scorers.{use}"})
+    own = ScorerEntry.model_json_schema()
+    own["properties"]["use"]["pattern"] = "[.:]"
+    definitions["scorers.own"] = own
+    schema["properties"]["scorers"]["items"] = {"anyOf": [*kinds, {"$ref": "#/$defs/scorers.own"}]}
+    schema["properties"]["evaluators"] = pack["properties"]["evaluators"]
+    for model in (FromEntry, CaseEntry):
+        found = model.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(found.pop("$defs", {}))
+        definitions[model.__name__] = found
+    schema["properties"]["cases"]["items"] = {
+        "anyOf": [{"$ref": "#/$defs/FromEntry"}, {"$ref": "#/$defs/CaseEntry"}]
+    }
+    of_agents = {"required": ["agents"], "properties": {"agents": {"type": "object"}}}
+    schema["anyOf"] = [
+        {"required": ["cases"], "properties": {"cases": {"minItems": 1}}},
+        {"required": ["target"], "properties": {"target": of_agents}},
+    ]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "A suite of Arbiter's evaluation harness",
+        "$defs": definitions,
+    }
+
+
+# Suites -------------------------------------------------------------------------------------------
+
+
+def load_suite(
+    path: str | Path, *, allow: Iterable[str] = (), models: Mapping[str, Any] | None = None
+) -> Suite:
+    """The suite in a YAML file. Paths in it are relative to the working directory.
+
+    `allow` are prefixes of dotted paths, such as "mycompany.", under which it may name classes and functions.
+    `models` replace models that the file names, by name. Raises `PackError` with all mistakes in all files.
+    """
+    file = Path(path)
+    document = read_document(file, str(path), BOUNDS)
+    suite = validate(document, SuiteFile)
+    return _Loader(document, suite, prefixes_of(allow), {**suite.models, **(models or {})}).load()
+
+
+@dataclass(slots=True)
+class _Loader:
+    document: Document
+    file: SuiteFile
+    allow: tuple[str, ...]
+    models: Mapping[str, Any]
+    mistakes: list[PackMistake] = field(default_factory=list[PackMistake])
+
+    def load(self) -> Suite:
+        agents = self.agents()
+        cases = list(self.cases()) if agents is None else list(agents.cases)
+        scorers = list(self.scorers())
+        evaluators = self.evaluators()
+        target = self.target() if agents is None else agents
+        self.same_names(scorers, evaluators)
+        self.useless_seed(scorers)
+        self.without_persona(agents)
+        self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in same_cases(cases)]
+        self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in unmakeable(cases)]
+        if not self.mistakes:
+            try:
+                return Suite(
+                    self.file.suite,
+                    cases,
+                    scorers=scorers,
+                    evaluators=evaluators,
+                    target=target,
+                    repeats=self.file.repeats,
+                    votes=self.file.votes,
+                    cache=self.file.cache,
+                    seed=self.file.seed,
+                    gate=GateSettings(**self.file.gate.model_dump()),
+                    limits=Limits(**self.file.limits.model_dump()),
+                )
+            except ConfigurationError as error:
+                self.mistakes.append(self.document.mistake((), str(error)))
+        raise PackError(self.mistakes)
+
+    def cases(self) -> Iterator[Case]:
+        if not self.file.cases and (self.file.target is None or self.file.target.agents is None):
+            self.mistakes.append(self.document.mistake(("cases",), "expected at least one case, got none"))
+        for number, data in enumerate(self.file.cases):
+            place: Place = ("cases", number)
+            model = FromEntry if is_mapping(data) and "from" in data else CaseEntry
+            try:
+                entry = model.model_validate(data)
+            except ValidationError as error:
+                self.explain(place, model, data, error)
+                continue
+            try:
+                if isinstance(entry, FromEntry):
+                    yield from load_cases(entry.file)
+                else:
+                    yield case_of(entry, self.document.mistake(place, ""))
+            except PackError as error:
+                self.mistakes += error.mistakes
+            except OSError as error:
+                said = f"expected a file that can be read, got {data['from']!r}: {error.strerror or error}"
+                self.mistakes.append(self.document.mistake((*place, "from"), said))
+
+    def explain(self, place: Place, model: type[PackModel], data: Any, error: ValidationError) -> None:
+        for where, said in explain(model, data, error):
+            self.mistakes.append(self.document.mistake((*place, *where), said))
+
+    def scorers(self) -> Iterator[Any]:
+        for number, data in enumerate(self.file.scorers):
+            place: Place = ("scorers", number)
+            if not is_mapping(data):
+                self.mistakes.append(self.document.mistake(place, f"expected a mapping, got {data!r:.60}"))
+                continue
+            try:
+                scorer = self.scorer(place, dict(data))
+            except ArbiterError as error:
+                self.mistakes.append(self.document.mistake(place, str(error)))
+            else:
+                if scorer is not None:
+                    yield scorer
+
+    def scorer(self, place: Place, data: dict[str, Any]) -> Any:
+        use = data.get("use")
+        known = SCORERS.get(use) if isinstance(use, str) else None
+        if known is None and not (isinstance(use, str) and any(mark in use for mark in ".:")):
+            got = "nothing" if use is None else repr(use)
+            hint = nearest(str(use), SCORERS)
+            said = f"expected one of {', '.join(SCORERS)}, or a function as package.module:name, got {got}.{hint}"
+            self.mistakes.append(self.document.mistake((*place, "use"), said))
+            return None
+        model = ScorerEntry if known is None else known[0]
+        try:
+            entry: Any = model.model_validate(data)
+        except ValidationError as error:
+            self.explain(place, model, data, error)
+            return None
+        return known[1](entry, self.models) if known is not None else self.function(place, entry)
+
+    def function(self, place: Place, entry: Any) -> Any:
+        path = entry.use if ":" in entry.use else ":".join(entry.use.rsplit(".", 1))
+        if not path.replace(":", ".").startswith(self.allow or ("\0",)):
+            allowed = ", ".join(map(repr, self.allow)) or "none"
+            said = (
+                f"expected a function under an allowed prefix ({allowed}), got {entry.use!r}. "
+                f"Allow it: --allow {path.partition(':')[0].partition('.')[0]}."
+            )
+            self.mistakes.append(self.document.mistake((*place, "use"), said))
+            return None
+        found = load_object(path, "function")
+        made: Any = found() if isinstance(found, type) else found
+        return scorers_of({entry.name: made})[0]
+
+    def evaluators(self) -> tuple[NodeEvaluator, ...]:
+        try:
+            return load_evaluators(self.document, allow=self.allow, models=self.models)
+        except PackError as error:
+            self.mistakes += error.mistakes
+            return ()
+
+    def same_names(self, scorers: Sequence[Any], evaluators: Sequence[NodeEvaluator]) -> None:
+        known = {evaluator.name: evaluator.source for evaluator in evaluators}
+        for number, scorer in enumerate(scorers):
+            place = ("scorers", number, "name")
+            if scorer.name in known:
+                said = f"expected a name of its own, got {scorer.name!r}, which {known[scorer.name]} has"
+                self.mistakes.append(self.document.mistake(place, said))
+            known[scorer.name] = f"{self.document.file}:{self.document.line(('scorers', number))}"
+
+    def useless_seed(self, scorers: Sequence[Any]) -> None:
+        if "seed" in self.file.model_fields_set and not any(
+            getattr(one, "samples", False) for one in scorers
+        ):
+            said = (
+                "expected a scorer that samples (adherence, consistency), got none: seed would have no effect"
+            )
+            self.mistakes.append(self.document.mistake(("seed",), said))
+
+    def without_persona(self, agents: Agents | None) -> None:
+        """Report scorers of dimensions that lack the persona or the channel that they judge."""
+        for number, data in enumerate(self.file.scorers):
+            use, said = (data.get("use") if is_mapping(data) else None), ""
+            if agents is None and use == "adherence" and data.get("persona") is None:
+                said = "expected a persona, such as arbiter:ilka or a file, got none"
+            if agents is not None and use in OF_CHANNELS and not agents.channels:
+                said = f"expected target.channels, because {use} is about a whole channel, got none"
+            if said:
+                self.mistakes.append(self.document.mistake(("scorers", number), said))
+
+    def agents(self) -> Agents | None:
+        """The agents of the target; None if it has none, or if they are wrong."""
+        given = self.file.target
+        if given is None or given.agents is None:
+            for name in ("messages", "window", "until", "history", "channels"):
+                if given is not None and name in given.model_fields_set:
+                    said = f"expected agents beside it, got none: {name} would have no effect"
+                    self.mistakes.append(self.document.mistake(("target", name), said))
+            return None
+        if both := [name for name in ("graph", "function", "outputs") if getattr(given, name) is not None]:
+            said = f"expected exactly one of graph, function, outputs and agents, got agents and {both[0]}"
+            self.mistakes.append(self.document.mistake(("target",), said))
+        if self.file.cases:
+            said = "expected none, because each agent and channel is a case, got some"
+            self.mistakes.append(self.document.mistake(("cases",), said))
+        for name in ("output", "configurable", "fresh"):
+            if name in given.model_fields_set:
+                said = f"expected a graph, got agents: {name} would have no effect"
+                self.mistakes.append(self.document.mistake(("target", name), said))
+        if given.messages is None:
+            self.mistakes.append(
+                self.document.mistake(
+                    ("target",), "expected messages, a .jsonl file or the URL of a store, got none"
+                )
+            )
+        try:
+            return Agents(
+                agents=list(self.each_agent(given)),
+                messages=_messages(given.messages or ""),
+                window=given.window,
+                until=given.until,
+                history=given.history,
+                channels=given.channels,
+            )
+        except ConfigurationError as error:
+            self.mistakes.append(self.document.mistake(("target",), str(error)))
+            return None
+
+    def each_agent(self, given: TargetEntry) -> Iterator[Agent]:
+        for name, entry in (given.agents or {}).items():
+            graph = None
+            if entry.graph is not None:
+                graph = TargetFile(
+                    graph=entry.graph,
+                    constitution=given.constitution,
+                    watch=given.watch,
+                    allow=self.allow,
+                    models=self.models,
+                )
+            yield Agent(id=name, persona=Persona.of(entry.persona), graph=graph)
+
+    def target(self) -> TargetFile | None:
+        given = self.file.target
+        if given is None:
+            return None
+        if given.agents is not None:
+            return None  # its mistakes are reported already
+        kinds = [name for name in ("graph", "function", "outputs") if getattr(given, name) is not None]
+        if len(kinds) != 1:
+            got = " and ".join(kinds) or "none of them"
+            said = f"expected exactly one of graph, function, outputs and agents, got {got}"
+            self.mistakes.append(self.document.mistake(("target",), said))
+            return None
+        for name in ("constitution", "output", "fresh", "configurable"):
+            if kinds != ["graph"] and name in given.model_fields_set:
+                said = f"expected a graph, got {kinds[0]}: {name} would have no effect"
+                self.mistakes.append(self.document.mistake(("target", name), said))
+        if "thread_id" in given.configurable:
+            said = "expected no thread_id: each case runs in a thread of its own"
+            self.mistakes.append(self.document.mistake(("target", "configurable", "thread_id"), said))
+        if kinds == ["outputs"] and given.watch:
+            said = "expected a graph or a function, got outputs: watch would have no effect"
+            self.mistakes.append(self.document.mistake(("target", "watch"), said))
+        outputs: Mapping[str, Any] = {}
+        if kinds == ["outputs"]:
+            outputs = self.outputs(str(given.outputs))
+        return TargetFile(
+            graph=given.graph,
+            function=given.function,
+            outputs=outputs if kinds == ["outputs"] else None,
+            constitution=given.constitution,
+            output=given.output,
+            watch=given.watch,
+            fresh=given.fresh == "case",
+            configurable=given.configurable,
+            allow=self.allow,
+            models=self.models,
+        )
+
+    def outputs(self, path: str) -> Mapping[str, Any]:
+        try:
+            return load_outputs(Path(path))
+        except PackError as error:
+            self.mistakes += error.mistakes
+        except OSError as error:
+            said = f"expected a file that can be read, got {path!r}: {error.strerror or error}"
+            self.mistakes.append(self.document.mistake(("target", "outputs"), said))
+        return {}
+
+
+def _messages(where: str) -> Messages:
+    return StoreMessages(where) if "://" in where else JsonlMessages(where)
+
+
+def _place_of(case: Case) -> tuple[str, int]:
+    file, _, line = case.source.rpartition(":")
+    return file, int(line)

@@ -1,0 +1,438 @@
+"""The journal of a run: one JSON line for each fact, written when it happens.
+
+    .arbiter/evals/<run id>/run.json        the suite as it was read, its identity and options
+                            journal.jsonl   session, nodes, answer, score, case and end lines
+                            blobs/          outputs and node runs over 64 KB, by hash
+
+A line is flushed when it is written, so a killed process loses nothing but a torn last line. Reports are made
+from these files alone, and a run is resumed from them: a case with a `case` line is done, one with an `answer`
+is judged without calling the target again. Of two lines about the same thing the later one counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import IO, Any
+
+from arbiter.errors import ArbiterWarning, ConfigurationError, PackError, nearest
+from arbiter.harness.canonical import compact, is_mapping
+from arbiter.harness.recordings import Asked
+from arbiter.harness.results import CaseResult, CaseRun
+from arbiter.harness.scores import Score, plain_scale, scale_from
+from arbiter.models import JudgeReply, judgement_of
+
+__all__ = [
+    "EVALUATIONS",
+    "EXPECTATIONS",
+    "FOLDER",
+    "Journal",
+    "Kept",
+    "Written",
+    "node_runs_in",
+    "run_folder",
+    "runs_in",
+    "runs_of",
+]
+
+VERSION = 1
+FOLDER = Path(".arbiter/evals")
+EVALUATIONS, EXPECTATIONS = "", "expect."
+"""The sources of the scores of node evaluators and of assertions, beside the names of scorers."""
+_LARGE = 64 * 1024
+_SYNC = 0.5
+"""Seconds between two writes to the disk itself."""
+_NAMES = tuple(each.name for each in fields(Score))
+_DEFAULTS = {each.name: each.default for each in fields(Score)}
+
+
+def score_to_dict(score: Score) -> dict[str, Any]:
+    """A score as JSON-able data: its name, and the fields that differ from their defaults."""
+    found: dict[str, Any] = {"name": score.name}
+    for name in _NAMES[1:]:
+        value = getattr(score, name)
+        if value != _DEFAULTS[name]:
+            found[name] = value
+    if "scale" in found:
+        found["scale"] = plain_scale(score.scale)
+    return found
+
+
+def score_from(data: Mapping[str, Any]) -> Score:
+    found = dict(data)
+    if "scale" in found:
+        found["scale"] = scale_from(found["scale"])
+    if "votes" in found:
+        found["votes"] = tuple(found["votes"])
+    if "elements" in found:
+        found["elements"] = tuple((name, value) for name, value in found["elements"])
+    return Score(**found)
+
+
+def answer_to_dict(done: CaseRun, output: Any, trajectory: Sequence[Any], thread_id: str) -> dict[str, Any]:
+    """The answer of the target as JSON-able data, without what is empty. `output` and `trajectory` are JSON."""
+    line: dict[str, Any] = {"case": done.case.id, "repeat": done.repeat, "status": done.status}
+    if output is not None:
+        line["output"] = output
+    if output != done.output:
+        line["exact"] = False
+    found = {
+        "error": done.error,
+        "error_types": list(done.error_types),
+        "policies": list(done.policies),
+        "trajectory": trajectory,
+        "usage": dict(done.usage),
+    }
+    line |= {name: value for name, value in found.items() if value}
+    if done.usd != 0.0:
+        line["usd"] = done.usd
+    line["seconds"], line["thread_id"] = done.duration, thread_id
+    return line
+
+
+def judgement_line(asked: Asked, reply: JudgeReply) -> dict[str, Any]:
+    """An answer of a judge as JSON-able data, with the case that it is about."""
+    place = {"key": asked.key, "case": asked.place.case, "repeat": asked.place.repeat, "row": asked.row}
+    return {**place, **judgement_of(asked.request, reply)}
+
+
+@dataclass(slots=True)
+class Kept:
+    """The lines of a case × repeat: its answer, scores by their source, and its `case` line."""
+
+    answer: Mapping[str, Any] | None = None
+    scores: dict[str, tuple[Score, ...]] = field(default_factory=dict[str, "tuple[Score, ...]"])
+    done: Mapping[str, Any] | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        return self.answer is not None and self.answer["status"] in ("failed", "timeout", "lost")
+
+    def result(self) -> CaseResult | None:
+        """The result, if the case is done."""
+        if self.answer is None or self.done is None:
+            return None
+        answer = self.answer
+        return CaseResult(
+            case_id=answer["case"],
+            repeat=answer["repeat"],
+            status=answer["status"],
+            output=answer.get("output"),
+            error=answer.get("error"),
+            as_expected=self.done["as_expected"],
+            trajectory=answer.get("trajectory", []),
+            scores=tuple(score for scores in self.scores.values() for score in scores),
+            usage=self.done.get("usage", {}),
+            duration=answer.get("seconds", 0.0),
+            thread_id=answer.get("thread_id", ""),
+        )
+
+    def without_errors(self) -> Kept:
+        """The same without the scores that are errors, or without anything if the target failed."""
+        if self.has_failed:
+            return Kept()
+        good = {
+            by: scores
+            for by, scores in self.scores.items()
+            if not any(score.outcome in ("error", "timeout") for score in scores)
+        }
+        return self if len(good) == len(self.scores) else Kept(self.answer, good)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The files of a run, as read: `head` is run.json, `kept` has its lines by case and repeat."""
+
+    folder: Path
+    head: Mapping[str, Any]
+    kept: Mapping[tuple[str, int], Kept]
+    judgements: Mapping[tuple[str, str], Mapping[str, Any]]
+    """By their key and case."""
+    sessions: int = 0
+    end: Mapping[str, Any] | None = None
+    seq: int = 0
+    began: float = 0.0
+    last: float = 0.0
+    whole: int = 0
+    """The bytes of the journal up to its last whole line."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Written:
+        """Read the files of a run. Raises `PackError` for a broken line, and warns of a torn last one."""
+        head = _head(folder)
+        path = folder / "journal.jsonl"
+        kept: dict[tuple[str, int], Kept] = {}
+        judgements: dict[tuple[str, str], Mapping[str, Any]] = {}
+        sessions = seq = whole = 0
+        end: Mapping[str, Any] | None = None
+        began = last = 0.0
+        for number, raw in enumerate(_lines(path), 1):
+            if not raw.endswith(b"\n"):
+                warnings.warn(
+                    f"{path}:{number}: the last line is torn, because the process was killed; it is left out.",
+                    ArbiterWarning,
+                    stacklevel=2,
+                )
+                break
+            line = _parsed(raw, path, number)
+            whole += len(raw)
+            seq, last = line["seq"], line["at"]
+            began = began or last
+            if line["kind"] == "session":
+                sessions, end = sessions + 1, None
+            elif line["kind"] == "end":
+                end = line
+            elif line["kind"] == "judgement":
+                judgements[line["key"], line["case"]] = line
+            else:
+                _keep(kept.setdefault((line["case"], line["repeat"]), Kept()), line, folder)
+        return cls(
+            folder=folder,
+            head=head,
+            kept=kept,
+            judgements=judgements,
+            sessions=sessions,
+            end=end,
+            seq=seq,
+            began=began,
+            last=last,
+            whole=whole,
+        )
+
+    def results(self) -> list[CaseResult]:
+        """The results of the cases that are done, in the order of the suite."""
+        places = {case["id"]: place for place, case in enumerate(self.head["cases"])}
+        found = [result for kept in self.kept.values() if (result := kept.result()) is not None]
+        return sorted(found, key=lambda result: (places.get(result.case_id, len(places)), result.repeat))
+
+
+def _head(folder: Path) -> Mapping[str, Any]:
+    path = folder / "run.json"
+    try:
+        head = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}.") from None
+    if not is_mapping(head) or head.get("v") != VERSION:
+        found = head.get("v") if is_mapping(head) else head
+        raise ConfigurationError(f"{path} has the format {found!r:.40}; expected {VERSION}.")
+    return head
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            yield from stream
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _parsed(raw: bytes, path: Path, number: int) -> Mapping[str, Any]:
+    try:
+        line: dict[str, Any] = json.loads(raw)
+        needed = ("seq", "at") if line["kind"] in ("session", "end") else ("seq", "at", "case", "repeat")
+        if line["v"] == VERSION and all(name in line for name in needed):
+            return line
+    except (ValueError, KeyError, TypeError):
+        pass
+    said = "expected a line of a journal. Without it the run cannot go on; start a new one"
+    raise PackError.at(str(path), number, said)
+
+
+def _keep(kept: Kept, line: Mapping[str, Any], folder: Path) -> None:
+    if line["kind"] == "answer":
+        kept.answer, kept.done = line, None
+        kept.scores.clear()
+        if "blob" in line:
+            kept.answer = {**line, "output": _blob(folder, line["blob"])}
+    elif line["kind"] == "score":
+        kept.scores.pop(line["by"], None)
+        kept.scores[line["by"]] = tuple(map(score_from, line["scores"]))
+    elif line["kind"] == "case":
+        kept.done = line
+
+
+def _blob(folder: Path, name: str) -> Any:
+    return json.loads((folder / "blobs" / name).read_text(encoding="utf-8"))
+
+
+def node_runs_in(folder: Path) -> dict[tuple[str, int], list[list[Mapping[str, Any]]]]:
+    """The node runs of each case × repeat that a governed graph ran, superstep by superstep."""
+    path = folder / "journal.jsonl"
+    found: dict[tuple[str, int], list[list[Mapping[str, Any]]]] = {}
+    for number, raw in enumerate(_lines(path), 1):
+        if raw.endswith(b"\n") and b'"kind":"nodes"' in raw[:200]:
+            line = _parsed(raw, path, number)
+            nodes = _blob(folder, line["blob"]) if "blob" in line else line["nodes"]
+            found[line["case"], line["repeat"]] = nodes
+    return found
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """Writes the lines of a run. Thread-safe. One process writes at a time."""
+
+    def __init__(self, folder: Path, *, seq: int = 0, whole: int = 0) -> None:
+        self.folder = folder.absolute()  # a target may change the working directory
+        self._lock = threading.Lock()
+        self._seq = seq
+        self._synced = time.monotonic()
+        self._guard = _locked(folder)
+        self._file = (folder / "journal.jsonl").open("ab")
+        if self._file.tell() > whole:
+            self._file.truncate(whole)
+
+    @classmethod
+    def begin(cls, folder: Path, run_id: str, head: Mapping[str, Any]) -> Journal:
+        """Make the folder of a run, with its head. Raises `ConfigurationError` if it cannot be written."""
+        place = folder / run_id
+        try:
+            place.mkdir(parents=True)
+            ignored = folder / ".gitignore"
+            if not ignored.exists():
+                ignored.write_text("*\n", encoding="utf-8")
+            text = json.dumps({"v": VERSION, "run_id": run_id, **head}, ensure_ascii=False, allow_nan=False)
+            (place / "run.json").write_text(text, encoding="utf-8")
+            return cls(place)
+        except OSError as error:
+            raise ConfigurationError(f"{place} cannot be written: {error.strerror or error}.") from None
+
+    def write(self, kind: str, body: Mapping[str, Any], *, large: str = "") -> None:
+        """Write a line, and flush it. The value of the name `large` becomes a blob if it is over 64 KB."""
+        text = compact(body)
+        if large in body and len(text) > _LARGE // 4:  # a character has up to four bytes
+            text = compact(self._with_blob(body, large))
+        with self._lock:
+            self._seq += 1
+            comma = "," if len(text) > 2 else ""
+            head = f'{{"v":{VERSION},"seq":{self._seq},"at":{time.time():.3f},"kind":"{kind}"{comma}'
+            try:
+                self._file.write((head + text[1:] + "\n").encode("utf-8", "replace"))
+                self._file.flush()
+                if (now := time.monotonic()) - self._synced > _SYNC:
+                    self._synced = now
+                    os.fsync(self._file.fileno())
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"the journal of the run {self.folder.name} cannot be written: {error.strerror or error}. "
+                    f"What it has so far stays; go on with --resume {self.folder.name}",
+                ) from error
+
+    def answer(self, line: Mapping[str, Any]) -> None:
+        """Write the answer of the target."""
+        self.write("answer", line, large="output")
+
+    def nodes(self, case_id: str, repeat: int, nodes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Write the node runs of a case, superstep by superstep."""
+        self.write("nodes", {"case": case_id, "repeat": repeat, "nodes": nodes}, large="nodes")
+
+    def _with_blob(self, body: Mapping[str, Any], large: str) -> Mapping[str, Any]:
+        """The body with the name of a blob in place of a value that is over 64 KB."""
+        data = compact(body[large]).encode()
+        if len(data) <= _LARGE:
+            return body
+        blob = hashlib.sha256(data).hexdigest()
+        place = self.folder / "blobs" / blob
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(data)
+        return {name: value for name, value in body.items() if name != large} | {"blob": blob}
+
+    def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None:
+        """Write the scores of one source: a scorer, or all node evaluators."""
+        self.write(
+            "score", {"case": case_id, "repeat": repeat, "by": by, "scores": [*map(score_to_dict, scores)]}
+        )
+
+    def case(self, result: CaseResult) -> None:
+        """Write that a case is done."""
+        line: dict[str, Any] = {
+            "case": result.case_id,
+            "repeat": result.repeat,
+            "as_expected": result.as_expected,
+        }
+        if result.usage:
+            line["usage"] = dict(result.usage)
+        self.write("case", line)
+
+    def judgement(self, asked: Asked, reply: JudgeReply) -> None:
+        """Write an answer of a judge that was paid for."""
+        self.write("judgement", judgement_line(asked, reply))
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._file.closed:
+                with self._guard, self._file:  # both are closed, also if the disk is full
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+
+
+def _locked(folder: Path) -> IO[str]:
+    """Hold the lock of a run. Raises `ConfigurationError` that names the process which has it."""
+    guard = (folder / "lock").open("a+")
+    try:
+        import fcntl
+    except ImportError:  # Windows has other locks; there two processes are not kept apart
+        return guard
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        guard.seek(0)
+        owner = guard.read().strip()
+        guard.close()
+        raise ConfigurationError(f"the run {folder.name} is in use by process {owner}.") from None
+    guard.seek(0)
+    guard.truncate()
+    guard.write(str(os.getpid()))
+    guard.flush()
+    return guard
+
+
+# Finding ------------------------------------------------------------------------------------------
+
+
+def runs_in(folder: Path = FOLDER) -> list[Path]:
+    """The folders of all runs, oldest first."""
+    return sorted((run.parent for run in folder.glob("*/run.json")), key=lambda run: run.name)
+
+
+def runs_of(suite: str | None, folder: Path = FOLDER) -> Iterator[Path]:
+    """The folders of the runs of a suite (None: of all), newest first."""
+    for run in reversed(runs_in(folder)):
+        if suite is None or _head(run).get("suite") == suite:
+            yield run
+
+
+def run_folder(name: str, folder: Path = FOLDER, *, suite: str | None = None) -> Path:
+    """The folder of a run: by its id, by the path of its folder, by the name of a suite for its newest run, or the
+    newest of all ("last"), of a suite if one is given.
+
+    Raises `ConfigurationError` if there is none.
+    """
+    if name != "last":
+        for place in (folder / name, Path(name)):
+            if (place / "run.json").is_file():
+                return place
+        if (newest := next(runs_of(name, folder), None)) is not None:
+            return newest
+        known = [run.name for run in runs_in(folder)]
+        others = f" The newest ones: {', '.join(known[-3:])}." if known else ""
+        raise ConfigurationError(f"there is no run {name!r} in {folder}.{nearest(name, known)}{others}")
+    newest = next(runs_of(suite, folder), None)
+    if newest is not None:
+        return newest
+    of = "" if suite is None else f" of the suite {suite!r}"
+    raise ConfigurationError(f"there is no run{of} in {folder}.")
+
+
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass of plain values as JSON-able data; paths become texts."""
+    return {name: str(part) if isinstance(part, Path) else part for name, part in asdict(value).items()}

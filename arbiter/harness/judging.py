@@ -1,0 +1,234 @@
+"""Judging: the one way on which a run asks its judges.
+
+    question ─▶ recording? ─▶ cache? ─▶ limiter ─▶ judge ─▶ purse, recording, cache
+
+Evaluators and scorers know none of this: `Judging` gives them other judges in place of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from arbiter._values.versions import hash_of
+from arbiter.evaluation import NodeEvaluator
+from arbiter.harness.cache import Cache
+from arbiter.harness.canonical import is_mapping
+from arbiter.harness.identity import JudgeIdentity
+from arbiter.harness.limits import Limiter, Limiters, Limits, innermost, limited, provider_and_name
+from arbiter.harness.recordings import Asked, Place, Recordings
+from arbiter.harness.usage import Usage
+from arbiter.models import (
+    ChatJudge,
+    Judge,
+    JudgeReply,
+    JudgeRequest,
+    judged_thread,
+    judgement_of,
+    reply_of,
+)
+
+__all__ = ["Judging", "asking_on", "judge_settings"]
+
+S = TypeVar("S")
+NOWHERE = Place()
+
+
+class Judging:
+    """The judges of one run.
+
+    `recordings` replay or record what judges answer, `cache` keeps it between live runs, `usage` counts it, and
+    `limits` bound how many questions are asked at once; `limiters` are those of a target that calls models of its
+    own behind them, if it does. Each question is asked `votes` times (None: as often as its
+    evaluator asks). `judges` has the judge of each row.
+    """
+
+    def __init__(
+        self,
+        *,
+        recordings: Recordings | None = None,
+        cache: Cache | None = None,
+        limits: Limits | None = None,
+        usage: Usage | None = None,
+        votes: int | None = None,
+        kept: Callable[[Asked, JudgeReply], None] | None = None,
+        known: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
+        limiters: Limiters | None = None,
+    ) -> None:
+        self.recordings = recordings
+        self.cache = cache
+        self.usage = Usage() if usage is None else usage
+        self.limiters = limiters or Limiters((limits or Limits()).judge_concurrency)
+        self.votes = votes
+        self.judges: dict[str, JudgeIdentity] = {}
+        self.kept = kept
+        """Called with each answer that was paid for, such as to write it to the journal."""
+        self.known: Mapping[tuple[str, str], Mapping[str, Any]] = {} if known is None else known
+        """Judgements that an earlier session of the run has paid for, by `Asked.key` and case. Cases with the same
+        answer are judged separately, as in a run that is not interrupted."""
+        self._places: dict[str, Place] = {}
+        self._lock = threading.Lock()
+
+    def evaluator(self, evaluator: NodeEvaluator) -> NodeEvaluator:
+        """A copy of the evaluator that asks its judges on this way; the evaluator itself if it asks none."""
+        found: NodeEvaluator = self._with_judges(evaluator.name, evaluator)
+        return found
+
+    def scorer(self, row: str, scorer: S) -> S:
+        """A copy of the scorer of that row; the scorer itself if it has no method `with_judges`."""
+        return self._with_judges(row, scorer) if callable(getattr(scorer, "with_judges", None)) else scorer
+
+    def _with_judges(self, row: str, owner: Any) -> Any:
+        parts: Mapping[str, str] = owner.version_parts() if hasattr(owner, "version_parts") else {}
+
+        def wrap(judge: Judge) -> Judge:
+            return self.judge(row, judge, parts)
+
+        return owner.with_judges(wrap, self.votes)
+
+    def judge(self, row: str, judge: Judge, parts: Mapping[str, str] | None = None) -> Judge:
+        """The judge of a row, asked on this way. `parts` are those of the row's version."""
+        settings = judge_settings(judge)
+        self.judges[row] = JudgeIdentity(model=settings["model"], temperature=settings["temperature"])
+        return _RowJudge(self, row, judge, settings, parts or {})
+
+    # Where a question belongs
+
+    def begin(self, thread_id: str, place: Place) -> None:
+        """Note that the case × repeat runs on that thread."""
+        with self._lock:
+            self._places[thread_id] = place
+
+    def end(self, thread_id: str) -> None:
+        """Forget the thread of a case that is done."""
+        with self._lock:
+            self._places.pop(thread_id, None)
+
+    def place(self) -> tuple[str, Place]:
+        """The thread on whose behalf the caller asks, and its case."""
+        thread_id = judged_thread.get() or ""
+        return thread_id, self._places.get(thread_id, NOWHERE)
+
+    # One question
+
+    def found(self, asked: Asked, thread_id: str) -> JudgeReply | None:
+        """The answer that needs no call. Raises `RecordingError` if only recordings may be used."""
+        reply: JudgeReply | None = None
+        if (judgement := self.known.get((asked.key, asked.place.case))) is not None:
+            return reply_of(judgement)  # counted when the run was resumed
+        if self.recordings is not None:
+            reply = self.recordings.judgement(asked)
+        if reply is None and self.cache is not None and (kept := self.cache.get(asked.key)) is not None:
+            reply = reply_of(kept)
+            if self.recordings is not None:
+                reply = self.recordings.keep_judgement(asked, reply)
+        if reply is not None:
+            self._count(asked, reply, thread_id, replayed=True)
+        return reply
+
+    def keep(self, asked: Asked, reply: JudgeReply, thread_id: str) -> JudgeReply:
+        """Count and keep an answer that was paid for. Returns the answer that counts."""
+        self._count(asked, reply, thread_id)
+        if self.kept is not None:
+            self.kept(asked, reply)
+        if self.recordings is not None and self.recordings.mode == "record":
+            reply = self.recordings.keep_judgement(asked, reply)
+        if self.cache is not None and reply.value is not None:
+            self.cache.put(asked.key, judgement_of(asked.request, reply))
+        return reply
+
+    def failed(self, asked: Asked, thread_id: str) -> None:
+        """Count a call that failed; what it cost is unknown."""
+        self.usage.add("judge", str(asked.judge["model"]), None, thread_id=thread_id)
+
+    def _count(self, asked: Asked, reply: JudgeReply, thread_id: str, *, replayed: bool = False) -> None:
+        model = reply.model or str(asked.judge["model"])
+        self.usage.add("judge", model, reply.usage, calls=reply.calls, thread_id=thread_id, replayed=replayed)
+
+
+class _RowJudge:
+    """The judge of one row, on the way of a run."""
+
+    def __init__(
+        self, judging: Judging, row: str, inner: Judge, settings: Mapping[str, Any], parts: Mapping[str, str]
+    ) -> None:
+        self._judging = judging
+        self._row = row
+        self._settings = settings
+        self._parts = parts
+        self._inner: Judge = inner
+        self._limiter: Limiter | None = None
+        if type(inner) is ChatJudge:
+            # Each of its model calls has a place and retries of its own.
+            self._inner = ChatJudge(limited(inner.model, judging.limiters), temperature=None)
+        else:
+            self._limiter = judging.limiters.of(inner)
+
+    def judge(self, request: JudgeRequest) -> JudgeReply:
+        asked, thread_id, reply = self._asked(request)
+        if reply is not None:
+            return reply
+        try:
+            if self._limiter is not None:
+                reply = self._limiter.call(lambda: self._inner.judge(request))
+            else:
+                reply = self._inner.judge(request)
+        except Exception:
+            self._judging.failed(asked, thread_id)
+            raise
+        return self._judging.keep(asked, reply, thread_id)
+
+    async def ajudge(self, request: JudgeRequest) -> JudgeReply:
+        asked, thread_id, reply = self._asked(request)
+        if reply is not None:
+            return reply
+        try:
+            if self._limiter is not None:
+                reply = await self._limiter.acall(lambda: self._inner.ajudge(request))
+            else:
+                reply = await self._inner.ajudge(request)
+        except Exception:
+            self._judging.failed(asked, thread_id)
+            raise
+        return self._judging.keep(asked, reply, thread_id)
+
+    def _asked(self, request: JudgeRequest) -> tuple[Asked, str, JudgeReply | None]:
+        thread_id, place = self._judging.place()
+        asked = Asked(request=request, row=self._row, place=place, judge=self._settings, parts=self._parts)
+        return asked, thread_id, self._judging.found(asked, thread_id)
+
+
+@contextmanager
+def asking_on(thread_id: str) -> Generator[None]:
+    """Questions inside belong to the case of that thread. For scorers; evaluators know their thread."""
+    token = judged_thread.set(thread_id)
+    try:
+        yield
+    finally:
+        judged_thread.reset(token)
+
+
+def judge_settings(judge: Judge) -> dict[str, Any]:
+    """The model of a judge, its temperature, and a hash of its other arguments: its answers depend on them."""
+    model: Any = innermost(judge.model) if isinstance(judge, ChatJudge) else judge
+    given: Any = getattr(model, "_identifying_params", None)
+    arguments: Any = given if is_mapping(given) else {}
+    provider, name = provider_and_name(model)
+    temperature: Any = getattr(model, "temperature", None)
+    bound: Any = getattr(judge.model, "kwargs", None) if isinstance(judge, ChatJudge) else None
+    return {
+        "model": f"{provider}:{name}" if provider and name else name or type(model).__name__,
+        "temperature": temperature if isinstance(temperature, int | float) else None,
+        "arguments": hash_of([_plain(arguments), bound or {}])[:16],
+    }
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are data. Others, such as clients, differ in each process."""
+    return {
+        name: value
+        for name, value in arguments.items()
+        if value is None or isinstance(value, bool | int | float | str | list | tuple | dict)
+    }

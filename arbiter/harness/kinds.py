@@ -1,0 +1,224 @@
+"""The built-in scorers, as files name them with `use`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from math import inf
+from typing import Any, Literal
+
+from pydantic import Field
+
+from arbiter._constitution.documents import PackModel
+from arbiter._values.versions import hash_of, version_from
+from arbiter.errors import ConfigurationError
+from arbiter.evaluators import JudgeEvaluator
+from arbiter.harness.canonical import is_mapping
+from arbiter.harness.cases import Order
+from arbiter.harness.dimensions import DIMENSIONS, DimensionScorer
+from arbiter.harness.expectations import Check, condition, contains, equals, fits_schema, matches, ran
+from arbiter.harness.results import CaseRun
+from arbiter.harness.scorers import Scorer
+from arbiter.harness.scores import SHARE, Scale, Score
+from arbiter.models import Judge, judge_of
+from arbiter.testing import history_of
+
+__all__ = ["SCORERS", "BuiltIn", "ScorerEntry"]
+
+_COUNT: Scale = (0.0, inf)
+NOTHING_EXPECTED = Score("", outcome="not_applicable", reason="the case has no `expected`")
+
+
+class BuiltIn:
+    """A scorer that a file declares. `version` says what its numbers depend on."""
+
+    def __init__(
+        self, name: str, call: Callable[[CaseRun], Any], entry: PackModel, *, scale: Scale = SHARE
+    ) -> None:
+        self.name = name
+        self.scale = scale
+        self.entry = entry
+        self.call = call
+
+    def score(self, run: CaseRun) -> Any:
+        return self.call(run)
+
+    @property
+    def version(self) -> str:
+        return version_from(self.version_parts())
+
+    def version_parts(self) -> Mapping[str, str]:
+        return {"entry": hash_of(self.entry.model_dump(mode="json"))}
+
+
+class _Entry(PackModel):
+    name: str = Field(pattern=r"^[\w-]+$", description="the name of its row")
+
+
+class ScorerEntry(_Entry):
+    """A scorer of the user: its row is called `name`, and `use` is the path of a function."""
+
+    use: str = Field(min_length=1, description="the kind, or a function of yours: package.module:name")
+
+
+class _About(_Entry):
+    what: Literal["expected"] = Field("expected", description="the `expected` of the case")
+    text: str | None = Field(None, description="a text for all cases, in place of `expected`")
+
+
+class _Equals(_About):
+    use: Literal["equals"]
+
+
+class _Contains(_About):
+    use: Literal["contains"]
+
+
+class _Matches(_Entry):
+    use: Literal["matches"]
+    pattern: str = Field(description="a regular expression (RE2) that is found in the output")
+
+
+class _Schema(_Entry):
+    use: Literal["json_schema"]
+    json_schema: dict[str, Any] = Field(description="the JSON Schema of the output")
+
+
+class _Condition(_Entry):
+    use: Literal["condition"]
+    condition: str = Field(description="CEL over input, output, expected, duration and tokens")
+
+
+class _Amount(_Entry):
+    most: float | None = Field(
+        None, ge=0, description="more fails; without it the row shows the amount alone"
+    )
+
+
+class _Tokens(_Amount):
+    use: Literal["tokens"]
+
+
+class _Usd(_Amount):
+    use: Literal["usd"]
+
+
+class _Seconds(_Amount):
+    use: Literal["seconds"]
+
+
+class _Trajectory(Order):
+    name: str = Field(pattern=r"^[\w-]+$", description="the name of its row")
+    use: Literal["trajectory"]
+
+
+class _Judge(_Entry):
+    use: Literal["judge"]
+    rubric: str = Field(min_length=1, description="what is good")
+    judge: str = Field(description="the name of a model under `models`, or a text like openai:gpt-5-mini")
+    at_least: float = Field(0.7, ge=0, le=1, description="passes from here on")
+    include_input: bool = Field(True, description="whether the judge sees the input too")
+
+
+def _checking(check: Check) -> Callable[[CaseRun], Score]:
+    def score(run: CaseRun) -> Score:
+        fault = check(run)
+        return Score("", 1.0, True) if fault is None else Score("", 0.0, False, reason=fault)
+
+    return score
+
+
+def _compared(entry: _About, check: Callable[[Any], Check]) -> Callable[[CaseRun], Score]:
+    if entry.text is not None:
+        return _checking(check(entry.text))
+
+    def score(run: CaseRun) -> Score:
+        return NOTHING_EXPECTED if run.expected is None else _checking(check(run.expected))(run)
+
+    return score
+
+
+def _contained(expected: Any) -> Check:
+    return contains(expected if isinstance(expected, list) else str(expected))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _amount(entry: _Amount, of: Callable[[CaseRun], float | None]) -> Callable[[CaseRun], Any]:
+    def score(run: CaseRun) -> Any:
+        amount = of(run)
+        if amount is None:
+            return Score(
+                "", outcome="abstained", reason="a model has no price, or does not report its tokens"
+            )
+        if entry.most is None:
+            return Score("", float(amount), scale=_COUNT)
+        return Score("", float(amount <= entry.most), amount <= entry.most, reason=f"{amount:g}")
+
+    return score
+
+
+class RubricScorer(BuiltIn):
+    """Lets a judge grade the output of a run by a rubric."""
+
+    def __init__(self, entry: _Judge, models: Mapping[str, Any]) -> None:
+        super().__init__(entry.name, self._grade, entry)
+        self.judge = JudgeEvaluator(
+            entry.name,
+            entry.rubric,
+            models.get(entry.judge, entry.judge),
+            at_least=entry.at_least,
+            include_input=entry.include_input,
+        )
+
+    def _grade(self, run: CaseRun) -> Score:
+        state = run.input if is_mapping(run.input) else {"input": run.input}
+        result: Any = self.judge.evaluate(history_of(state=state, output={"output": run.output}))
+        return Score("", result.score, result.passed, reason=result.feedback)
+
+    def with_judges(self, wrap: Callable[[Judge], Judge], votes: int | None = None) -> RubricScorer:
+        """A copy that asks the judge that `wrap` returns."""
+        new = copy(self)
+        new.judge = self.judge.with_judges(wrap, votes)
+        new.call = new._grade
+        return new
+
+    def version_parts(self) -> Mapping[str, str]:
+        return self.judge.version_parts()
+
+
+Maker = Callable[[Any, Mapping[str, Any]], Scorer]
+
+
+def _checks(check: Callable[[Any], Check]) -> Maker:
+    return lambda entry, models: BuiltIn(entry.name, _checking(check(entry)), entry)
+
+
+def _trajectory(entry: _Trajectory) -> Check:
+    if entry.chosen is None:
+        raise ConfigurationError("expected exactly one of strict, unordered, subset and superset")
+    return ran(entry)
+
+
+def _dimension(entry: Any, models: Mapping[str, Any]) -> DimensionScorer:
+    return DimensionScorer(entry, entry.use, judge_of(models.get(entry.judge, entry.judge)))
+
+
+def _counts(of: Callable[[CaseRun], float | None]) -> Maker:
+    return lambda entry, models: BuiltIn(
+        entry.name, _amount(entry, of), entry, scale=_COUNT if entry.most is None else SHARE
+    )
+
+
+SCORERS: Mapping[str, tuple[type[PackModel], Maker]] = {
+    "equals": (_Equals, lambda entry, models: BuiltIn(entry.name, _compared(entry, equals), entry)),
+    "contains": (_Contains, lambda entry, models: BuiltIn(entry.name, _compared(entry, _contained), entry)),
+    "matches": (_Matches, _checks(lambda entry: matches(entry.pattern))),
+    "json_schema": (_Schema, _checks(lambda entry: fits_schema(entry.json_schema))),
+    "condition": (_Condition, _checks(lambda entry: condition(entry.condition))),
+    "tokens": (_Tokens, _counts(lambda run: run.tokens)),
+    "usd": (_Usd, _counts(lambda run: run.usd)),
+    "seconds": (_Seconds, _counts(lambda run: run.duration)),
+    "trajectory": (_Trajectory, _checks(_trajectory)),
+    "judge": (_Judge, lambda entry, models: RubricScorer(entry, models)),
+    **{use: (model, _dimension) for use, model in DIMENSIONS.items()},
+}
+"""The model of each kind's entry, and the function that makes the scorer of it."""

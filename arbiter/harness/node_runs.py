@@ -1,0 +1,95 @@
+"""Node runs of a case as plain data: what each node read and wrote, for exports to trainers.
+
+The journal keeps them beside the answer of a governed graph, superstep by superstep. Messages are in the form of
+chat APIs: `{"role": ..., "content": ...}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+
+from arbiter._values.copies import jsonable
+from arbiter.harness.canonical import is_list
+from arbiter.harness.trajectories import Trajectory, Visit
+from arbiter.history._items import History, HistoryItem
+
+__all__ = ["node_runs_of", "steering"]
+
+
+def node_runs_of(history: History, trajectory: Trajectory) -> list[list[dict[str, Any]]]:
+    """The node runs of each superstep, of a history with this trajectory. Waits for no evaluation."""
+    return [
+        [*map(_node_run, superstep, visits)]
+        for superstep, visits in zip(history.entries, trajectory, strict=True)
+    ]
+
+
+def _node_run(item: HistoryItem, visit: Visit) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "item_id": item.id,
+        "node": visit.node,
+        "instruction": visit.instruction,
+        "status": item.status,
+        "input": _plain(item.input_state),
+        "output": _plain(item.output_state) if item.status == "completed" else None,
+        "tokens": _tokens(item.output_state),
+        "violations": [
+            name for name, verdict in item.check_policy_results.items() if verdict.kind != "allow"
+        ],
+        "original": _original(item),
+    }
+    return {name: value for name, value in found.items() if value not in (None, [], "")}
+
+
+def _plain(value: Any) -> Any:
+    """A state as JSON, with messages as chat APIs have them."""
+    return jsonable(value, _chat_message)
+
+
+def _chat_message(model: Any) -> Any:
+    return convert_to_openai_messages(model) if isinstance(model, BaseMessage) else model.model_dump()
+
+
+def _tokens(output: Mapping[str, Any]) -> int | None:
+    """The tokens of the model's messages in an output; None if no message reports them."""
+    used = [
+        message.usage_metadata["total_tokens"]
+        for part in output.values()
+        for message in _listed(part)
+        if isinstance(message, AIMessage) and message.usage_metadata is not None
+    ]
+    return sum(used) if used else None
+
+
+def _listed(part: object) -> Iterable[object]:
+    return part if is_list(part) else (part,)
+
+
+def _original(item: HistoryItem) -> Any:
+    """The first draft of an output that a correction gate accepted after sending it back; None if there is none."""
+    if item.status != "completed":
+        return None
+    gating = item.gating
+    if "outcome" in gating:  # a gate of personas
+        changed = (
+            gating.get("outcome") in ("passed_after_retry", "corrected")
+            and gating.get("corrected_text") is not None
+        )
+        return gating.get("original_text") if changed else None
+    # A gate that gave up says so in a note.
+    if not item.drafts or any(name.startswith("gate ") for name in item.notes):
+        return None
+    return _plain(item.drafts[0][0])
+
+
+def steering(item: HistoryItem) -> tuple[frozenset[str], frozenset[str]]:
+    """The scores that steered the run at this node: evaluators that a rule read, and dimensions that a gate judged.
+
+    The results of evaluators that are `durable` count as read, because later rules may read them.
+    """
+    read: tuple[Iterable[str], Iterable[str]] = getattr(item.record.evaluations, "read", ((), ()))
+    gating = item.gating if item.gating.get("enforced", False) else cast("Mapping[str, Any]", {})
+    return frozenset({*read[0], *read[1]}), frozenset(gating.get("dimension_scores") or ())

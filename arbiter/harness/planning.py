@@ -1,0 +1,143 @@
+"""Planning: how many cases, and votes, it takes to find a drop, from the noise of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, variance
+from typing import Literal
+
+from arbiter.errors import ConfigurationError, ParameterError
+from arbiter.harness.comparisons import RowComparison, scale_text, two
+from arbiter.harness.rows import Row
+from arbiter.harness.scores import Scale
+from arbiter.statistics import VarianceSplit, cases_needed, detectable, variance_split
+
+Votes = Mapping[str, Sequence[Sequence[float]]]
+"""The votes of each repeat of a case: `votes[case][repeat]` lists them."""
+Source = Literal["the baseline", "repeats", "votes"]
+
+_SHARES = (0.02, 0.03, 0.06, 0.1)
+"""Drops to plan for, as shares of the scale. From 0 to 9 they are 0.2, 0.3, 0.6 and 1.0."""
+_NINE = (0.2, 0.3, 0.6, 1.0)
+MOST_VOTES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The number of cases that it takes to find a drop in 9 of 10 runs.
+
+    `sd` is the standard deviation of a case's change between two runs in which nothing changed, found from
+    `source`: the differences from the baseline, the repeats of a case, or votes. `n` is the number of cases
+    of the run, and `finds` the drop that they find: infinity if no drop of so few cases is significant. `cases`
+    has the number of cases for each drop; `by_votes` has it for one to five votes, if votes were given.
+    """
+
+    name: str
+    scale: Scale
+    sd: float
+    n: int
+    source: Source
+    finds: float
+    cases: Mapping[float, int]
+    by_votes: Mapping[int, Mapping[float, int]] = field(default_factory=dict[int, Mapping[float, int]])
+
+    def more(self, drop: float) -> int:
+        """How many cases the run lacks to find that drop, one of `cases`; 0 if it has enough."""
+        return max(0, self.cases[drop] - self.n)
+
+    def __str__(self) -> str:
+        found = f"With {self.n} cases a drop of {two(self.finds)} is found in 9 of 10 runs."
+        if self.finds == math.inf:
+            found = f"With {self.n} cases no drop is significant."
+        head = (
+            f"{self.name}: sd of a case's change {two(self.sd)} ({self.n} cases, from {self.source}). {found}"
+        )
+        lines = [("drop to find", *map(two, self.cases)), ("cases", *map(str, self.cases.values()))]
+        lines += [
+            (f"cases, {votes} vote{'s' if votes > 1 else ''}", *map(str, cases.values()))
+            for votes, cases in self.by_votes.items()
+        ]
+        wide = max(len(line[0]) for line in lines)
+        rows = [f" {first:<{wide}}" + "".join(f"{cell:>8}" for cell in rest) for first, *rest in lines]
+        return "\n".join([head, *rows])
+
+
+def plan(
+    row: Row,
+    *,
+    comparison: RowComparison | None = None,
+    votes: Votes | None = None,
+    drops: Sequence[float] | None = None,
+    repeats: int = 1,
+    alpha: float = 0.05,
+) -> Plan:
+    """Plan the cases of a row for runs of `repeats` repeats.
+
+    The noise comes from `comparison` (an unchanged run against its baseline) if it is given, else from the
+    repeats of the row, else from `votes`. Noise from votes leaves out that an agent can answer differently
+    when it is asked again. Raises `ConfigurationError` if none of them shows noise: a run with one repeat and
+    no baseline.
+    """
+    split = _split(votes) if votes else None
+    sd, source = _noise(row, comparison, split, repeats)
+    chosen = tuple(drops) if drops else _drops(row.scale)
+    least = math.ceil(-math.log2(alpha))  # with fewer changed cases the exact test cannot be significant
+
+    def cases(noise: float) -> dict[float, int]:
+        return {drop: max(least, cases_needed(drop, noise, alpha=alpha)) for drop in chosen}
+
+    n = comparison.n if comparison is not None and source == "the baseline" else row.n
+    if n < 2:
+        raise ConfigurationError(f"{row.name} has {n} scored cases; a plan needs two.")
+    by_votes: dict[int, Mapping[float, int]] = {}
+    if split is not None:
+        for count in range(1, MOST_VOTES + 1):
+            by_votes[count] = cases(split.change(votes=count, repeats=repeats))
+    return Plan(
+        name=row.name,
+        scale=row.scale,
+        sd=sd,
+        n=n,
+        source=source,
+        finds=detectable(n, sd, alpha=alpha) if n >= least else math.inf,
+        cases=cases(sd),
+        by_votes=by_votes,
+    )
+
+
+def _noise(
+    row: Row, comparison: RowComparison | None, split: VarianceSplit | None, repeats: int
+) -> tuple[float, Source]:
+    if comparison is not None and comparison.sd is not None:
+        return comparison.sd, "the baseline"
+    scored = [[value for value in values if value is not None] for values in row.cases.values()]
+    repeated = [values for values in scored if len(values) > 1]
+    if len(repeated) > 1:
+        return math.sqrt(2 * fmean(variance(values) for values in repeated) / repeats), "repeats"
+    if split is not None:
+        return split.change(repeats=repeats), "votes"
+    raise ConfigurationError(
+        f"the noise of {row.name} is not known: the run has one repeat and no baseline. "
+        "Measure two repeats (--repeats 2), or give a run that was compared with a baseline."
+    )
+
+
+def _split(votes: Votes) -> VarianceSplit:
+    """The noise of judge and agent; that of the agent is 0 if each case was answered once."""
+    if all(len(repeats) > 1 for repeats in votes.values()):
+        return variance_split([list(map(list, repeats)) for repeats in votes.values()])
+    spreads = [variance(values) for repeats in votes.values() for values in repeats if len(values) > 1]
+    if len(spreads) < 2:
+        raise ParameterError("plan", "votes", "expected two votes or more of at least two cases.")
+    return VarianceSplit(judge=fmean(spreads), agent=0.0, case=0.0)
+
+
+def _drops(scale: Scale) -> tuple[float, ...]:
+    width = scale[1] - scale[0]
+    if not math.isfinite(width):
+        raise ParameterError(
+            "plan", "drops", f"expected drops for a scale without an end, {scale_text(scale)}."
+        )
+    return _NINE if scale == (0.0, 9.0) else tuple(round(share * width, 12) for share in _SHARES)

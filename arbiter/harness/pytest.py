@@ -1,0 +1,152 @@
+"""A pytest plugin that runs suites as tests: `pytest_plugins = ["arbiter.harness.pytest"]` in `conftest.py`.
+
+The ini option `arbiter_suites` names suite files. Each case is a test, and the last one of a suite is the gate, which
+fails without a baseline if the environment variable CI is set. The cases of a suite run together, when the first of
+them is due. The fixture `arbiter_suite` runs a suite inside a test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arbiter.errors import ArbiterError
+from arbiter.harness.cases import Case, Selection
+from arbiter.harness.files import load_suite
+from arbiter.harness.reports.report import Report, why_failed
+from arbiter.harness.results import CaseResult
+from arbiter.harness.suites import Suite
+from arbiter.models import visible
+
+_GATE = "gate"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("arbiter_suites", "Suite files whose cases are tests, such as suites/*.yaml.", type="args")
+    parser.addini("arbiter_allow", "Prefixes of dotted paths that suites may name.", type="args")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        # pytest then looks into these folders alone.
+        config.args.extend(str(file) for file in _suite_files(config))
+
+
+def _suite_files(config: pytest.Config) -> list[Path]:
+    patterns: list[str] = config.getini("arbiter_suites")
+    return sorted(file for pattern in patterns for file in config.rootpath.glob(pattern))
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
+    if file_path in _suite_files(parent.config):
+        found: SuiteFile = SuiteFile.from_parent(parent, path=file_path)
+        return found
+    return None
+
+
+class SuiteFile(pytest.File):
+    """A suite file: an item for each case, and the gate."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        items: list[pytest.Item] = [
+            CaseItem.from_parent(self, name=case.id, case=case) for case in self.suite.cases
+        ]
+        items.append(GateItem.from_parent(self, name=_GATE))
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(self.suite.name))
+        return items
+
+    @cached_property
+    def suite(self) -> Suite:
+        suite = load_suite(self.path, allow=self.config.getini("arbiter_allow"))
+        baseline = suite.gate.baseline
+        if baseline is not None and not Path(baseline).exists():
+            suite = replace(suite, gate=replace(suite.gate, baseline=None))
+        return suite
+
+    @property
+    def selected(self) -> list[str]:
+        """The cases that pytest runs."""
+        return [
+            item.case.id for item in self.session.items if isinstance(item, CaseItem) and item.parent is self
+        ]
+
+    @cached_property
+    def report(self) -> Report:
+        """The report of the selected cases. They run when it is first asked for."""
+        return self.suite.run(select=Selection(ids=self.selected))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, ArbiterError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    def results(self, case: Case) -> list[CaseResult]:
+        return [result for result in self.report.results if result.case_id == case.id]
+
+
+class _Item(pytest.Item):
+    @property
+    def file(self) -> SuiteFile:
+        file = self.parent
+        assert isinstance(file, SuiteFile)
+        return file
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, ArbiterError | AssertionError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, f"{self.file.suite.name}: {self.name}"
+
+
+class CaseItem(_Item):
+    """A case. One that `must_pass` fails the build; any other that does not pass is for the gate to weigh."""
+
+    def __init__(self, *, case: Case, **options: Any) -> None:
+        super().__init__(**options)
+        self.case = case
+
+    def runtest(self) -> None:
+        failed = [result for result in self.file.results(self.case) if not result.passed]
+        if failed:
+            reason = visible(f"{self.case.id}: {why_failed(failed[0])}")
+            if self.case.must_pass:
+                raise AssertionError(reason)
+            pytest.xfail(reason)
+
+
+class GateItem(_Item):
+    """The regression gate about all cases of the suite."""
+
+    def runtest(self) -> None:
+        suite = self.file.suite
+        if len(self.file.selected) < len(suite.cases):
+            pytest.skip("only a part of the cases was selected")
+        self.file.report.check()
+        if suite.gate.baseline is None:
+            missing = f"there is no baseline. Measure one: arbiter eval baseline {self.path.name}"
+            if os.environ.get("CI"):
+                raise AssertionError(missing)
+            pytest.skip(missing)
+
+
+@pytest.fixture
+def arbiter_suite(request: pytest.FixtureRequest) -> Callable[..., Report]:
+    """A function that runs a suite file and returns its report: `arbiter_suite("suites/refunds.yaml")`.
+
+    Further arguments are those of `Suite.run`. The path is relative to pytest's root folder.
+    """
+
+    def run(path: str | Path, **options: Any) -> Report:
+        allow = request.config.getini("arbiter_allow")
+        return load_suite(request.config.rootpath / path, allow=allow).run(**options)
+
+    return run

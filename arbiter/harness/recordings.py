@@ -1,0 +1,391 @@
+"""Recordings: the answers of a target and the judgements of its judges, in files that are committed.
+
+    recordings/<suite>/answers.jsonl       one line a case × repeat
+    recordings/<suite>/judgements.jsonl    one line a question × vote
+
+A line is written when the answer comes. The key of an answer is a hash of the target, the input and the repeat; that
+of a judgement a hash of the whole question, the judge's model and settings, the repeat and the vote. So whatever
+changes a question makes its recording stale, and the message names the change: each line has hashes of the parts that
+it belongs to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from arbiter._values.versions import hash_of
+from arbiter.errors import ArbiterWarning
+from arbiter.harness.canonical import is_mapping
+from arbiter.harness.identity import changes_between
+from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
+from arbiter.redaction import found_in
+
+__all__ = ["Asked", "Place", "RecordingError", "Recordings"]
+
+VERSION = 1
+_SHOWN = 5
+_NOTHING: Mapping[str, str] = {}
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The case × repeat for which a judge is asked; without one, a question belongs to the whole run."""
+
+    case: str = ""
+    repeat: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.case} (repeat {self.repeat + 1})" if self.case else "the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question to the judge of a row, and what its answer depends on.
+
+    `judge` has the model, the temperature and a hash of the other arguments; `parts` are those of the row's version.
+    """
+
+    request: JudgeRequest
+    row: str
+    place: Place = field(default_factory=Place)
+    judge: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def key(self) -> str:
+        return hash_of([self.request.key, self.judge, self.place.repeat, self.request.vote])
+
+
+def answer_key(input: Any, target: Mapping[str, str], repeat: int) -> str:
+    """The key of a target's answer. `target` has hashes of the parts of the target."""
+    return hash_of([input, target, repeat])
+
+
+class Recordings:
+    """The recordings of one suite. Safe to use from several threads.
+
+    In mode "replay" nothing is written, and a question without a valid recording raises `RecordingError`; `missing`
+    collects them all. In mode "record" it returns None for what has to be asked, and appends what it is given; `again`
+    takes no earlier answer. With `allow_stale` an outdated answer is taken, and `outdated` says so.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        mode: Literal["replay", "record"] = "replay",
+        *,
+        again: bool = False,
+        allow_stale: bool = False,
+    ) -> None:
+        self.folder = Path(folder)
+        self._place = self.folder.absolute()  # a target may change the working directory
+        self.mode = mode
+        self.allow_stale = allow_stale
+        self.missing: list[str] = []
+        """The questions without a valid recording, each with the reason."""
+        self.outdated: list[str] = []
+        """The outdated answers that were taken, each with the change since."""
+        self.rows_in_answers: frozenset[str] = frozenset()
+        """The rows whose scores are kept with the answers. A replay does not use their judgements."""
+        self._lock = threading.Lock()
+        self._used: set[str] = set()
+        self._new: set[str] = set()
+        self._touched: set[Any] = set()
+        self._warned = False
+        self._again = again
+        self._answers = self._read("answers")
+        self._judgements = self._read("judgements")
+
+    # Answers of the target
+
+    def answer(self, place: Place, *, input: Any, target: Mapping[str, str]) -> Mapping[str, Any] | None:
+        """The recorded answer to an input, as `keep_answer` got it."""
+        key = answer_key(input, target, place.repeat)
+        with self._lock:
+            line = self._found(self._answers, key)
+            if line is None:
+                before = [each for each in self._answers.values() if _place(each) == place]
+                why = _answer_changes(before, hash_of(input), target)
+                line = self._without(f"the answer to {place}: {why}", before)
+            return None if line is None else line["answer"]
+
+    def keep_answer(
+        self, place: Place, *, input: Any, target: Mapping[str, str], answer: Mapping[str, Any]
+    ) -> None:
+        """Record an answer, as plain data."""
+        line = {
+            "key": answer_key(input, target, place.repeat),
+            "case": place.case,
+            "repeat": place.repeat,
+            "input": hash_of(input),
+            "target": dict(target),
+            "answer": answer,
+        }
+        self._keep("answers", self._answers, line)
+
+    def check_answers(self, cases: Mapping[Place, Any], target: Mapping[str, str]) -> None:
+        """Raise `RecordingError` with all missing and outdated answers, before the first case runs.
+
+        `cases` maps each case × repeat to its input.
+        """
+        if self.allow_stale:
+            return
+        for place, input in cases.items():
+            key = answer_key(input, target, place.repeat)
+            if key not in self._answers:
+                before = [each for each in self._answers.values() if _place(each) == place]
+                self.missing.append(
+                    f"the answer to {place}: {_answer_changes(before, hash_of(input), target)}"
+                )
+        self.check()
+
+    # Judgements
+
+    def judgement(self, asked: Asked) -> JudgeReply | None:
+        """The recorded answer to a question."""
+        with self._lock:
+            line = self._found(self._judgements, asked.key)
+            if line is None:
+                before = self._earlier(asked)
+                vote = f", vote {asked.request.vote + 1}" if asked.request.vote else ""
+                why = _judgement_changes(before, asked)
+                line = self._without(f"{asked.row} of {asked.place}{vote}: {why}", _alike(before, asked))
+            return None if line is None else reply_of(line)
+
+    def keep_judgement(self, asked: Asked, reply: JudgeReply) -> JudgeReply:
+        """Record an answer. Returns the one that counts: an equal question may have been answered meanwhile."""
+        line = {
+            "key": asked.key,
+            "case": asked.place.case,
+            "repeat": asked.place.repeat,
+            "row": asked.row,
+            "vote": asked.request.vote,
+            "judge": dict(asked.judge),
+            "parts": dict(asked.parts),
+            **judgement_of(asked.request, reply),
+        }
+        return reply_of(self._keep("judgements", self._judgements, line))
+
+    def _earlier(self, asked: Asked) -> list[Line]:
+        """The recorded judgements of the row: those of the case × repeat, else all."""
+        of_row = [each for each in self._judgements.values() if each["row"] == asked.row]
+        return [each for each in of_row if _place(each) == asked.place] or of_row
+
+    # The whole
+
+    def check(self, *, strict: bool = False) -> None:
+        """Raise `RecordingError` with all questions that had no valid recording; if `strict`, also for
+        recordings that were not used."""
+        lines = [f"  {each}" for each in self.missing[:_SHOWN]]
+        if len(self.missing) > _SHOWN:
+            lines.append(f"  and {len(self.missing) - _SHOWN} more")
+        if lines:
+            count = len(self.missing)
+            what = "1 recording is" if count == 1 else f"{count} recordings are"
+            raise RecordingError(
+                f"{what} missing or stale in {str(self.folder)!r}:\n" + "\n".join(lines) + "\n"
+                "Record what is missing with `arbiter eval record`, or pass --allow-stale to measure with old answers."
+            )
+        if strict and (unused := self.unused):
+            raise RecordingError(
+                f"{len(unused)} of the recordings in {str(self.folder)!r} were not used, the first for {unused[0]}. "
+                "Remove them with `arbiter eval record --all`."
+            )
+
+    @property
+    def unused(self) -> Sequence[str]:
+        """The recordings that no question has used, in the order of their keys."""
+        with self._lock:
+            return [
+                f"{line.get('row', 'the answer')} of {_place(line)}"
+                for lines in (self._answers, self._judgements)
+                for key, line in sorted(lines.items())
+                if key not in self._used and line.get("row") not in self.rows_in_answers
+            ]
+
+    def close(self, *, is_whole: bool = False) -> None:
+        """Sort the files, without the lines that newer ones have replaced. Does nothing in mode "replay".
+
+        `is_whole` says that all cases of the suite were recorded. With `again`, nothing else stays then.
+        """
+        if self.mode == "record":
+            with self._lock:
+                self._write("answers", self._answers, is_whole and self._again)
+                self._write("judgements", self._judgements, is_whole and self._again)
+
+    def _write(self, name: str, lines: Mapping[str, Line], used_alone: bool) -> None:
+        kept = [
+            lines[key]
+            for key in sorted(lines)
+            if key in self._used or not (used_alone or _slot(lines[key]) in self._touched)
+        ]
+        path = self._file(name)
+        if not kept and not path.exists():
+            return
+        new = path.with_name(f".{path.name}.new")
+        new.write_text("".join(map(_text_of, kept)), encoding="utf-8")
+        os.replace(new, path)
+
+    def _found(self, lines: Mapping[str, Line], key: str) -> Line | None:
+        line = lines.get(key)
+        if line is None or (self._again and key not in self._new):
+            return None
+        self._used.add(key)
+        self._touched.add(_slot(line))
+        return line
+
+    def _without(self, what: str, before: Sequence[Line]) -> Line | None:
+        """The answer to a question without a valid recording; `before` are outdated answers to it."""
+        if self.mode == "record":
+            return None
+        if self.allow_stale and before:
+            self.outdated.append(what)
+            self._used.add(before[0]["key"])
+            return before[0]
+        self.missing.append(what)
+        raise RecordingError(f"no valid recording has {what}. Run `arbiter eval record`.")
+
+    def _keep(self, name: str, lines: dict[str, Line], line: Line) -> Line:
+        text = _text_of(line)
+        with self._lock:
+            if (known := lines.get(line["key"])) is not None and line["key"] in self._new:
+                return known
+            lines[line["key"]] = line
+            self._new.add(line["key"])
+            self._used.add(line["key"])
+            self._touched.add(_slot(line))
+            self._place.mkdir(parents=True, exist_ok=True)
+            with self._file(name).open("a", encoding="utf-8") as file:
+                file.write(text)
+            self._warn_of_secrets(name, line, text)
+        return line
+
+    def _warn_of_secrets(self, name: str, line: Line, text: str) -> None:
+        if not self._warned and found_in(text, ("secrets",)):
+            self._warned = True
+            warnings.warn(
+                f"{self._path(name)}: the recording for {_place(line)} has what looks like a secret, and the file is "
+                "meant to be committed. Replace the secret in the case or in what the target returns.",
+                ArbiterWarning,
+                stacklevel=4,
+            )
+
+    def _file(self, name: str) -> Path:
+        return self._place / f"{name}.jsonl"
+
+    def _path(self, name: str) -> Path:
+        """The file as messages name it."""
+        return self.folder / f"{name}.jsonl"
+
+    def _read(self, name: str) -> dict[str, Line]:
+        path = self._path(name)
+        if not path.exists():
+            if self.mode == "replay" and name == "answers" and not self._path("judgements").exists():
+                raise RecordingError(
+                    f"there are no recordings in {str(self.folder)!r}. Run `arbiter eval record`."
+                )
+            return {}
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordingError(f"{path}: cannot be read: {error}") from None
+        return {line["key"]: line for line in self._lines(path, text)}
+
+    def _lines(self, path: Path, text: str) -> Iterator[Line]:
+        whole = text.split("\n")
+        for number, row in enumerate(whole, 1):
+            if not row:
+                continue
+            try:
+                line = json.loads(row)
+                _check(path.name, line)
+            except (ValueError, TypeError) as error:
+                if number == len(whole):  # without its line end: the process was killed while it wrote
+                    warnings.warn(
+                        f"{path}:{number}: a torn last line was left out.", ArbiterWarning, stacklevel=5
+                    )
+                    return
+                raise RecordingError(
+                    f"{path}:{number}: expected a recording, got {error}. Record again."
+                ) from None
+            yield line
+
+
+def _check(file: str, line: Any) -> None:
+    """Raise `ValueError` for what is no line of a recording."""
+    if not is_mapping(line):
+        raise ValueError("a line that is no JSON object")
+    found = line
+    if found.get("v") != VERSION:
+        raise ValueError(f"a line of format {found.get('v')!r}, and this version of Arbiter reads {VERSION}")
+    known = {"answers.jsonl": ("key", "case", "repeat", "target", "answer")}
+    names = known.get(file, ("key", "case", "repeat", "row", "judge", "parts"))
+    if lacking := [name for name in names if name not in found]:
+        raise ValueError(f"a line without {lacking[0]!r}")
+    if file != "answers.jsonl" and not is_judgement(found):
+        raise ValueError("a judgement without a value")
+
+
+def _text_of(line: Line) -> str:
+    return json.dumps({**line, "v": VERSION}, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _place(line: Line) -> Place:
+    return Place(line["case"], line["repeat"])
+
+
+def _slot(line: Line) -> Any:
+    """The question of a line, whatever its answer depends on: a new line of the same slot replaces it."""
+    return line["case"], line["repeat"], line.get("row")
+
+
+def _alike(before: Sequence[Line], asked: Asked) -> list[Line]:
+    """The outdated answers to a question of the same kind."""
+    request = asked.request
+    return [
+        each
+        for each in before
+        if (each["vote"], each["purpose"], tuple(each["propositions"]))
+        == (request.vote, request.purpose, request.propositions)
+    ]
+
+
+# What changed -------------------------------------------------------------------------------------
+
+
+def _answer_changes(before: Sequence[Line], input: str, target: Mapping[str, str]) -> str:
+    if not before:
+        return "it was never recorded"
+    changes = [] if before[-1].get("input") == input else ["its input changed"]
+    changes += [f"{name} {how}" for name, how in changes_between(before[-1]["target"], target).items()]
+    return ", ".join(changes) or "another repeat was recorded"
+
+
+def _judgement_changes(before: Sequence[Line], asked: Asked) -> str:
+    if not before:
+        return "nothing was recorded for it"
+    last = before[-1]
+    then, now = last["judge"], asked.judge
+    changes = [
+        f"the {name} of its judge changed from {then.get(name)!r} to {now.get(name)!r}"
+        if name in ("model", "temperature")
+        else f"the {name} of its judge changed"
+        for name in dict.fromkeys([*now, *then])
+        if then.get(name) != now.get(name)
+    ]
+    changes += [f"its {name} {how}" for name, how in changes_between(last["parts"], asked.parts).items()]
+    if changes:
+        return ", ".join(changes)
+    if _place(last) != asked.place:
+        return "the case was never judged"
+    if asked.request.vote > max(each["vote"] for each in before):
+        return f"it was recorded with {max(each['vote'] for each in before) + 1} votes"
+    return "the judged text changed"

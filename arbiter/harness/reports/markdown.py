@@ -1,0 +1,64 @@
+"""The report as Markdown, for the summary of a CI job and for comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from arbiter.harness.reports.report import Report, why_failed
+from arbiter.harness.reports.texts import (
+    NUMBERS,
+    cells,
+    decision,
+    failed,
+    head,
+    labels,
+    not_judged,
+    remarks,
+    spending,
+    titles,
+    worst,
+)
+from arbiter.models import visible
+
+__all__ = ["escaped", "render", "table_row"]
+
+MOST_CASES = 200
+"""The failed cases that are listed."""
+_MARKUP = re.compile(r"([\\`*_\[\]<>|~$&]|^[#+-])")
+_MENTION = "@&#8203;"
+"""An at-sign with a space of no width behind it, which notifies no user of a forge."""
+
+
+def render(report: Report) -> str:
+    """Markdown with one table of rows. Texts of models and users are escaped, so they format nothing."""
+    lines = [f"### {escaped(report.suite)}", "", escaped(" · ".join(head(report))), ""]
+    shown = titles(report)
+    lines += [table_row(shown), table_row(["---:" if title in NUMBERS else "---" for title in shown])]
+    lines += [table_row(map(escaped, cells(report, row))) for row in report.rows.values()]
+    lines += ["", *(f"- worst changes, {escaped(name)}: {escaped(of)}" for name, of in worst(report).items())]
+    lines += [f"- labels, {escaped(name)}: {escaped(of)}" for name, of in labels(report).items()]
+    lines += [*_failures(report), "", f"not judged: {escaped(not_judged(report))}"]
+    if report.usage:
+        lines += ["", f"tokens: {escaped(spending(report))}"]
+    for line in (*decision(report), *remarks(report)):
+        lines += ["", f"**{escaped(line)}**"]
+    return "\n".join(lines) + "\n"
+
+
+def escaped(text: str) -> str:
+    """A text that Markdown shows as it is, on one line."""
+    return _MARKUP.sub(r"\\\1", visible(text)).replace("@", _MENTION)
+
+
+def table_row(shown: Iterable[str]) -> str:
+    """A row of a table. The cells are escaped already."""
+    return f"| {' | '.join(shown)} |"
+
+
+def _failures(report: Report) -> Iterator[str]:
+    results = failed(report)
+    for result in results[:MOST_CASES]:
+        yield f"- ✗ {escaped(result.case_id)}: {escaped(why_failed(result))}"
+    if len(results) > MOST_CASES:
+        yield f"- and {len(results) - MOST_CASES:,} more"

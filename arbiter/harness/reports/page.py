@@ -1,0 +1,100 @@
+"""The report as one HTML file: no script, no request when it is opened, intervals as pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from arbiter._values.copies import jsonable
+from arbiter.errors import ConfigurationError
+from arbiter.harness.reports.report import Report, why_failed
+from arbiter.harness.reports.texts import cells, decision, head, labels, not_judged, remarks, titles, worst
+from arbiter.harness.rows import Row
+from arbiter.models import visible
+
+__all__ = ["render", "shown", "values_of"]
+
+WIDTH = 200
+"""The width of the picture of an interval, in units of its SVG."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An interval on its scale, in units of the SVG."""
+
+    low: float
+    high: float
+    mean: float
+    label: str
+
+
+def render(report: Report) -> str:
+    """One HTML file with all cases. Texts of models and users are escaped."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ModuleNotFoundError:
+        raise ConfigurationError("a report in HTML needs jinja2: pip install 'arbiteros[report]'") from None
+    environment = Environment(
+        loader=PackageLoader("arbiter.harness", "reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = shown
+    return environment.get_template("page.html.jinja").render(values_of(report))
+
+
+def values_of(report: Report) -> dict[str, Any]:
+    """The values of a report in the template `body.html.jinja`. It needs the filter `shown`."""
+    return {
+        "suite": report.suite,
+        "head": head(report),
+        "titles": titles(report),
+        "rows": [(texts := cells(report, row), _picture(row, texts)) for row in report.rows.values()],
+        "remarks": [*decision(report), *remarks(report)],
+        "worst": worst(report),
+        "labels": labels(report),
+        "not_judged": not_judged(report),
+        "results": list(_results(report)),
+        "width": WIDTH,
+    }
+
+
+def _results(report: Report) -> Iterator[dict[str, Any]]:
+    inputs = {case.id: case for case in report.cases}
+    for result in sorted(report.results, key=lambda result: result.passed):
+        case = inputs[result.case_id]
+        yield {
+            "id": result.case_id,
+            "repeat": result.repeat + 1,
+            "passed": result.passed,
+            "status": result.status,
+            "why": why_failed(result),
+            "input": case.input,
+            "expected": jsonable(case.expected),
+            "output": result.output,
+            "error": result.error,
+            "scores": result.scores,
+        }
+
+
+def _picture(row: Row, cells: list[str]) -> Picture | None:
+    """Where the interval of a row lies on its scale; None if there is none, or if the scale is open."""
+    low, high = row.scale
+    if row.interval is None or row.mean is None or not (isfinite(low) and isfinite(high)):
+        return None
+    begin, end, mean = ((value - low) / (high - low) * WIDTH for value in (*row.interval, row.mean))
+    scale, mean_text, interval = cells[1], cells[3], cells[4]
+    return Picture(
+        round(begin, 2), round(end, 2), round(mean, 2), f"mean {mean_text}, 95 % {interval} of {scale}"
+    )
+
+
+def shown(value: Any) -> str:
+    """A text with its line ends, or JSON; other invisible characters as their codes."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    return "\n".join(map(visible, text.split("\n")))

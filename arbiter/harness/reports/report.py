@@ -1,0 +1,380 @@
+"""The report of a run: its results in the order of the suite, the rows made of them, and what the gate found."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arbiter.errors import ConfigurationError
+from arbiter.harness.baselines import Baseline
+from arbiter.harness.calibration import uncalibrated, with_calibrations
+from arbiter.harness.canonical import compact
+from arbiter.harness.cases import Case
+from arbiter.harness.comparisons import Comparison, RegressionError
+from arbiter.harness.gate import GateSettings, RegressionGate
+from arbiter.harness.identity import Identity, Measurement
+from arbiter.harness.journal import Written, score_to_dict
+from arbiter.harness.measures import Measure, labels_of, rows_of
+from arbiter.harness.reports.agents import agents_to_dict
+from arbiter.harness.results import CaseResult
+from arbiter.harness.rows import Row
+from arbiter.harness.scores import plain_scale
+from arbiter.harness.usage import Spent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["FORMS", "Report", "load_report", "report_of"]
+
+FORMAT = 1
+_OF_A_RUN = frozenset({"duration", "item_id"})
+"""Fields of a score that differ from run to run."""
+_UNFINISHED = {
+    "interrupted": "the run was interrupted",
+    "stuck": "the target or a scorer does not return: as many calls were left behind as there are workers",
+    "budget": "the budget of the run is used up",
+    "run_timeout": "the time of the run is over",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The results of a run, in the order of the suite.
+
+    `stopped` says why the run ended early: "interrupted", "stuck", "budget" or "run_timeout"; None if it did not.
+    `left_behind` counts calls of sync functions that were late and could not be stopped. `sessions` counts the
+    processes that the run took. `outdated` has the stale recordings that a replay took because it was allowed, each
+    with the change since, and `unused` those that it did not need. `comparison` uses `baseline`, `gate`, `ci` and
+    `accept_changed`.
+    """
+
+    run_id: str
+    suite: str
+    target: str
+    mode: str
+    identity: Identity
+    cases: Sequence[Case]
+    results: tuple[CaseResult, ...]
+    measures: Sequence[Measure]
+    """The evaluators and scorers, in the order of their rows."""
+    began: datetime
+    seconds: float
+    stopped: str | None = None
+    left_behind: int = 0
+    sessions: int = 1
+    outdated: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    baseline: Baseline | None = None
+    gate: GateSettings = field(default_factory=GateSettings)
+    ci: bool = False
+    accept_changed: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped == "interrupted"
+
+    @cached_property
+    def rows(self) -> Mapping[str, Row]:
+        """The rows by name: evaluators and scorers in their order, `expect`, `completed`."""
+        return rows_of(self.results, self.measures, self.cases)
+
+    @cached_property
+    def labels(self) -> Mapping[str, Mapping[str, int]]:
+        """How often each label was given, by the name of the score."""
+        return labels_of(self.results)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The verdict of the gate, about the baseline of the run if there is one."""
+        return self._compared(self.baseline, self.gate)
+
+    def compare(self, baseline: Baseline | str | Path, gate: GateSettings | None = None) -> Comparison:
+        """The verdict of the gate about a baseline, or the file of one."""
+        given = baseline if isinstance(baseline, Baseline) else Baseline.read(baseline)
+        return self._compared(given, gate or self.gate)
+
+    def _compared(self, baseline: Baseline | None, gate: GateSettings) -> Comparison:
+        found = RegressionGate(gate, ci=self.ci, accept_changed=self.accept_changed)
+        return found.compare(self.measurement(), baseline)
+
+    def measurement(self) -> Measurement:
+        """The run as the gate sees it."""
+        return Measurement(
+            identity=with_calibrations(self.identity),
+            rows=self.rows,
+            failing=self._failing(),
+            usage={
+                purse: {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens}
+                for purse, spent in self.usage.items()
+            },
+            unfinished=_UNFINISHED.get(self.stopped or "", self.stopped or ""),
+        )
+
+    @cached_property
+    def judges(self) -> Mapping[str, bool]:
+        """The models of the judges; True for one that is calibrated for all of its rows."""
+        found: dict[str, bool] = {}
+        for judge in with_calibrations(self.identity).judges.values():
+            found[judge.model] = judge.calibrated and found.get(judge.model, True)
+        return found
+
+    @cached_property
+    def uncalibrated(self) -> Mapping[str, str]:
+        """The rows whose judge is not calibrated with labels of people, each with the reason."""
+        return uncalibrated(self.identity)
+
+    @cached_property
+    def usage(self) -> Mapping[str, Spent]:
+        """The calls and tokens of the run by purse: target, judge, correction, intervention."""
+        found: dict[str, Spent] = {}
+        for result in self.results:
+            for purse, models in result.usage.items():
+                for spent in models.values():
+                    found[purse] = found.get(purse, Spent()) + Spent.from_dict(spent)
+        return found
+
+    @property
+    def unknown_calls(self) -> int:
+        """The calls of models that did not report their tokens."""
+        return sum(spent.unknown_calls for spent in self.usage.values())
+
+    def _failing(self) -> dict[str, str]:
+        must = {case.id for case in self.cases if case.must_pass}
+        found: dict[str, str] = {}
+        for result in self.results:
+            if result.case_id in must and not result.passed:
+                found.setdefault(result.case_id, why_failed(result))
+        return found
+
+    def save_baseline(self, path: str | Path, *, update: bool = False) -> tuple[str, ...]:
+        """Write the run as a baseline. Returns one line for each row that moved.
+
+        `update` is needed to replace a file. Raises `ConfigurationError` for a run that is incomplete.
+        """
+        return Baseline.of(self.measurement(), captured_at=datetime.now(UTC)).write(path, update=update)
+
+    def check(self) -> None:
+        """Raise `RegressionError` unless the run passes. Its message has the printed report."""
+        try:
+            self.comparison.check()
+        except RegressionError as error:
+            error.args = (f"{error}\n\n{self.printed()}",)
+            raise
+
+    def printed(self, width: int = 120) -> str:
+        """The report as a terminal shows it, without colours."""
+        from rich.console import Console
+
+        shown = io.StringIO()
+        Console(file=shown, width=width, color_system=None).print(self)
+        return shown.getvalue()
+
+    def __rich__(self) -> Any:
+        return import_module(f"{__package__}.terminal").rendered(self)
+
+    def pprint(self, console: Console | None = None) -> None:
+        """Print the report for a human."""
+        from rich.console import Console
+
+        (console or Console()).print(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-able data. Ids, times and durations are under `timing`."""
+        return {
+            **self._head(),
+            "results": [result_to_dict(result) for result in self.results],
+            "timing": {**self._timing(), "results": [timing_of(result) for result in self.results]},
+        }
+
+    def to_json(self) -> str:
+        """The JSON of `to_dict` on one line, made result by result: all of them as dicts at once take many times
+        the room."""
+        head, timing = compact(self._head())[:-1], compact(self._timing())[:-1]
+        results = ",".join(compact(result_to_dict(result)) for result in self.results)
+        timings = ",".join(compact(timing_of(result)) for result in self.results)
+        return f'{head},"results":[{results}],"timing":{timing},"results":[{timings}]}}}}'
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "suite": self.suite,
+            "target": self.target,
+            "mode": self.mode,
+            "stopped": self.stopped,
+            "outdated": list(self.outdated),
+            "unused": list(self.unused),
+            "identity": with_calibrations(self.identity).to_dict(),
+            "uncalibrated": dict(self.uncalibrated),
+            "rows": {name: row_to_dict(row) for name, row in self.rows.items()},
+            "labels": {name: dict(counts) for name, counts in self.labels.items()},
+            "comparison": comparison_to_dict(self.comparison),
+            **agents_to_dict(self.cases, self.results, self.comparison),
+            "usage": {purse: spent.to_dict() for purse, spent in self.usage.items()},
+        }
+
+    def _timing(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "began": self.began.isoformat(),
+            "seconds": self.seconds,
+            "sessions": self.sessions,
+            "left_behind": self.left_behind,
+        }
+
+    def rendered(self, form: str) -> str:
+        """The report in a form, which is one of the values of `FORMS`."""
+        text: str = import_module(f"{__package__}.{form}").render(self)
+        return text
+
+    def write(self, path: str | Path) -> Path:
+        """Write the report in the form that the ending of the path names."""
+        file = Path(path)
+        text = self.rendered(form_of(file))
+        # A lone surrogate becomes `\\ud800`, which is also how JSON has it.
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return file
+
+
+FORMS: Mapping[str, str] = {".json": "plain", ".md": "markdown", ".xml": "junit", ".html": "page"}
+"""The module of each form of a report, by the ending of the file. It has a function `render(report) -> str`."""
+# The modules are imported by name, because they know the report.
+
+
+def form_of(path: Path) -> str:
+    """The module of the form that the ending of a path names. Raises `ConfigurationError` if there is none."""
+    form = FORMS.get(path.suffix)
+    if form is None:
+        raise ConfigurationError(
+            f"{str(path)!r} has the ending {path.suffix!r}; expected one of {', '.join(FORMS)}."
+        )
+    return form
+
+
+def report_of(
+    head: Mapping[str, Any],
+    cases: Sequence[Case],
+    results: Sequence[CaseResult],
+    *,
+    baseline: Baseline | None = None,
+    gate: GateSettings | None = None,
+    began: datetime,
+    seconds: float,
+    stopped: str | None = None,
+    left_behind: int = 0,
+    sessions: int = 1,
+    outdated: Sequence[str] = (),
+    unused: Sequence[str] = (),
+) -> Report:
+    """The report of a run with this head (its run.json), these cases and these results."""
+    return Report(
+        run_id=head["run_id"],
+        suite=head["suite"],
+        target=head["target"],
+        mode=head["mode"],
+        identity=Identity.of(head["identity"]),
+        cases=cases,
+        results=tuple(results),
+        measures=[Measure.of(measure) for measure in head["measures"]],
+        baseline=baseline,
+        gate=gate or GateSettings(**head["gate"]),
+        began=began,
+        seconds=seconds,
+        stopped=stopped,
+        left_behind=left_behind,
+        sessions=sessions,
+        outdated=tuple(outdated),
+        unused=tuple(unused),
+        **head.get("options", {}),
+    )
+
+
+def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) -> Report:
+    """The report of a run from its files, compared with its baseline or with another."""
+    written = Written.read(folder)
+    gate = GateSettings(**written.head["gate"])
+    given = gate.baseline if baseline is None else baseline
+    end = written.end or {"stopped": "interrupted", "left_behind": 0}
+    return report_of(
+        written.head,
+        [Case(**case) for case in written.head["cases"]],
+        written.results(),
+        baseline=Baseline.read(given) if isinstance(given, str | Path) else given,
+        gate=gate,
+        began=datetime.fromtimestamp(written.began, UTC),
+        seconds=written.last - written.began,
+        stopped=end["stopped"],
+        left_behind=end["left_behind"],
+        sessions=written.sessions,
+        outdated=end.get("outdated", ()),
+        unused=end.get("unused", ()),
+    )
+
+
+def row_to_dict(row: Row) -> dict[str, Any]:
+    """A row as JSON-able data."""
+    return {
+        "scale": plain_scale(row.scale),
+        "version": row.version,
+        "n": row.n,
+        "mean": row.mean,
+        "sd": row.sd,
+        "interval": None if row.interval is None else list(row.interval),
+        "outcomes": dict(row.outcomes),
+    }
+
+
+def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
+    """What the gate found, as JSON-able data."""
+    rows = {name: {**asdict(row), "scale": plain_scale(row.scale)} for name, row in comparison.rows.items()}
+    return {
+        "exit_code": comparison.exit_code,
+        "failures": list(comparison.failures),
+        "undecided": list(comparison.undecided),
+        "notes": list(comparison.notes),
+        "rows": rows,
+    }
+
+
+def result_to_dict(result: CaseResult) -> dict[str, Any]:
+    """A result as JSON-able data, without what differs from run to run."""
+    return {
+        "case": result.case_id,
+        "repeat": result.repeat,
+        "status": result.status,
+        "as_expected": result.as_expected,
+        "output": result.output,
+        "error": result.error,
+        "trajectory": result.trajectory,
+        "scores": [
+            {name: value for name, value in score_to_dict(score).items() if name not in _OF_A_RUN}
+            for score in result.scores
+        ],
+        "usage": dict(result.usage),
+    }
+
+
+def timing_of(result: CaseResult) -> dict[str, Any]:
+    """The ids and durations of a result."""
+    return {
+        "thread_id": result.thread_id,
+        "seconds": result.duration,
+        "scores": [{"seconds": score.duration, "item_id": score.item_id} for score in result.scores],
+    }
+
+
+def why_failed(result: CaseResult) -> str:
+    """Why a case failed, in a line: its end, and the assertions and scorers that failed."""
+    parts: list[str] = []
+    if not result.as_expected:
+        parts.append(result.status if result.error is None else f"{result.status}: {result.error}")
+    for score in result.scores:
+        if score.passed is False or score.outcome in ("error", "timeout"):
+            said = score.reason or ("" if score.outcome == "scored" else score.outcome)
+            parts.append(f"{score.name}: {said}" if said else score.name)
+    return " · ".join(parts)[:1_000]

@@ -1,0 +1,141 @@
+"""The report on a terminal: one table of rows, the worst cases, and what was not judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from arbiter.harness.reports.report import Report, why_failed
+from arbiter.harness.reports.texts import (
+    INTERVAL,
+    NUMBERS,
+    cells,
+    counted,
+    decision,
+    failed,
+    head,
+    labels,
+    not_judged,
+    remarks,
+    spending,
+    titles,
+    worst,
+)
+from arbiter.models import visible
+
+__all__ = ["rendered"]
+
+MOST_CASES = 50
+"""The failed or changed cases that are shown."""
+_ASCII = str.maketrans(
+    {"✓": "+", "✗": "x", "·": "-", "–": "-", "−": "-", "…": "..", "Δ": "d", "×": "x", "→": ">", "—": "-"}
+)
+
+
+def rendered(report: Report) -> _Rendered:
+    """The report as something that rich prints, as wide as the console and in characters that it has."""
+    return _Rendered(report)
+
+
+class _Rendered:
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plain = options.ascii_only
+        yield _shown(_head(self.report), plain)
+        yield Text("")
+        yield _table(self.report, plain, options.max_width)
+        report = self.report
+        for line in (*_worst(report), *_failures(report), *_foot(report), *_decision(report)):
+            yield _shown(line, plain)
+
+
+def _shown(line: Text, plain: bool) -> Text:
+    if not plain:
+        return line
+    shown = Text(line.plain.translate(_ASCII).encode("ascii", "backslashreplace").decode(), style=line.style)
+    shown.overflow, shown.no_wrap = "crop" if line.overflow == "ellipsis" else line.overflow, line.no_wrap
+    return shown
+
+
+def _head(report: Report) -> Text:
+    return Text.assemble((visible(report.suite), "bold"), "  ", visible(" · ".join(head(report))))
+
+
+def _table(report: Report, plain: bool, width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    shown = titles(report)
+    left_out = shown.index(INTERVAL) if report.baseline is not None and width < 100 else None
+    for title in _without(shown, left_out):
+        justify: Any = "right" if title in NUMBERS else "left"
+        table.add_column(
+            title.translate(_ASCII) if plain else title,
+            justify=justify,
+            overflow="fold",
+            no_wrap=title not in ("evaluator", "verdict"),
+        )
+    for row in report.rows.values():
+        style = "" if report.baseline is None else _STYLES.get(report.comparison.rows[row.name].verdict, "")
+        found = _without(cells(report, row), left_out)
+        table.add_row(*(_shown(Text(cell), plain) for cell in found), style=style)
+    return table
+
+
+def _without(parts: list[str], place: int | None) -> list[str]:
+    return parts if place is None else parts[:place] + parts[place + 1 :]
+
+
+_STYLES = {
+    "regressed": "red",
+    "improved": "green",
+    "underpowered": "yellow",
+    "incomplete": "yellow",
+    "incomparable": "yellow",
+}
+
+
+def _decision(report: Report) -> Iterator[Text]:
+    style = "bold red" if report.comparison.failures else "yellow"
+    for line in decision(report):
+        yield Text(line, style=style)
+    for note in remarks(report):
+        yield Text(visible(f"  {note}"))
+
+
+def _worst(report: Report) -> Iterator[Text]:
+    for name, changes in worst(report).items():
+        yield Text(visible(f" worst changes   {name}: {changes}"))
+
+
+def _failures(report: Report) -> Iterator[Text]:
+    """The cases that failed, with the reasons."""
+    results = failed(report)
+    for result in results[:MOST_CASES]:
+        yield Text.assemble(
+            (" ✗ ", "red"),
+            visible(result.case_id),
+            f"  {visible(why_failed(result))}",
+            overflow="ellipsis",
+            no_wrap=True,
+        )
+    if len(results) > MOST_CASES:
+        yield Text(f"   and {len(results) - MOST_CASES:,} more")
+
+
+def _foot(report: Report) -> Iterator[Text]:
+    for name, counts in labels(report).items():
+        yield Text(visible(f" labels   {name}: {counts}"))
+    yield Text(visible(f" not judged   {not_judged(report)}"))
+    if report.usage:
+        yield Text(visible(f" tokens   {spending(report)}"))
+    if report.left_behind:
+        yield Text(
+            f" {counted(report.left_behind, 'call')} of a sync function did not return and could not be stopped.",
+            style="yellow",
+        )

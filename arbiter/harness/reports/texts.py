@@ -1,0 +1,191 @@
+"""The texts of a report that all of its forms for humans share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import fsum, isfinite
+from shlex import quote
+
+from arbiter.harness.agents import is_agent
+from arbiter.harness.comparisons import RowComparison
+from arbiter.harness.reports.report import Report
+from arbiter.harness.results import CaseResult
+from arbiter.harness.rows import Row
+from arbiter.harness.scores import SHARE
+from arbiter.harness.usage import Spent
+from arbiter.models import visible
+from arbiter.statistics import half_up, p_text
+
+INTERVAL = "95 %"
+NUMBERS = frozenset({"cases", "mean", "baseline", "Δ", "p"})
+"""The titles of columns of numbers."""
+_NO_LOSS = ("scored", "not_applicable")
+_MOST_CHANGES = 3
+_MOST_LABELS = 10
+_MARKS: Mapping[str, str] = {"regressed": "✗", "improved": "✓", "steady": "✓", "unpaired": "✓", "new": "·"}
+
+
+def head(report: Report) -> list[str]:
+    """The target, the mode, how much was run, who judged it, and what makes the numbers doubtful."""
+    parts = [report.target, report.mode, counted(len(report.cases), "case")]
+    if len(report.results) > len(report.cases):
+        parts.append(counted(len(report.results), "run"))
+    for model, calibrated in report.judges.items():
+        parts.append(f"judge {model} ({'' if calibrated else 'un'}calibrated)")
+    if report.outdated:
+        parts.append(f"{counted(len(report.outdated), 'recording')} outdated")
+    if report.unknown_calls:
+        parts.append(f"{counted(report.unknown_calls, 'call')} of unknown size")
+    if report.sessions > 1:
+        parts.append(f"{report.sessions} sessions")
+    if report.stopped is not None:
+        parts.append(f"stopped: {report.stopped}")
+    return parts
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def titles(report: Report) -> list[str]:
+    """The titles of the table of rows."""
+    shown = ["evaluator", "scale", "cases", "mean", INTERVAL]
+    return shown if report.baseline is None else [*shown, "baseline", "Δ", "p", "verdict"]
+
+
+def cells(report: Report, row: Row) -> list[str]:
+    """The cells of a row, by `titles`."""
+    low, high = row.interval or (None, None)
+    interval = "" if low is None or high is None else f"{number(low)} … {number(high)}"
+    shown = [visible(row.name), scale(row), f"{row.n:,}", number(row.mean), interval]
+    if report.baseline is None:
+        return shown
+    found = report.comparison.rows[row.name]
+    shown += [number(found.before), _signed(found.delta), "" if found.p is None else p_text(found.p)]
+    return [*shown, f"{_MARKS.get(found.verdict, '?')} {found.verdict}{_finds(found)}"]
+
+
+def _finds(found: RowComparison) -> str:
+    finds = found.verdict == "underpowered" and found.detectable is not None
+    return f": finds {number(found.detectable)}" if finds else ""
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{half_up(value, 2):+.2f}".replace("-", "−")
+
+
+def number(value: float | None) -> str:
+    return "—" if value is None else f"{half_up(value, 2):.2f}"
+
+
+def scale(row: Row) -> str:
+    if row.is_share:
+        return "share"
+    low, high = (f"{end:g}" if isfinite(end) else "" for end in row.scale)
+    return f"{low}–{high}" if high else "count"
+
+
+def worst(report: Report) -> dict[str, str]:
+    """The cases that dropped most, by row."""
+    if report.baseline is None:
+        return {}
+    return {name: _changes(row, row.worst) for name, row in report.comparison.rows.items() if row.worst}
+
+
+def _changes(row: RowComparison, cases: tuple[str, ...]) -> str:
+    shown = ", ".join(f"{case} {_change(row, *row.pairs[case])}" for case in cases[:_MOST_CHANGES])
+    more = len(cases) - _MOST_CHANGES
+    return f"{shown} (and {more:,} more)" if more > 0 else shown
+
+
+def _change(row: RowComparison, then: float, now: float) -> str:
+    if row.scale == SHARE and {then, now} == {0.0, 1.0}:
+        return "✓ → ✗"
+    return f"{half_up(then, 2):g} → {half_up(now, 2):g}"
+
+
+def decision(report: Report) -> list[str]:
+    """The line that says why the run fails, or cannot be decided; empty if it passed."""
+    found = report.comparison
+    dropped = (case for row in found.rows.values() if row.verdict == "regressed" for case in row.worst)
+    if found.failures:
+        case = next(dropped, "")
+        look = f" Look at it: arbiter eval show {quote(report.suite)} {case}" if case else ""
+        return [visible(f"✗ {report.suite} failed: {'; '.join(found.failures)}.{look}")]
+    if found.missing_baseline:
+        how = "Measure it, and name the file in gate.baseline: arbiter eval baseline SUITE"
+        return [visible(f"✗ {report.suite} failed: there is no baseline, and CI asks for one. {how}.")]
+    if found.undecided:
+        return [visible(f"? {report.suite} is undecided: {'; '.join(found.undecided)}.")]
+    return []
+
+
+def failed(report: Report) -> list[CaseResult]:
+    """The results that did not pass: first those of cases that always passed in the baseline and now always fail."""
+    broken = {case for row in report.comparison.rows.values() for case in row.broken}
+    found = [result for result in report.results if not result.passed]
+    return sorted(found, key=lambda result: result.case_id not in broken)
+
+
+def remarks(report: Report) -> list[str]:
+    """The notes of the gate, why judges are uncalibrated, and what there is to say about recordings of a replay."""
+    found = list(report.comparison.notes)
+    rows: dict[str, list[str]] = {}
+    for row, reason in report.uncalibrated.items():
+        rows.setdefault(reason, []).append(row)
+    found += [f"uncalibrated judge of {', '.join(its)}: {reason}" for reason, its in rows.items()]
+    if report.outdated:
+        found.append(f"outdated recordings were taken (--allow-stale): {_first(report.outdated)}")
+    if report.unused:
+        how = "arbiter eval record --all removes them"
+        found.append(f"recordings that no case needs: {_first(report.unused)}; {how}")
+    return found
+
+
+def _first(parts: Sequence[str]) -> str:
+    more = len(parts) - _MOST_CHANGES
+    return "; ".join(parts[:_MOST_CHANGES]) + (f" (and {more:,} more)" if more > 0 else "")
+
+
+def labels(report: Report) -> dict[str, str]:
+    """The labels that were given most, with their numbers, by the name of the score."""
+    found: dict[str, str] = {}
+    for name, counts in report.labels.items():
+        often = sorted(counts.items(), key=lambda each: -each[1])
+        shown = ", ".join(f"{label} {count:,}" for label, count in often[:_MOST_LABELS])
+        more = len(often) - _MOST_LABELS
+        found[name] = f"{shown} (and {more:,} more)" if more > 0 else shown
+    return found
+
+
+def not_judged(report: Report) -> str:
+    """What was not judged, by row and outcome; "none" if everything was."""
+    missing = [
+        f"{row.name} {', '.join(f'{count:,} {outcome}' for outcome, count in counts.items())}"
+        for row in report.rows.values()
+        if (counts := {o: count for o, count in row.outcomes.items() if not row.n or o not in _NO_LOSS})
+    ]
+    agents = {case.id for case in report.cases if is_agent(case)}
+    missing += [
+        f"{score.name}: {score.reason}"
+        for result in report.results
+        for score in result.scores
+        if result.case_id in agents
+        and score.outcome == "not_applicable"
+        and score.name.endswith(f".{result.case_id}")
+    ]
+    return " · ".join(missing) or "none"
+
+
+def spending(report: Report) -> str:
+    """The tokens by purse, and the cost, on one line."""
+    purses = " · ".join(_spent(purse, spent) for purse, spent in report.usage.items())
+    dollars = [spent.usd for spent in report.usage.values()]
+    known = [amount for amount in dollars if amount is not None]
+    return f"{purses}   {f'cost ${fsum(known):.2f}' if len(known) == len(dollars) else 'cost unknown'}"
+
+
+def _spent(purse: str, spent: Spent) -> str:
+    least = "≥ " if spent.unknown_calls else ""
+    replayed = f" (replayed {spent.replayed_tokens:,})" if spent.replayed_calls else ""
+    return f"{purse} {least}{spent.tokens:,}{replayed}"

@@ -1,0 +1,527 @@
+"""The decisions about a run: which case is next, what is done for it, and when the run ends.
+
+`Session.attend` is one generator for each case × repeat. It yields calls to make and gets what they return, or
+the exception that they raise; `LateError` for a call that took too long. It neither calls nor waits itself, so that
+threads, event loops and other machines can drive it. See docs/design/harness.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from time import perf_counter
+from typing import Any, Literal, Protocol, TypeAlias
+
+from arbiter._values.copies import jsonable
+from arbiter.errors import ConfigurationError, PolicyViolationError, describe
+from arbiter.evaluation import NodeEvaluator
+from arbiter.harness.canonical import is_list, is_mapping
+from arbiter.harness.cases import Case
+from arbiter.harness.expectations import Expectations, ended_as_expected
+from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Kept, answer_to_dict
+from arbiter.harness.judging import Judging, asking_on
+from arbiter.harness.limits import Budget, Limits
+from arbiter.harness.node_runs import node_runs_of, steering
+from arbiter.harness.recordings import Place
+from arbiter.harness.results import CaseResult, CaseRun
+from arbiter.harness.scorers import NamedScorer
+from arbiter.harness.scores import SHARE, Score, failed, scores_of
+from arbiter.harness.tapes import Tape, judged
+from arbiter.harness.targets import Answered, NotEvaluableError, Target
+from arbiter.harness.trajectories import from_lists, to_lists, trajectory_of
+from arbiter.harness.usage import Spent, UsageCallback, count_here, counting
+from arbiter.history._items import HistoryItem, RunHistory
+from arbiter.models import reply_of
+
+__all__ = ["Call", "LateError", "Session", "Steps", "Stop"]
+
+Stop = Literal["interrupted", "stuck", "budget", "run_timeout"]
+"""Why no further case starts."""
+
+
+class Wire(Protocol):
+    """Takes the facts of a run: a `Journal`, or a wire to the process that has one."""
+
+    def nodes(self, case_id: str, repeat: int, nodes: Sequence[Sequence[Mapping[str, Any]]]) -> None: ...
+    def answer(self, line: Mapping[str, Any]) -> None: ...
+    def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None: ...
+    def case(self, result: CaseResult) -> None: ...
+
+
+class LateError(TimeoutError):
+    """A call took longer than it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to make. It may take `seconds`; if it is a coroutine, it is then cancelled and gets `grace` seconds
+    to clean up. `is_async` says that it returns an awaitable; others may do so too.
+    """
+
+    run: Callable[[], Any]
+    seconds: float | None
+    is_async: bool = False
+    grace: float = 0.0
+
+
+Steps: TypeAlias = Generator[Call, Any, None]
+Run: TypeAlias = Callable[[Case, str], Any]
+"""The target as a worker calls it."""
+GRACE = 5.0
+"""The seconds that a cancelled target gets for its `finally`."""
+
+
+class Session:
+    """One execution of a suite on one target. Drivers call `next` and run what it returns."""
+
+    def __init__(
+        self,
+        run_id: str,
+        cases: Sequence[Case],
+        target: Target,
+        scorers: Sequence[NamedScorer],
+        *,
+        repeats: int,
+        limits: Limits,
+        progress: Callable[[Session], None] | None = None,
+        judging: Judging | None = None,
+        kept: Mapping[tuple[str, int], Kept] | None = None,
+        tape: Tape | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.cases = cases
+        self.target = target
+        self.limits = limits
+        self.results: dict[int, CaseResult] = {}
+        """By the place of the case × repeat in the order of the suite."""
+        self.stopped: Stop | None = None
+        self.left_behind = 0
+        self.running = 0
+        self.workers = 0
+        self._scorers = scorers
+        self.journal: Wire | None = None
+        self.judging = judging or Judging(limits=limits)
+        self._has_budget = any(
+            (limits.tokens is not None, limits.usd, limits.calls is not None, limits.seconds)
+        )
+        self._kept = kept or {}
+        self._tape = tape
+        self._progress = progress
+        self._expectations = Expectations()
+        mistakes = self._expectations.mistakes(cases, target.nodes(), target.checkers(), kind=target.kind)
+        if mistakes:
+            raise ConfigurationError("\n".join(mistakes))
+        self._todo = [
+            (case, repeat)
+            for case in cases
+            for repeat in range(case.repeats if case.repeats is not None else repeats)
+        ]
+        for at, (case, repeat) in enumerate(self._todo):
+            known = self._kept.get((case.id, repeat))
+            if known is not None and (result := known.result()) is not None:
+                self.results[at] = result
+                self.judging.usage.restore(self.thread_id(case, repeat), result.usage)
+        self._next: Iterator[int] = iter([at for at in range(len(self._todo)) if at not in self.results])
+        self._lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the clocks of the run's limits."""
+        self._begun = perf_counter()
+        self._budget = Budget(self.limits, self.judging.usage)
+
+    @property
+    def todo(self) -> Sequence[tuple[Case, int]]:
+        """All cases with their repeats, in the order of the suite."""
+        return self._todo
+
+    @property
+    def total(self) -> int:
+        """The number of cases × repeats."""
+        return len(self._todo)
+
+    def recount(self, judgements: Iterable[Mapping[str, Any]]) -> None:
+        """Count the judgements that an earlier session paid for, of the cases that it did not finish."""
+        threads = {(case.id, repeat): self.thread_id(case, repeat) for case, repeat in self._todo}
+        done = {(result.case_id, result.repeat) for result in self.results.values()}
+        for line in judgements:
+            place = line["case"], line["repeat"]
+            if place in threads and place not in done:
+                reply = reply_of(line)
+                self.judging.usage.add(
+                    "judge", reply.model, reply.usage, calls=reply.calls, thread_id=threads[place]
+                )
+
+    def stop(self, reason: Stop) -> None:
+        """Start no further case. The first reason counts."""
+        self.stopped = self.stopped or reason
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the run began."""
+        return perf_counter() - self._begun
+
+    @property
+    def time_left(self) -> float | None:
+        """The seconds until the run as a whole times out."""
+        if self.limits.run_timeout is None:
+            return None
+        return max(self.limits.run_timeout - self.elapsed, 0.0)
+
+    def next(self, run: Run) -> Steps | None:
+        """The work for the next case × repeat, by a worker that calls the target by `run`.
+
+        None if nothing is left, or if the run was stopped.
+        """
+        at = self.claim()
+        return None if at is None else self.attend(at, run)
+
+    def claim(self) -> int | None:
+        """The place of the next case × repeat in `todo`; None if nothing is left, or if the run was stopped."""
+        with self._lock:
+            self._look_at_limits()
+            if self.stopped is not None:
+                return None
+            at = next(self._next, None)
+            if at is not None:
+                self.running += 1
+            return at
+
+    def take(self, places: Iterable[int], kept: Mapping[tuple[str, int], Kept]) -> None:
+        """Do these places of `todo` next and no others, and go on with what is kept of them. For a process that
+        gets its cases from another one.
+        """
+        self.results.clear()
+        self.stopped, self.left_behind = None, 0
+        self._kept = kept
+        self._next = iter(places)
+
+    @property
+    def kept(self) -> Mapping[tuple[str, int], Kept]:
+        """What an earlier session of the run has of each case × repeat."""
+        return self._kept
+
+    def _look_at_limits(self) -> None:
+        if self._has_budget and self._budget.exhausted:
+            self.stop("budget")
+        if self.time_left == 0:
+            self.stop("run_timeout")
+
+    def attend(self, at: int, run: Run) -> Steps:
+        """Run and judge one case × repeat."""
+        case, repeat = self._todo[at]
+        kept = self._kept.get((case.id, repeat))
+        is_new = kept is None
+        if kept is None and self._tape is not None:
+            kept = self._tape.answer(case, repeat)
+        thread_id = self.thread_id(case, repeat)
+        self.judging.begin(thread_id, Place(case.id, repeat))
+        try:
+            done = None if kept is None else self._answered(case, repeat, kept, replayed=is_new)
+            if done is None:
+                is_new, kept = True, None
+                done = yield from self._answer(case, repeat, run)
+            output, trajectory = _plain(done.output), to_lists(done.trajectory)
+            answer = answer_to_dict(done, output, trajectory, thread_id)
+            if is_new and self.journal is not None:
+                if done.history is not None:
+                    # Before the answer: a case that has an answer is not run again.
+                    self.journal.nodes(case.id, repeat, node_runs_of(done.history, done.trajectory))
+                self.journal.answer(answer)
+            if done.status != "completed" and done.history is not None and self.target.evaluators:
+                # Its nodes were judged as they ran. That decides nothing, and it is part of what the case cost.
+                yield from self._evaluations(done.history)
+            scores: list[Score] = []
+            for by, judging in self._judging(done):
+                known = None if kept is None else kept.scores.get(by)
+                is_known = known is not None
+                if known is None:
+                    known = tuple((yield from judging))
+                if (is_new or not is_known) and self.journal is not None:
+                    self.journal.scores(case.id, repeat, by, known)
+                if by == EVALUATIONS and kept is None and self._tape is not None:
+                    judged(answer, known)
+                scores += known
+            if kept is None and self._tape is not None:
+                self._tape.keep(case, repeat, answer)
+            self.finish(at, self._result(done, output, trajectory, scores))
+        finally:
+            self.judging.end(thread_id)
+            self.leave()
+
+    def leave(self) -> None:
+        """Note that a claimed case × repeat is no longer running."""
+        with self._lock:
+            self.running -= 1
+
+    def _answered(self, case: Case, repeat: int, kept: Kept, *, replayed: bool) -> CaseRun | None:
+        """The run that a journal has; None if the target must be called again.
+
+        That is so if the journal cannot have the output as it was, and if the node evaluators were not done, because
+        their history was in memory.
+        """
+        answer = kept.answer
+        if answer is None or not (answer.get("exact", True) or self._tape is not None):
+            return None
+        if answer["status"] == "completed" and self.target.evaluators and EVALUATIONS not in kept.scores:
+            return None
+        self._count(answer.get("usage", {}), self.thread_id(case, repeat), replayed=replayed)
+        if replayed:
+            self._count_judged(kept.scores.get(EVALUATIONS, ()), self.thread_id(case, repeat))
+        return CaseRun(
+            case=case,
+            repeat=repeat,
+            output=answer.get("output"),
+            trajectory=from_lists(answer.get("trajectory", ())),
+            usage=answer.get("usage", {}),
+            usd=answer.get("usd", 0.0),
+            duration=answer.get("seconds", 0.0),
+            status=answer["status"],
+            error=answer.get("error"),
+            error_types=tuple(answer.get("error_types", ())),
+            policies=tuple(answer.get("policies", ())),
+        )
+
+    def _count(self, models: Mapping[str, Any], thread_id: str, *, replayed: bool) -> None:
+        """Count what an earlier session paid for, or what a recording cost once."""
+        if not replayed:
+            self.judging.usage.restore(thread_id, {"target": models})
+            return
+        for model, spent in models.items():
+            calls = int(spent.get("calls", 0))
+            self.judging.usage.add("target", model, spent, calls=calls, thread_id=thread_id, replayed=True)
+
+    def _count_judged(self, scores: Iterable[Score], thread_id: str) -> None:
+        """Count what the judges of node runs cost when they were recorded."""
+        usage = self.judging.usage
+        for score in scores:
+            if score.calls:
+                usage.add(
+                    "judge", score.model, score.usage, calls=score.calls, thread_id=thread_id, replayed=True
+                )
+
+    def _judging(self, done: CaseRun) -> Iterator[tuple[str, Generator[Call, Any, Sequence[Score]]]]:
+        """The judgements of a run, each with the name under which the journal keeps its scores."""
+        if done.status == "completed" and self.target.evaluators:
+            yield EVALUATIONS, self._evaluations(done.history)
+        if done.case.assertions:
+            yield EXPECTATIONS, self._expected(done)
+        if done.status == "completed":
+            for scorer in self._scorers:
+                yield scorer.name, self._judge(scorer, done)
+
+    def _expected(self, done: CaseRun) -> Generator[Call, Any, Sequence[Score]]:
+        yield from ()
+        return self._expectations.scores(done)
+
+    def _answer(self, case: Case, repeat: int, run: Run) -> Generator[Call, Any, CaseRun]:
+        """Call the target."""
+        thread_id = self.thread_id(case, repeat)
+        ended: dict[str, Any] = {}
+        begun = perf_counter()
+        seconds = _least(self.limits.case_timeout, self.time_left)
+        try:
+            answered: Answered = yield Call(
+                lambda: self._called(run, case, thread_id), seconds, self.target.is_async, grace=GRACE
+            )
+        except LateError as late:
+            ended |= {"status": "timeout", "error": str(late)}
+        except PolicyViolationError as denial:
+            ended |= {"status": "denied", "policies": (denial.policy,)}
+        except NotEvaluableError as nothing:
+            ended |= {"status": "not_evaluable", "error": str(nothing)}
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            ended |= {"status": "failed", "error": describe(error)[:2_000], "error_types": _types(error)}
+        else:
+            ended["output"] = answered.output
+            if answered.waiting:
+                ended |= {"status": "waits", "policies": _policies(answered.waiting)}
+        duration = perf_counter() - begun
+        if (history := self.target.history(thread_id)) is not None:
+            ended |= {"history": history, "trajectory": trajectory_of(history)}
+        return CaseRun(case=case, repeat=repeat, duration=duration, **ended, **self._spent(thread_id))
+
+    def _called(self, run: Run, case: Case, thread_id: str) -> Any:
+        """Call the target, and count the model calls in it."""
+        callback = self.judging.usage.callback(thread_id)
+        if self.target.is_async:
+            return _acounted(lambda: run(case, thread_id), callback)
+        with counting(callback):
+            answer = run(case, thread_id)
+        return answer if isinstance(answer, Answered) else _acounted(lambda: answer, callback)
+
+    def _usage(self, thread_id: str) -> Mapping[str, Mapping[str, Spent]]:
+        """The amounts of a case, by purse and model."""
+        return self.judging.usage.of(thread_id)
+
+    def _spent(self, thread_id: str) -> dict[str, Any]:
+        """What the target used, as fields of a `CaseRun`."""
+        models = self._usage(thread_id).get("target")
+        if not models:
+            return {}
+        dollars = [spent.usd for spent in models.values()]
+        known = [amount for amount in dollars if amount is not None]
+        return {
+            "usage": {model: spent.to_dict() for model, spent in models.items()},
+            "usd": fsum(known) if len(known) == len(dollars) else None,
+        }
+
+    def _evaluations(self, history: RunHistory | None) -> Generator[Call, Any, list[Score]]:
+        """Wait for the node evaluators of a case, and read their results."""
+        evaluators = {evaluator.name: evaluator for evaluator in self.target.evaluators}
+        items = [] if history is None else list(history.items())
+        try:
+            # Reading an evaluation that no worker has begun runs it here, so each of them has its own deadline;
+            # the time for all of them is that of the slowest node run times the node runs.
+            seconds = self.limits.score_timeout
+            found: list[Score] = yield Call(
+                lambda: [score for item in items for score in evaluations_of(item, evaluators)],
+                None if seconds is None else seconds * max(len(items), 1),
+            )
+        except LateError as late:
+            return [failed(name, late) for name in evaluators]
+        return found
+
+    def _judge(self, scorer: NamedScorer, done: CaseRun) -> Generator[Call, Any, Sequence[Score]]:
+        """Ask a scorer."""
+        begun = perf_counter()
+        thread_id = self.thread_id(done.case, done.repeat)
+        try:
+            answer = yield Call(
+                lambda: _asked(scorer, done.with_own_output(), thread_id),
+                self.limits.score_timeout,
+                scorer.is_async,
+            )
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            return [replace(failed(scorer.name, error, scale=scorer.scale), duration=perf_counter() - begun)]
+        return scores_of(scorer.name, answer, scale=scorer.scale, duration=perf_counter() - begun)
+
+    def _result(
+        self, done: CaseRun, output: Any, trajectory: Sequence[Any], scores: Sequence[Score]
+    ) -> CaseResult:
+        return CaseResult(
+            case_id=done.case.id,
+            repeat=done.repeat,
+            status=done.status,
+            output=output,
+            error=done.error,
+            as_expected=ended_as_expected(done),
+            trajectory=trajectory,
+            scores=tuple(scores),
+            usage=self.used(self.thread_id(done.case, done.repeat)),
+            duration=done.duration,
+            thread_id=self.thread_id(done.case, done.repeat),
+        )
+
+    def used(self, thread_id: str) -> dict[str, dict[str, Any]]:
+        """What a case used, by purse and model, as JSON-able data."""
+        return {
+            purse: {model: spent.to_dict() for model, spent in models.items()}
+            for purse, models in self._usage(thread_id).items()
+        }
+
+    def thread_id(self, case: Case, repeat: int) -> str:
+        return f"{self.run_id}:{case.id}:{repeat}"
+
+    def finish(self, at: int, result: CaseResult) -> None:
+        """Keep a result, and write that its case is done."""
+        self.results[at] = result
+        if self.journal is not None:
+            self.journal.case(result)
+        if self._progress is not None:
+            self._progress(self)
+
+    def finished(self) -> list[CaseResult]:
+        """All results in the order of the suite.
+
+        After a stop because of a limit, cases that did not start have the status `skipped_budget`.
+        """
+        if self.stopped in ("budget", "run_timeout", "stuck"):
+            for at, (case, repeat) in enumerate(self._todo):
+                if at not in self.results:
+                    self.results[at] = CaseResult(
+                        case_id=case.id, repeat=repeat, status="skipped_budget", as_expected=False
+                    )
+        return [self.results[at] for at in sorted(self.results)]
+
+
+def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -> Iterator[Score]:
+    """The evaluations of a node run as scores, on the scales of the evaluators. Waits for them."""
+    place: dict[str, Any] = {"node": item.node, "step": item.step, "item_id": item.id}
+    read, gated = steering(item)
+    for name, result in item.evaluation_results.items():
+        evaluator = evaluators.get(name) or evaluators.get(name.partition(".")[0])
+        value = float(result.score) if evaluator is None else evaluator.value_of(result)
+        score = Score(
+            name,
+            value,
+            passed=result.passed,
+            reason=result.feedback,
+            scale=SHARE if evaluator is None else evaluator.scale,
+            used_for_control=name in read or result.metadata.get("dimension") in gated,
+            **_of_judge(result.metadata),
+            **place,
+        )
+        if result.outcome != "scored":  # such as the 9 of a dimension that no judge was asked about
+            yield replace(score, value=None, passed=None, outcome=result.outcome, raw=value)
+            continue
+        yield scores_of(name, score)[0]
+    outcomes = item.evaluation_outcomes
+    for name, reason in item.evaluation_errors.items():
+        yield replace(failed(name, reason), outcome=outcomes.get(name, "error"), **place)
+
+
+def _of_judge(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The judge's part in a result: its model, calls, tokens and votes, as far as the evaluator gives them."""
+    votes: Any = metadata.get("votes")
+    return {
+        "model": str(metadata.get("model") or ""),
+        "calls": int(metadata.get("calls") or metadata.get("attempts") or 0),
+        "usage": metadata.get("usage"),
+        "votes": tuple(map(float, votes)) if is_list(votes) else (),
+    }
+
+
+async def _acounted(begin: Callable[[], Any], callback: UsageCallback) -> Any:
+    count_here(callback)  # the task has a context of its own
+    return await begin()
+
+
+def _asked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:
+    """Call a scorer. Its judges are asked on behalf of the case."""
+    if scorer.is_async:
+        return _aasked(scorer, done, thread_id)
+    with asking_on(thread_id):
+        return scorer.call(done)
+
+
+async def _aasked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:
+    with asking_on(thread_id):
+        return await scorer.call(done)
+
+
+def _plain(output: Any) -> Any:
+    """An output as JSON."""
+    return output if type(output) is str and output.isascii() else jsonable(output)
+
+
+def _types(error: BaseException) -> tuple[str, ...]:
+    return tuple(
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+        for cls in type(error).__mro__[:-1]
+    )
+
+
+def _policies(questions: Sequence[Any]) -> tuple[str, ...]:
+    """The checkers that asked these questions."""
+    return tuple(str(asked["policy"]) for asked in questions if is_mapping(asked) and "policy" in asked)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else min(one, other)

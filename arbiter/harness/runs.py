@@ -1,0 +1,168 @@
+"""Runs: a suite with its target, checked and ready, and the execution that makes a report of it.
+
+    Suite.prepare ─▶ Run ─▶ run() or arun() ─▶ Report, and the files of the run
+
+Everything that can be wrong with what is given is wrong in `prepare`, so that several suites are checked before
+the first one runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from arbiter._threads.deadlines import start
+from arbiter.harness.baselines import Baseline
+from arbiter.harness.gate import GateSettings
+from arbiter.harness.journal import Journal, Written
+from arbiter.harness.local import drive, drive_on_threads, drive_to_the_end
+from arbiter.harness.reports.report import Report, report_of
+from arbiter.harness.running import Session
+from arbiter.harness.targets import GraphTarget
+
+__all__ = ["Run"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A run that can begin. It runs once."""
+
+    session: Session
+    head: Mapping[str, Any]
+    """What run.json has: the suite as it was read, its identity and options."""
+    gate: GateSettings
+    baseline: Baseline | None
+    folder: Path | None
+    """The folder of the journals; None for a run that leaves none."""
+    resumed: Written | None = None
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    clock: float = field(default_factory=perf_counter)
+    journal: Journal | None = None
+    is_whole: bool = True
+    """True unless some cases of the suite were selected."""
+    driver: Callable[[Session, Mapping[str, Any]], None] | None = None
+    """Runs the cases of a session with this identity in other processes; None for this one."""
+
+    def run(self) -> Report:
+        """Run the cases and judge them, on threads or on an event loop of its own. Ctrl-C ends it in good order."""
+        session = self.session
+        try:
+            self._open()
+            if self.driver is not None:
+                self.driver(session, self.head["identity"])
+            elif not session.target.is_async:
+                drive_on_threads(session)
+            elif _loop_is_running():
+                start(lambda: drive_to_the_end(session), name="arbiter-eval").result()
+            else:
+                drive_to_the_end(session)
+        except BaseException as error:
+            ended_well = isinstance(error, KeyboardInterrupt) and session.stopped == "interrupted"
+            session.stop("interrupted")  # what broke off is not finished
+            if not ended_well:
+                raise
+        finally:
+            self._close()
+        return self._report()
+
+    async def arun(self) -> Report:
+        """As `run`, on the running event loop."""
+        try:
+            self._open()
+            if (driver := self.driver) is not None:
+                await asyncio.wrap_future(start(lambda: driver(self.session, self.head["identity"])))
+            else:
+                await drive(self.session)
+        except BaseException:
+            self.session.stop("interrupted")
+            raise
+        finally:
+            self._close()
+        return self._report()
+
+    def _open(self) -> None:
+        """Open the journal, and tell the session and its judges of it."""
+        self.began, self.clock = datetime.now(UTC), perf_counter()
+        session, written = self.session, self.resumed
+        session.begin()
+        if written is not None:
+            self.journal = Journal(written.folder, seq=written.seq, whole=written.whole)
+            session.judging.known = written.judgements
+            session.recount(written.judgements.values())
+        elif self.folder is not None:
+            self.journal = Journal.begin(self.folder, session.run_id, self.head)
+        if (journal := self.journal) is not None:
+            session.journal = journal
+            journal.write("session", {})
+            session.judging.kept = journal.judgement
+
+    def _close(self) -> None:
+        self.release()
+        journal, session = self.journal, self.session
+        if journal is not None:
+            with suppress(OSError):  # a full disk has been raised already
+                end = {"stopped": session.stopped, "left_behind": session.left_behind, **self._evidence()}
+                journal.write("end", {name: value for name, value in end.items() if value != ()})
+            with suppress(OSError):
+                journal.close()
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.is_whole and self.session.stopped is None
+
+    def _evidence(self) -> dict[str, tuple[str, ...]]:
+        """The recordings of a replay that are outdated, and those that it has not used."""
+        recordings = self.session.judging.recordings
+        if recordings is None or recordings.mode != "replay":
+            return {}
+        unused = recordings.unused if self._is_complete else ()
+        return {"outdated": tuple(sorted(recordings.outdated)), "unused": tuple(unused)}
+
+    def release(self) -> None:
+        """Take the evaluators of the suite from the user's `ArbiterOS`. A run that does not begin needs it, too."""
+        if isinstance(self.session.target, GraphTarget):
+            self.session.target.close()
+        if (cache := self.session.judging.cache) is not None:
+            cache.close()
+
+    def _report(self) -> Report:
+        """The report, which is also written beside the journal.
+
+        Raises `RecordingError` for questions that had no valid recording.
+        """
+        session, recordings = self.session, self.session.judging.recordings
+        if recordings is not None:
+            recordings.close(is_whole=self._is_complete)
+            if recordings.mode == "replay":
+                recordings.check(strict=self.gate.strict and self._is_complete)
+        report = report_of(
+            {**self.head, "run_id": session.run_id},
+            session.cases,
+            session.finished(),
+            baseline=self.baseline,
+            gate=self.gate,
+            stopped=session.stopped,
+            left_behind=session.left_behind,
+            sessions=1 if self.resumed is None else self.resumed.sessions + 1,
+            began=self.began,
+            seconds=perf_counter() - self.clock,
+            **self._evidence(),
+        )
+        if self.journal is not None:
+            place = self.journal.folder / "report.json"
+            place.write_text(report.to_json(), encoding="utf-8", errors="backslashreplace")
+        return report
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

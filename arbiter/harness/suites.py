@@ -1,0 +1,385 @@
+"""Suites: cases, what judges them, and the run that makes a report of both."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
+from uuid import uuid4
+
+from arbiter._values.states import is_whole
+from arbiter._values.version import __version__
+from arbiter.arbiter_os import ArbiterOS
+from arbiter.errors import ConfigurationError, RegistrationError
+from arbiter.evaluation import NodeEvaluator
+from arbiter.harness.agents import Agents, AgentsTarget
+from arbiter.harness.baselines import Baseline
+from arbiter.harness.cache import Cache, CacheMode
+from arbiter.harness.cases import Case, Selection, checked_cases
+from arbiter.harness.gate import GateSettings
+from arbiter.harness.identity import Identity
+from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder
+from arbiter.harness.judging import Judging
+from arbiter.harness.limits import Limits
+from arbiter.harness.measures import Measure
+from arbiter.harness.recordings import Recordings
+from arbiter.harness.reports.report import Report
+from arbiter.harness.results import COMPLETED, EXPECT
+from arbiter.harness.running import Session
+from arbiter.harness.runs import Run
+from arbiter.harness.scorers import NamedScorer, Scorers, scorers_of
+from arbiter.harness.tapes import CachedTape, RecordedTape, Tape
+from arbiter.harness.targets import GraphTarget, OutputsTarget, Target, target_of
+
+__all__ = ["Mode", "Progress", "Suite"]
+
+Mode: TypeAlias = Literal["live", "mock", "record", "synthetic"]
+Progress: TypeAlias = Callable[[Session], None]
+"""Called after each case × repeat, on the thread that ran it."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `Suite.prepare`, by name."""
+
+    arbiter_os: ArbiterOS | None
+    select: Selection | None
+    mode: Mode
+    baseline: Baseline | str | Path | None
+    resume: str | None
+    retry_errors: bool
+    folder: str | Path | None
+    recordings: str | Path | Recordings
+    ci: bool
+    accept_changed: bool
+    progress: Progress | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Cases, and what judges them.
+
+    `scorers` judge whole runs: functions of a `CaseRun` by name, or a list of functions and objects. `evaluators`
+    judge node runs: `NodeEvaluator`s, or the names of some that the `ArbiterOS` of the target has. `target` is what
+    `run` measures unless it gets another: a graph, a builder, a function of the input, a function that returns a
+    graph, or a mapping from case ids to outputs. `repeats` is how often each case runs, `votes` how often judges are
+    asked each question (None: as often as each row asks). `gate` says which baseline a run is compared with, and what
+    counts as a regression. With `cache` "judge", live runs take judgements of earlier runs from
+    `.arbiter/cache.sqlite`, with "all" also the answers of a graph. `seed` chooses the messages that persona scorers
+    judge.
+    """
+
+    name: str
+    cases: Sequence[Case]
+    _: KW_ONLY
+    scorers: Scorers = ()
+    evaluators: Sequence[NodeEvaluator | str] = ()
+    target: Any = None
+    repeats: int = 1
+    votes: int | None = None
+    gate: GateSettings = field(default_factory=GateSettings)
+    limits: Limits = field(default_factory=Limits)
+    cache: CacheMode = "off"
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        name: Any = self.name
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigurationError(
+                f"a suite has the name {name!r:.80}; expected a text, such as 'refunds'."
+            )
+        if not is_whole(self.repeats, least=1):
+            raise ConfigurationError(f"repeats is {self.repeats!r:.80}; expected a whole number from 1.")
+        if self.votes is not None and not is_whole(self.votes, least=1):
+            raise ConfigurationError(f"votes is {self.votes!r:.80}; expected a whole number from 1, or None.")
+        if self.cache not in get_args(CacheMode):
+            raise ConfigurationError(f"cache is {self.cache!r:.80}; expected off, judge or all.")
+        if not is_whole(self.seed, least=0):
+            raise ConfigurationError(f"seed is {self.seed!r:.80}; expected a whole number from 0.")
+        if not isinstance(self.limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"limits is {self.limits!r:.80}; expected Limits(concurrency=8, ...).")
+        if not isinstance(self.gate, GateSettings):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"gate is {self.gate!r:.80}; expected GateSettings(baseline=..., ...).")
+        object.__setattr__(self, "cases", checked_cases(self.cases))
+        object.__setattr__(self, "evaluators", _evaluators(self.evaluators))
+        object.__setattr__(self, "scorers", scorers_of(self.scorers))
+        self._refuse_same_names()
+
+    @property
+    def judges(self) -> tuple[NamedScorer, ...]:
+        """The scorers, each under the name of its row."""
+        return cast("tuple[NamedScorer, ...]", self.scorers)
+
+    def _refuse_same_names(self) -> None:
+        names = {each if isinstance(each, str) else each.name for each in self.evaluators}
+        for scorer in self.judges:
+            if scorer.name in names:
+                raise ConfigurationError(
+                    f"an evaluator and a scorer have the name {scorer.name!r}; each is a row of its own."
+                )
+            if scorer.name in (COMPLETED, EXPECT) or scorer.name.startswith("expect."):
+                raise ConfigurationError(
+                    f"a scorer has the name {scorer.name!r}, which is a row of its own already."
+                )
+
+    def run(self, target: Any = None, **options: Unpack[RunOptions]) -> Report:
+        """Run the cases and judge them. The options are those of `prepare`.
+
+        Ctrl-C stops: what runs gets 5 seconds, and the report has what is done.
+        """
+        return self.prepare(target, **options).run()
+
+    async def arun(self, target: Any = None, **options: Unpack[RunOptions]) -> Report:
+        """As `run`, on the running event loop."""
+        return await self.prepare(target, **options).arun()
+
+    def prepare(
+        self,
+        target: Any = None,
+        *,
+        arbiter_os: ArbiterOS | None = None,
+        select: Selection | None = None,
+        mode: Mode = "live",
+        baseline: Baseline | str | Path | None = None,
+        resume: str | None = None,
+        retry_errors: bool = False,
+        folder: str | Path | None = FOLDER,
+        recordings: str | Path | Recordings = "recordings",
+        ci: bool = False,
+        accept_changed: bool = False,
+        progress: Progress | None = None,
+    ) -> Run:
+        """Check all that is given, load the target, and return a run that can begin.
+
+        `target` and `arbiter_os`: a bare graph is governed by that `ArbiterOS`, or by one of the run's own; a graph
+        that is governed keeps its own. `select` chooses some of the cases. In the mode "record" all answers of a
+        graph and of judges are kept in `recordings`; "mock" replays them, without a model and without running the
+        graph, and raises `RecordingError` for what is missing or stale. Functions run in any mode. "synthetic" is for
+        agents, who answer prompts if they have few messages. `baseline` is
+        compared with, in place of that of `gate`; `ci` and `accept_changed` are those of `RegressionGate`. The run
+        leaves a journal and report.json in `folder` (None: no files). `resume` goes on with a run that was stopped or
+        killed, by its id or "last"; with `retry_errors` it does again what failed.
+        """
+        taped = self._recordings(mode, recordings)
+        if retry_errors and resume is None:
+            raise ConfigurationError("retry_errors is for a run that is resumed. Name it: resume='last'.")
+        if resume is not None and folder is None:
+            raise ConfigurationError("resume needs the folder of the run's journal; folder is None.")
+        before = self._baseline(baseline)
+        cases = (select or Selection()).of(self.cases)
+        cache = Cache() if self.cache != "off" and mode == "live" else None
+        judging = Judging(
+            limits=self.limits,
+            recordings=taped,
+            cache=cache,
+            votes=self.votes,
+            limiters=getattr(self.target if target is None else target, "limiters", None),
+        )
+        measured = self._target(target, arbiter_os, judging)
+        try:
+            if isinstance(measured, OutputsTarget):
+                measured.check(cases)
+            if isinstance(measured, AgentsTarget):
+                measured = replace(measured, synthetic=mode == "synthetic")
+                if mode != "mock":
+                    measured.check()
+            elif mode == "synthetic":
+                raise ConfigurationError(
+                    "the mode 'synthetic' is for agents that answer prompts; see target.agents."
+                )
+            scorers = [scorer.seeded(self.seed).asking(judging) for scorer in self.judges]
+            self._refuse_useless_votes(judging)
+            head = self._head(measured, cases, judging, mode)
+            head |= {"mode": mode, "options": {"ci": ci, "accept_changed": accept_changed}}
+            written = None
+            if resume is not None and folder is not None:
+                written = self._resumed(run_folder(resume, Path(folder), suite=self.name), head, retry_errors)
+            if cache is not None and self.cache == "all" and measured.kind not in ("graph", "agents"):
+                raise ConfigurationError(
+                    f"cache is 'all', and the target is {measured.name}: only the answers of graphs are kept, because "
+                    "nothing tells when those of others are outdated. Take 'judge'."
+                )
+            if taped is not None:
+                taped.rows_in_answers = frozenset(each.name for each in measured.evaluators)
+            tape = _tape(taped, cache if self.cache == "all" else None, measured)
+            session = Session(
+                _run_id() if written is None else str(written.head["run_id"]),
+                cases,
+                measured,
+                scorers,
+                repeats=self.repeats,
+                limits=self.limits,
+                progress=progress,
+                judging=judging,
+                tape=tape,
+                kept={} if written is None else _kept(written, retry_errors),
+            )
+            if tape is not None:
+                tape.check(session.todo)
+        except BaseException:
+            if isinstance(measured, GraphTarget):
+                measured.close()
+            raise
+        return Run(
+            session=session,
+            head=head,
+            gate=self.gate,
+            baseline=before,
+            folder=None if folder is None else Path(folder),
+            resumed=written,
+            is_whole=len(cases) == len(self.cases),
+        )
+
+    def _refuse_useless_votes(self, judging: Judging) -> None:
+        if self.votes is None or self.votes == 1:
+            return
+        if not judging.judges:
+            raise ConfigurationError(
+                f"votes is {self.votes}, and no row of the suite asks a judge. Leave votes out."
+            )
+        for row, judge in judging.judges.items():
+            if judge.temperature == 0:
+                raise ConfigurationError(
+                    f"votes is {self.votes}, and the judge of {row!r} has the temperature 0, so it gives one answer "
+                    f"{self.votes} times. Leave votes out, or give the judge another temperature."
+                )
+
+    def _recordings(self, mode: Mode, given: str | Path | Recordings) -> Recordings | None:
+        """The recordings of the suite; None for a live run."""
+        if mode not in get_args(Mode):
+            raise ConfigurationError(f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}.")
+        if mode in ("live", "synthetic"):
+            return None
+        if isinstance(given, Recordings):
+            return given
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise ConfigurationError(
+                f"the suite has the name {self.name!r:.80}, which cannot be that of the folder of its recordings; "
+                "expected letters, digits and _ . -, as in 'refunds'."
+            )
+        return Recordings(Path(given) / self.name, "replay" if mode == "mock" else "record")
+
+    def _baseline(self, given: Baseline | str | Path | None) -> Baseline | None:
+        """The baseline with which the run is compared. Raises `ConfigurationError` for that of another suite."""
+        named = self.gate.baseline if given is None else given
+        found = Baseline.read(named) if isinstance(named, str | Path) else named
+        if found is not None:
+            try:
+                found.refuse_other(self.name)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{named}: {error}" if found is not named else str(error)) from None
+        return found
+
+    def _head(self, target: Target, cases: Sequence[Case], judging: Judging, mode: Mode) -> dict[str, Any]:
+        """The suite as it was read, and what its numbers belong to."""
+        measures = [
+            *(Measure(each.name, each.scale, str(each.version)) for each in target.evaluators),
+            *(Measure(each.name, each.scale, each.seeded(self.seed).version) for each in self.judges),
+        ]
+        identity = Identity(
+            suite=self.name,
+            mode="synthetic" if mode == "synthetic" else "live",
+            cases={case.id: case.digest for case in cases},
+            target=target.version(),
+            rows={measure.name: measure.version for measure in measures},
+            judges=judging.judges,
+            repeats=self.repeats,
+            votes=self.votes or 1,
+            seed=self.seed,
+            arbiter=__version__,
+            python=platform.python_version(),
+        )
+        return {
+            "suite": self.name,
+            "target": target.name,
+            "identity": identity.to_dict(),
+            "measures": [measure.to_dict() for measure in measures],
+            "cases": [case.to_dict() for case in cases],
+            "gate": plain_fields(self.gate),
+        }
+
+    def _resumed(self, place: Path, head: Mapping[str, Any], retry_errors: bool) -> Written:
+        """The run that goes on. Raises `ConfigurationError` if it is finished, or of something else."""
+        written = Written.read(place)
+        run_id = written.folder.name
+        if written.end is not None and written.end["stopped"] is None and not retry_errors:
+            raise ConfigurationError(f"the run {run_id} is finished. Start a new one, or retry its errors.")
+        if changed := Identity.of(head["identity"]).changes(Identity.of(written.head["identity"])):
+            raise ConfigurationError(f"the run {run_id} cannot go on: {'; '.join(changed)}. Start a new one.")
+        return written
+
+    def lint(self) -> list[str]:
+        """Load the target and check all cases against it, without running anything. Returns remarks.
+
+        Raises `ConfigurationError` for what a run would refuse.
+        """
+        target = self._target(None, None, Judging(limits=self.limits))
+        if isinstance(target, OutputsTarget):
+            target.check(self.cases)
+        Session("lint", self.cases, target, self.judges, repeats=self.repeats, limits=self.limits)
+        return list(self._remarks(target))
+
+    def _remarks(self, target: Target) -> Iterator[str]:
+        unnamed = sum(not case.is_named for case in self.cases)
+        if unnamed:
+            yield f"{unnamed} of {len(self.cases)} cases have no id; a changed input is then a new case"
+        nodes = target.nodes()
+        for evaluator in target.evaluators:
+            for node in evaluator.target_nodes or ():
+                if nodes is not None and node not in nodes:
+                    yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph has not"
+        if not self.judges and not target.evaluators and not any(case.assertions for case in self.cases):
+            yield "nothing judges its cases: it has no scorers, no evaluators and no `expect`"
+
+    def _target(self, given: Any, arbiter_os: ArbiterOS | None, judging: Judging) -> Target:
+        target = self.target if given is None else given
+        if target is None:
+            raise ConfigurationError(f"the suite {self.name!r} has no target. Pass one: suite.run(graph).")
+        if isinstance(target, Agents):
+            if self.evaluators:
+                raise ConfigurationError("evaluators judge node runs, and the target is agents. Use scorers.")
+            answering = {each.id: target_of(each.graph) for each in target.agents if each.graph is not None}
+            return AgentsTarget(given=target, answering=answering)
+        evaluators = [each if isinstance(each, str) else judging.evaluator(each) for each in self.evaluators]
+        return target_of(target, arbiter_os=arbiter_os, evaluators=evaluators)
+
+
+def _run_id() -> str:
+    """A new id. Ids sort in the order of time, so that "last" is the last one."""
+    now = datetime.now(UTC)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond:05x}{uuid4().hex[:3]}"
+
+
+def _tape(recordings: Recordings | None, cache: Cache | None, target: Target) -> Tape | None:
+    """The recorded or cached answers of a graph; None for targets that run in any mode."""
+    if target.kind not in ("graph", "agents"):
+        return None
+    parts = {**target.parts(), **{f"row {each.name}": str(each.version) for each in target.evaluators}}
+    if recordings is not None:
+        return RecordedTape(recordings, parts)
+    return None if cache is None else CachedTape(cache, parts)
+
+
+def _kept(written: Written, retry_errors: bool) -> Mapping[tuple[str, int], Kept]:
+    if not retry_errors:
+        return written.kept
+    return {place: kept.without_errors() for place, kept in written.kept.items()}
+
+
+def _evaluators(given: Iterable[NodeEvaluator | str]) -> tuple[NodeEvaluator | str, ...]:
+    found = (given,) if isinstance(given, str | NodeEvaluator) else tuple(given)
+    names: set[str] = set()
+    for each in found:
+        if not isinstance(each, str | NodeEvaluator):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RegistrationError(
+                f"evaluators has {each!r:.80}; expected a NodeEvaluator or the name of one. Functions of a whole run "
+                "are scorers."
+            )
+        name = each if isinstance(each, str) else each.name
+        if name in names:
+            raise ConfigurationError(f"two evaluators have the name {name!r}. Give each a name of its own.")
+        names.add(name)
+    return found

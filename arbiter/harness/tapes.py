@@ -1,0 +1,113 @@
+"""Tapes: the answers of a target that were recorded or cached, and are replayed without running it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from arbiter.errors import ArbiterWarning
+from arbiter.harness.cache import Cache
+from arbiter.harness.cases import Case
+from arbiter.harness.journal import EVALUATIONS, Kept, score_from, score_to_dict
+from arbiter.harness.recordings import Place, Recordings, answer_key
+from arbiter.harness.scores import Score
+
+__all__ = ["CachedTape", "RecordedTape", "Tape", "judged"]
+
+_OF_A_RUN = ("seconds", "thread_id", "exact")
+"""Parts of an answer that differ from run to run."""
+
+
+class Tape(Protocol):
+    """Answers of a graph that need not run again. `parts` are hashes of all that they depend on: the target, and the
+    node evaluators, whose scores are kept with the answers, because they judge node runs that a replay has not.
+    """
+
+    @property
+    def parts(self) -> Mapping[str, str]: ...
+
+    def check(self, cases: Iterable[tuple[Case, int]]) -> None:
+        """Raise `RecordingError` with all answers that are missing and cannot be asked for."""
+        ...
+
+    def answer(self, case: Case, repeat: int) -> Kept | None:
+        """The known answer to a case; None if there is none and the target is to be called."""
+        ...
+
+    def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:
+        """Keep the answer to a case."""
+        ...
+
+
+def judged(answer: dict[str, Any], scores: Sequence[Score]) -> None:
+    """Add the scores of the node evaluators to an answer that a tape will keep."""
+    left_out = ("duration", "item_id")
+    answer["evaluations"] = [
+        {name: value for name, value in score_to_dict(score).items() if name not in left_out}
+        for score in scores
+    ]
+
+
+def _kept(found: Mapping[str, Any]) -> Kept:
+    line = dict(found)
+    scores: Any = line.pop("evaluations", None)
+    kept = Kept(line)
+    if scores is not None:
+        kept.scores[EVALUATIONS] = tuple(map(score_from, scores))
+    return kept
+
+
+def _lasting(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name not in _OF_A_RUN}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTape:
+    """The answers in recordings that are committed."""
+
+    recordings: Recordings
+    parts: Mapping[str, str]
+
+    def check(self, cases: Iterable[tuple[Case, int]]) -> None:
+        if self.recordings.mode == "replay":
+            inputs = {Place(case.id, repeat): case.input for case, repeat in cases}
+            self.recordings.check_answers(inputs, self.parts)
+
+    def answer(self, case: Case, repeat: int) -> Kept | None:
+        found = self.recordings.answer(Place(case.id, repeat), input=case.input, target=self.parts)
+        return None if found is None else _kept(found)
+
+    def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:
+        """Timeouts are not recorded."""
+        if self.recordings.mode != "record" or answer["status"] in ("timeout", "lost"):
+            return
+        if answer.get("exact") is False:
+            warnings.warn(
+                f"the output of case {case.id!r} is no JSON, so scorers of a replay get another form of it. Name an "
+                "output that is JSON: target.output.",
+                ArbiterWarning,
+                stacklevel=2,
+            )
+        place = Place(case.id, repeat)
+        self.recordings.keep_answer(place, input=case.input, target=self.parts, answer=_lasting(answer))
+
+
+@dataclass(frozen=True, slots=True)
+class CachedTape:
+    """The answers of earlier live runs: completed ones whose output is JSON."""
+
+    cache: Cache
+    parts: Mapping[str, str]
+
+    def check(self, cases: Iterable[tuple[Case, int]]) -> None:
+        pass
+
+    def answer(self, case: Case, repeat: int) -> Kept | None:
+        found = self.cache.get(answer_key(case.input, self.parts, repeat))
+        return None if found is None else _kept({**found, "case": case.id, "repeat": repeat})
+
+    def keep(self, case: Case, repeat: int, answer: Mapping[str, Any]) -> None:
+        if answer["status"] == "completed" and answer.get("exact", True):
+            self.cache.put(answer_key(case.input, self.parts, repeat), _lasting(answer))

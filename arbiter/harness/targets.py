@@ -1,0 +1,596 @@
+"""Targets: what a suite measures. Each answers one case at a time, on a thread of its own.
+
+compiled graph, builder   governed by an `ArbiterOS` of the run's own, unless it is governed already
+function without arguments that returns a graph   called once per worker, or once per case if `fresh`
+function of one argument  called with the input of the case
+mapping from case ids     outputs that were recorded elsewhere
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import AsyncGeneratorType, GeneratorType, MappingProxyType
+from typing import Any, Protocol, cast
+
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from arbiter._contracts import Contract
+from arbiter._objects import import_from_here, load_graph, load_object
+from arbiter._values.versions import version_of
+from arbiter._weaving import facts_channel_of
+from arbiter._weaving.govern import has_async_nodes
+from arbiter.arbiter_os import ArbiterOS
+from arbiter.errors import ArbiterWarning, ConfigurationError, nearest
+from arbiter.evaluation import NodeEvaluator
+from arbiter.harness.canonical import is_list, is_mapping, plain_copy
+from arbiter.harness.cases import Case
+from arbiter.harness.identity import file_hash, file_hashes
+from arbiter.history._items import RunHistory
+from arbiter.policy import PolicyChecker
+
+__all__ = [
+    "Answered",
+    "FunctionTarget",
+    "GraphTarget",
+    "NotEvaluableError",
+    "OutputsTarget",
+    "Target",
+    "target_of",
+]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+WHOLE = "expected a function that returns the whole answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer of a target to a case. `waiting` are the questions on which the run waits for a human."""
+
+    output: Any
+    waiting: Sequence[Any] = ()
+
+
+class NotEvaluableError(Exception):
+    """There is nothing of the case that could be judged, such as an agent without messages."""
+
+
+class Target(Protocol):
+    """The thing that a suite measures.
+
+    `call` runs it on one case, in the LangGraph thread `thread_id`. It returns an `Answered` or, if `is_async`,
+    a coroutine of one. Each worker has a target of its own, made by `for_worker`.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_async(self) -> bool: ...
+    @property
+    def evaluators(self) -> Sequence[NodeEvaluator]:
+        """The evaluators that judge its node runs."""
+        ...
+
+    def for_worker(self) -> Callable[[Case, str], Any]: ...
+    def version(self) -> str:
+        """A hash of what is measured, as far as it is known: the rules, the files, the code of a function."""
+        ...
+
+    def parts(self) -> Mapping[str, str]:
+        """Hashes of the parts of it, by names that a message can give."""
+        ...
+
+    def history(self, thread_id: str) -> RunHistory | None:
+        """The history of that thread; None if it has no nodes."""
+        ...
+
+    def nodes(self) -> Sequence[str] | None:
+        """The names of its nodes, `outer/inner` for those of subgraphs; None if it has none."""
+        ...
+
+    def checkers(self) -> Sequence[str] | None:
+        """The names of the checkers that govern it; None if they are unknown."""
+        ...
+
+
+class WithoutNodes:
+    """The part of a target that has no graph to look into."""
+
+    __slots__ = ()
+
+    def history(self, thread_id: str) -> RunHistory | None:
+        return None
+
+    def nodes(self) -> Sequence[str] | None:
+        return None
+
+    def checkers(self) -> Sequence[str] | None:
+        return None
+
+
+# Functions and outputs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTarget(WithoutNodes):
+    """A function of the input, sync or async, or a Runnable. Each call gets a copy of the input."""
+
+    function: Callable[[Any], Any]
+    name: str
+    is_async: bool
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    kind: str = "function"
+    evaluators: Sequence[NodeEvaluator] = ()
+
+    def for_worker(self) -> Callable[[Case, str], Any]:
+        return self._acall if self.is_async else self._call
+
+    def _call(self, case: Case, thread_id: str) -> Any:
+        answer: Any = self.function(plain_copy(case.input))
+        if type(answer) is not str and inspect.isawaitable(answer):  # such as of a decorated `async def`
+            return self._awaited(answer)
+        return Answered(_whole(answer))
+
+    async def _awaited(self, answer: Awaitable[Any]) -> Answered:
+        return Answered(_whole(await answer))
+
+    async def _acall(self, case: Case, thread_id: str) -> Answered:
+        return await self._awaited(cast("Awaitable[Any]", self.function(plain_copy(case.input))))
+
+    def version(self) -> str:
+        return version_of(dict(self.parts())) if self.files else version_of(self.function)
+
+    def parts(self) -> Mapping[str, str]:
+        return {"target": version_of(self.function), **_watched(self.files)}
+
+
+def _whole(answer: Any) -> Any:
+    """The answer of a function. Raises `TypeError` for a generator."""
+    if isinstance(answer, GeneratorType | AsyncGeneratorType):
+        raise TypeError(f"the target returned a generator; {WHOLE}")
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsTarget(WithoutNodes):
+    """Outputs that were recorded elsewhere, by case id."""
+
+    outputs: Mapping[str, Any]
+    name: str = "outputs"
+    is_async: bool = False
+    kind: str = "outputs"
+    evaluators: Sequence[NodeEvaluator] = ()
+
+    def check(self, cases: Sequence[Case]) -> None:
+        """Raise `ConfigurationError` if a case has no output."""
+        missing = [case.id for case in cases if case.id not in self.outputs]
+        if missing:
+            shown = ", ".join(missing[:5])
+            raise ConfigurationError(f"{len(missing)} of {len(cases)} cases have no output: {shown}.")
+
+    def for_worker(self) -> Callable[[Case, str], Any]:
+        return lambda case, thread_id: Answered(self.outputs[case.id])
+
+    def version(self) -> str:
+        return version_of(dict(self.outputs))
+
+    def parts(self) -> Mapping[str, str]:
+        return {"target": self.version()}
+
+
+# Graphs -------------------------------------------------------------------------------------------
+
+
+class GraphTarget:
+    """A graph, governed, that runs each case in a thread of its own.
+
+    `make` returns the graph; it is called once per worker, and once per case if `fresh`. `output` is the key of
+    the final state that is judged. Without it, that is the text of the last AI message, else the whole state.
+    `files` are hashes of the files that its answers depend on. `configurable` goes into the config of each run, beside
+    its thread id. `is_own` says that the `ArbiterOS` is that
+    of the run, so that the evaluators of the suite stay in it.
+    """
+
+    kind = "graph"
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        name: str,
+        arbiter_os: ArbiterOS | None,
+        *,
+        evaluators: Sequence[NodeEvaluator | str] = (),
+        output: str | None = None,
+        fresh: bool = False,
+        shared: bool = False,
+        files: Mapping[str, str] = _NOTHING,
+        configurable: Mapping[str, Any] = _NOTHING,
+        is_own: bool = False,
+    ) -> None:
+        self.name = name
+        self._files = files
+        self._configurable = configurable
+        self._added: list[str] = []
+        self._make = make
+        self._output = output
+        self._fresh = fresh
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._first: Any = None
+        original = make()
+        self._arbiter_os = self._governor(original, arbiter_os)
+        self._is_own = is_own or (arbiter_os is None and self._arbiter_os is not None)
+        self._register(evaluators)
+        graph = self._first = self._governed(original)
+        channel = facts_channel_of(graph)
+        assert channel is not None
+        self._core = channel.core
+        self._names = tuple(_names(graph))
+        self.is_async = has_async_nodes(graph)
+        if output is not None and output not in _outputs(graph):
+            known = _outputs(graph)
+            raise ConfigurationError(
+                f"output is {output!r}, which is not a key of the graph's output. "
+                f"Keys: {', '.join(known)}.{nearest(output, known)}"
+            )
+
+    def _governor(self, graph: Any, given: ArbiterOS | None) -> ArbiterOS | None:
+        if facts_channel_of(graph) is None:
+            return ArbiterOS() if given is None else given
+        if given is not None:
+            given.govern(graph)  # raises if another ArbiterOS governs it
+        return given
+
+    def _register(self, evaluators: Sequence[NodeEvaluator | str]) -> None:
+        if evaluators and self._arbiter_os is None:
+            raise ConfigurationError(
+                f"{self.name} is governed already, and the suite has evaluators. Pass the ArbiterOS that governs it: "
+                "suite.run(graph, arbiter_os=...)."
+            )
+        for evaluator in evaluators:
+            assert self._arbiter_os is not None
+            if not isinstance(evaluator, str):
+                self._add(self._arbiter_os, evaluator)
+                continue
+            known = [each.name for each in self._arbiter_os.evaluators]
+            if evaluator not in known:
+                raise ConfigurationError(
+                    f"no evaluator is named {evaluator!r}. Evaluators: {', '.join(known) or 'none'}."
+                    f"{nearest(evaluator, known)}"
+                )
+
+    def _add(self, arbiter_os: ArbiterOS, evaluator: NodeEvaluator) -> None:
+        """Register an evaluator of the suite; with the user's `ArbiterOS`, for the run alone."""
+        if self._is_own:
+            arbiter_os.add_evaluator(evaluator)
+        elif evaluator not in arbiter_os.evaluators:
+            if (reader := _reader_of(evaluator.name, arbiter_os)) is not None:
+                raise ConfigurationError(
+                    f"{reader!r} reads the results of {evaluator.name!r}, which the suite has for its run alone. "
+                    f"Register it: arbiter_os.add_evaluator(...), and name it in the suite: {evaluator.name!r}."
+                )
+            arbiter_os.add_evaluator(evaluator)
+            self._added.append(evaluator.name)
+
+    def _governed(self, original: Any) -> Any:
+        if self._arbiter_os is None:
+            return original
+        graph: Any = self._arbiter_os.govern(original)
+        if graph.checkpointer is None and self._arbiter_os.checkers and graph is not original:
+            graph.checkpointer = InMemorySaver()  # so that a checker can ask, as in production
+        return graph
+
+    def close(self) -> None:
+        """Take the evaluators of the suite from the `ArbiterOS` again, which may be the user's."""
+        for name in reversed(self._added):  # one that another reads was added before it
+            assert self._arbiter_os is not None
+            self._arbiter_os.remove_evaluator(name)
+        self._added.clear()
+
+    @property
+    def evaluators(self) -> Sequence[NodeEvaluator]:
+        return self._core.registry.registered(NodeEvaluator)
+
+    def for_worker(self) -> Callable[[Case, str], Any]:
+        if self._fresh:
+            return self._arun_fresh if self.is_async else self._run_fresh
+        graph = self._graph()
+        if self.is_async:
+            return lambda case, thread_id: self._arun(graph, case, thread_id)
+        return lambda case, thread_id: self._run(graph, case, thread_id)
+
+    def _graph(self) -> Any:
+        """A governed graph: the same one for all workers, unless a function makes them."""
+        if self._shared:
+            return self._first
+        with self._lock:
+            graph, self._first = self._first, None
+        if graph is None:
+            graph = self._governed(self._make())
+        channel = facts_channel_of(graph)
+        if channel is None or channel.core is not self._core:
+            raise ConfigurationError(
+                f"{self.name} returns graphs that different ArbiterOS govern. Return the graph before it is governed, "
+                "or govern all by one."
+            )
+        return graph
+
+    def _run_fresh(self, case: Case, thread_id: str) -> Answered:
+        return self._run(self._graph(), case, thread_id)
+
+    async def _arun_fresh(self, case: Case, thread_id: str) -> Answered:
+        return await self._arun(self._graph(), case, thread_id)
+
+    def _run(self, graph: Any, case: Case, thread_id: str) -> Answered:
+        try:
+            return self._answered(graph.invoke(plain_copy(case.input), self._config(thread_id)))
+        finally:
+            if isinstance(graph.checkpointer, InMemorySaver):
+                graph.checkpointer.delete_thread(thread_id)
+
+    async def _arun(self, graph: Any, case: Case, thread_id: str) -> Answered:
+        try:
+            return self._answered(await graph.ainvoke(plain_copy(case.input), self._config(thread_id)))
+        finally:
+            if isinstance(graph.checkpointer, InMemorySaver):
+                graph.checkpointer.delete_thread(thread_id)
+
+    def _config(self, thread_id: str) -> RunnableConfig:
+        return {"configurable": {**self._configurable, "thread_id": thread_id}}
+
+    def _answered(self, state: Any) -> Answered:
+        waiting: Sequence[Any] = ()
+        if isinstance(state, dict) and "__interrupt__" in state:
+            parts = cast("dict[str, Any]", state)
+            waiting = [each.value for each in parts["__interrupt__"]]
+            state = {key: value for key, value in parts.items() if key != "__interrupt__"}
+        return Answered(_output_of(state, self._output), waiting)
+
+    def version(self) -> str:
+        return version_of(dict(self.parts()))
+
+    def parts(self) -> Mapping[str, str]:
+        constitution = None if self._arbiter_os is None else self._arbiter_os.constitution
+        # Evaluators are rows, which have versions of their own.
+        contracts = self._core.registry.contracts()
+        rules = [str(each.version) for each in contracts if not isinstance(each, NodeEvaluator)]
+        target = [self.name, self._names, self._output, dict(self._configurable)]
+        return {
+            "target": version_of(target),
+            "the constitution": version_of(["" if constitution is None else constitution.text, rules]),
+            **_watched(self._files),
+        }
+
+    def history(self, thread_id: str) -> RunHistory | None:
+        return self._core.recorder.of_thread(thread_id)
+
+    def nodes(self) -> Sequence[str] | None:
+        return self._names
+
+    def checkers(self) -> Sequence[str] | None:
+        return [checker.name for checker in self._core.registry.registered(PolicyChecker)]
+
+
+def _reader_of(evaluator: str, arbiter_os: ArbiterOS) -> Contract | None:
+    """A rule that reads the results of the evaluator of that name."""
+    for rule in (*arbiter_os.checkers, *arbiter_os.routers, *arbiter_os.evaluators):
+        needs: Sequence[str] = getattr(rule, "needs", ())
+        if any(name == evaluator or name.startswith(f"{evaluator}.") for name in needs):
+            return rule
+    return None
+
+
+def _watched(files: Mapping[str, str]) -> dict[str, str]:
+    return {f"the file {path}": digest for path, digest in files.items()}
+
+
+def _outputs(graph: Any) -> list[str]:
+    """The keys of a graph's final state."""
+    channels: Any = graph.output_channels
+    return (
+        [channels] if isinstance(channels, str) else [name for name in channels if not name.startswith("__")]
+    )
+
+
+def _names(graph: Any, prefix: str = "") -> Iterator[str]:
+    for name, node in graph.nodes.items():
+        if name.startswith("__"):
+            continue
+        yield prefix + name
+        for inner in node.subgraphs or ():
+            if isinstance(inner, Pregel):
+                yield from _names(inner, f"{prefix}{name}/")
+
+
+def _output_of(state: Any, key: str | None) -> Any:
+    """The judged part of a final state."""
+    if key is not None:
+        return state.get(key) if is_mapping(state) else getattr(state, key, None)
+    messages = state.get("messages") if is_mapping(state) else getattr(state, "messages", None)
+    for message in reversed(messages) if is_list(messages) else ():
+        if isinstance(message, AIMessage):
+            return str(message.text)
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFile:
+    """The target that a suite file declares, loaded when a run begins."""
+
+    graph: str | None = None
+    function: str | None = None
+    outputs: Mapping[str, Any] | None = None
+    constitution: str | None = None
+    output: str | None = None
+    watch: Sequence[str] = ()
+    fresh: bool = False
+    configurable: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    allow: Sequence[str] = ()
+    models: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def load(self, arbiter_os: ArbiterOS | None, evaluators: Sequence[NodeEvaluator | str]) -> Target:
+        """The target. Raises `ConfigurationError` if it cannot be loaded."""
+        if self.outputs is not None:
+            return target_of(self.outputs, arbiter_os=arbiter_os, evaluators=evaluators)
+        if self.function is not None:
+            found = load_object(self.function, "function")
+            if not callable(found) or isinstance(found, Pregel) or _takes_nothing(found):
+                raise ConfigurationError(
+                    f"{self.function} is {found!r:.80}; expected a function of the input. A graph is `graph`."
+                )
+            files = file_hashes(".", self.watch)
+            return target_of(
+                found, arbiter_os=arbiter_os, evaluators=evaluators, name=self.function, files=files
+            )
+        where = str(self.graph)
+        found = load_object(where)
+        files = _code_at(where) | file_hashes(".", self.watch)
+        if not isinstance(found, Pregel | StateGraph) and not (callable(found) and _takes_nothing(found)):
+            load_graph(where)  # raises, with the reason
+        if self.constitution is not None:
+            if arbiter_os is not None:
+                raise ConfigurationError(
+                    "the suite names a constitution, and run() got an ArbiterOS. Load the constitution into it."
+                )
+            import_from_here()
+            arbiter_os = ArbiterOS()
+            with warnings.catch_warnings():
+                # A model or prefix may be meant for the suite's own evaluators and scorers.
+                warnings.filterwarnings("ignore", "(models|allow) has", ArbiterWarning)
+                arbiter_os.load_constitution(self.constitution, allow=self.allow, models=self.models)
+        return target_of(
+            found,
+            arbiter_os=arbiter_os,
+            evaluators=evaluators,
+            output=self.output,
+            fresh=self.fresh,
+            name=where,
+            files=files,
+            configurable=self.configurable,
+            is_own=self.constitution is not None,
+        )
+
+
+# What users pass ----------------------------------------------------------------------------------
+
+
+def target_of(
+    given: Any,
+    *,
+    arbiter_os: ArbiterOS | None = None,
+    evaluators: Sequence[NodeEvaluator | str] = (),
+    output: str | None = None,
+    fresh: bool = False,
+    name: str | None = None,
+    files: Mapping[str, str] = _NOTHING,
+    configurable: Mapping[str, Any] = _NOTHING,
+    is_own: bool = False,
+) -> Target:
+    """The target for what a user passed to `run`. Raises `ConfigurationError` if it is none."""
+    graph: dict[str, Any] = {
+        "evaluators": evaluators,
+        "output": output,
+        "fresh": fresh,
+        "files": files,
+        "configurable": configurable,
+        "is_own": is_own,
+    }
+    if isinstance(given, TargetFile):
+        return given.load(arbiter_os, evaluators)
+    if isinstance(given, StateGraph):
+        given = cast(Any, given).compile()
+    if isinstance(given, Pregel):
+        if fresh:
+            raise ConfigurationError("fresh is for a function that returns a graph; got a graph.")
+        shown = name or cast("Any", given).get_name()
+        compiled: Any = given  # pyright: ignore[reportUnknownVariableType]
+        return GraphTarget(lambda: compiled, f"graph {shown}", arbiter_os, shared=True, **graph)
+    if callable(given) and not isinstance(given, type | Runnable) and _takes_nothing(given):
+        return GraphTarget(_compiled(given), f"graph {name or _name_of(given)}", arbiter_os, **graph)
+    if evaluators:
+        raise ConfigurationError(
+            "evaluators judge node runs, and the target is no graph. Use scorers, or pass a graph."
+        )
+    if arbiter_os is not None or output is not None or fresh:
+        what = "arbiter_os" if arbiter_os is not None else "output" if output is not None else "fresh"
+        raise ConfigurationError(f"{what} is for a graph, and the target is none.")
+    if isinstance(given, Mapping):
+        outputs = cast("Mapping[str, Any]", given)
+        return OutputsTarget(outputs, name or "outputs")
+    if isinstance(given, Runnable):
+        return _runnable(given, name)
+    if callable(given) and not isinstance(given, type):
+        call: Any = given
+        _check_one_argument(call)
+        if any(
+            inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f)
+            for f in (call, type(call).__call__)
+        ):
+            raise ConfigurationError(f"the target {name or _name_of(call)} is a generator; {WHOLE}.")
+        is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+        return FunctionTarget(call, f"function {name or _name_of(call)}", is_async, files)
+    raise ConfigurationError(
+        f"the target is {given!r:.80}; expected a graph, a builder, a function of the input, a function that returns "
+        "a graph, or a mapping from case ids to outputs."
+    )
+
+
+def _runnable(runnable: Any, name: str | None) -> Target:
+    return FunctionTarget(runnable.invoke, f"runnable {name or runnable.get_name()}", False)
+
+
+def _code_at(where: str) -> dict[str, str]:
+    """The hash of the file that a path such as "app.py:graph" or "package.module:graph" names, by the path."""
+    module = where.rpartition(":")[0]
+    file = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
+    return {} if file is None else {module: file_hash(Path(file))}
+
+
+def _compiled(make: Callable[[], Any]) -> Callable[[], Any]:
+    def graph() -> Any:
+        made: Any = make()
+        if isinstance(made, StateGraph):
+            made = cast(Any, made).compile()
+        if not isinstance(made, Pregel):
+            raise ConfigurationError(
+                f"{_name_of(make)}() returned {made!r:.80}; expected a graph. A target that is called with the input "
+                "needs a parameter for it."
+            )
+        return cast(Any, made)
+
+    return graph
+
+
+def _name_of(given: Any) -> str:
+    return getattr(given, "__name__", None) or type(given).__name__
+
+
+def _takes_nothing(given: Any) -> bool:
+    try:
+        inspect.signature(given).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _check_one_argument(call: Any) -> None:
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise ConfigurationError(
+            f"the target {_name_of(call)} has the parameters {signature}; expected one, the input of a case."
+        ) from None

@@ -1,0 +1,255 @@
+"""Trajectories: which nodes and tools ran, and how that compares with what a case expects.
+
+A trajectory is a sequence of steps. The node runs of one superstep are one step, because branches have no
+order; so are the tool calls of one message. A node of a subgraph is `outer/inner`, and steps of subgraphs count
+only if a name of the expectation has a "/".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from arbiter.errors import ConfigurationError, nearest
+from arbiter.harness.canonical import is_list, is_mapping
+from arbiter.harness.cases import Order
+from arbiter.history._items import History, HistoryItem
+from arbiter.instructions import find_instruction
+
+__all__ = ["NO_STEPS", "Trajectory", "Visit", "mismatch", "names_in", "trajectory_of", "visit_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One node run: `outer/inner` for a node of a subgraph, its instruction, how it ended, and the tools that it
+    called. `policy` is the checker that denied it, or asked a human.
+    """
+
+    node: str
+    instruction: str | None = None
+    status: str = "completed"
+    tools: tuple[str, ...] = ()
+    redirected_to: str | None = None
+    policy: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The visit as JSON-able data, without what is empty."""
+        found: dict[str, Any] = {"node": self.node}
+        if self.instruction is not None:
+            found["instruction"] = self.instruction
+        if self.status != "completed":
+            found["status"] = self.status
+        if self.tools:
+            found["tools"] = list(self.tools)
+        if self.redirected_to is not None:
+            found["redirected_to"] = self.redirected_to
+        if self.policy is not None:
+            found["policy"] = self.policy
+        return found
+
+
+Trajectory = tuple[tuple[Visit, ...], ...]
+NO_STEPS: Trajectory = ()
+
+
+def trajectory_of(history: History) -> Trajectory:
+    """The trajectory of all runs in a history. Attempts of one task count once."""
+    return tuple(tuple(map(visit_of, superstep)) for superstep in history.entries)
+
+
+def visit_of(item: HistoryItem) -> Visit:
+    """A node run as a trajectory has it."""
+    outer = [level.partition(":")[0] for level in item.namespace.split("|") if level]
+    return Visit(
+        "/".join([*outer, item.node]),
+        item.instruction.qualified if item.instruction else None,
+        item.status,
+        tuple(_tools(item.output_state)),
+        item.redirected_to,
+        item.decision.policy,
+    )
+
+
+def _tools(output: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the tools that the messages of an output call."""
+    for value in output.values():
+        parts: list[Any] = value if is_list(value) else [value]
+        for part in parts:
+            calls: object = getattr(part, "tool_calls", None)
+            for call in calls if is_list(calls) else ():
+                if is_mapping(call) and "name" in call:
+                    yield str(call["name"])
+
+
+def to_lists(trajectory: Trajectory) -> list[list[dict[str, Any]]]:
+    """A trajectory as JSON-able data."""
+    return [[visit.to_dict() for visit in step] for step in trajectory]
+
+
+def from_lists(data: Iterable[Iterable[Mapping[str, Any]]]) -> Trajectory:
+    return tuple(
+        tuple(replace(Visit(**visit), tools=tuple(visit.get("tools", ()))) for visit in step) for step in data
+    )
+
+
+_Steps = list[list[tuple[str, str | None]]]
+"""Each step with the names in it, and their instructions."""
+
+
+def node_steps(trajectory: Trajectory, expected: Sequence[Any]) -> _Steps:
+    """The steps to compare with an expectation about nodes."""
+    nested = any("/" in name for name in names_in(expected))
+    return [
+        found
+        for step in trajectory
+        if (
+            found := [
+                (v.node, v.instruction)
+                for v in step
+                if (nested or "/" not in v.node) and v.status != "denied"
+            ]
+        )
+    ]
+
+
+def tool_steps(trajectory: Trajectory) -> _Steps:
+    """The calls of tools, message by message."""
+    return [[(tool, None) for tool in visit.tools] for step in trajectory for visit in step if visit.tools]
+
+
+def mismatch(how: str, expected: Sequence[Any], steps: _Steps) -> str | None:
+    """Why the steps do not compare with the expectation as `how` says; None if they do."""
+    wanted = [_alternatives(element) for element in expected]
+    if how == "strict":
+        return _strict(wanted, steps)
+    flat = [name for step in steps for name in step]
+    singles = [one for element in wanted for one in element]
+    if how == "unordered":
+        return _matching(singles, flat)
+    if how == "subset":
+        return _subset(singles, flat)
+    return _superset(wanted, steps)
+
+
+def _alternatives(element: Any) -> list[Any]:
+    """The names of one step: several for `{all: [...]}`."""
+    if isinstance(element, Mapping):
+        parts = cast("Mapping[str, Any]", element)
+        if "all" in parts:
+            return list(parts["all"])
+    return [element]
+
+
+def _fits(wanted: Any, found: tuple[str, str | None]) -> bool:
+    if isinstance(wanted, Mapping):
+        instruction = cast("Mapping[str, Any]", wanted).get("instruction")
+        return found[1] is not None and find_instruction(str(instruction)).qualified == found[1]
+    return bool(found[0] == wanted)
+
+
+def _assigned(wanted: Sequence[Any], found: Sequence[tuple[str, str | None]]) -> list[int] | None:
+    """Which of `found` each of `wanted` gets, each at most once; None if one gets none (augmenting paths)."""
+    taken: dict[int, int] = {}
+
+    def place(at: int, seen: set[int]) -> bool:
+        for number, each in enumerate(found):
+            if number not in seen and _fits(wanted[at], each):
+                seen.add(number)
+                if number not in taken or place(taken[number], seen):
+                    taken[number] = at
+                    return True
+        return False
+
+    if not all(place(at, set()) for at in range(len(wanted))):
+        return None
+    by_wanted = {at: number for number, at in taken.items()}
+    return [by_wanted[at] for at in range(len(wanted))]
+
+
+def _matching(wanted: Sequence[Any], found: Sequence[tuple[str, str | None]]) -> str | None:
+    if len(wanted) == len(found) and _assigned(wanted, found) is not None:
+        return None
+    return f"expected {_shown(wanted)}, ran {_ran(found)}"
+
+
+def _strict(wanted: Sequence[Sequence[Any]], steps: _Steps) -> str | None:
+    for number in range(max(len(wanted), len(steps))):
+        if number >= len(wanted):
+            return f"step {number + 1}: expected the end, ran {_ran(steps[number])}"
+        if number >= len(steps):
+            return f"step {number + 1}: expected {_shown(wanted[number])}, ran nothing"
+        if (found := _matching(wanted[number], steps[number])) is not None:
+            return f"step {number + 1}: {found}"
+    return None
+
+
+def _subset(wanted: Sequence[Any], found: Sequence[tuple[str, str | None]]) -> str | None:
+    """Several runs of one allowed node are allowed, as in a loop."""
+    others = [each for each in found if not any(_fits(one, each) for one in wanted)]
+    return f"expected nothing beside {_shown(wanted)}, ran {_ran(others)}" if others else None
+
+
+def _superset(wanted: Sequence[Sequence[Any]], steps: _Steps) -> str | None:
+    at = 0
+    for step in steps:
+        left = list(step)
+        # Branches of one superstep have no order, so one step may have what several elements name.
+        while at < len(wanted) and (taken := _assigned(wanted[at], left)) is not None:
+            left = [each for number, each in enumerate(left) if number not in taken]
+            at += 1
+    if at == len(wanted):
+        return None
+    after = f" after {_shown(wanted[at - 1])}" if at else ""
+    return f"expected {_shown(wanted[at])}{after}, ran {_ran([each for step in steps for each in step])}"
+
+
+def _shown(wanted: Sequence[Any]) -> str:
+    names = [
+        str(cast("Mapping[str, Any]", one).get("instruction", one)) if isinstance(one, Mapping) else str(one)
+        for one in wanted
+    ]
+    return ", ".join(names) or "nothing"
+
+
+def _ran(found: Sequence[tuple[str, str | None]]) -> str:
+    counts = Counter(name for name, _ in found)
+    return (
+        ", ".join(name if count == 1 else f"{name} × {count}" for name, count in counts.items()) or "nothing"
+    )
+
+
+def chosen(given: Sequence[Any] | Order) -> tuple[str, Sequence[Any]]:
+    """The comparison and the list of an expectation. A list alone is `strict`."""
+    if isinstance(given, Order):
+        found = given.chosen
+        if found is None:
+            raise ConfigurationError("expected exactly one of strict, unordered, subset and superset.")
+        return found
+    return "strict", given
+
+
+def names_in(expected: Sequence[Any]) -> Iterator[str]:
+    """The names of nodes or tools in an expectation."""
+    for element in expected:
+        for one in _alternatives(element):
+            if isinstance(one, str):
+                yield one
+
+
+def problem_in(expected: Sequence[Any], nodes: Iterable[str] | None = None) -> str | None:
+    """The mistake in a list of nodes: a node that does not exist, an unknown instruction, a wrong mapping."""
+    known = None if nodes is None else set(nodes)
+    for element in expected:
+        for one in _alternatives(element):
+            if isinstance(one, Mapping):
+                keys = set(cast("Mapping[str, Any]", one))
+                if keys != {"instruction"}:
+                    return f"expected a name, {{instruction: ...}} or {{all: [...]}}, got {one!r:.80}"
+                find_instruction(str(cast("Mapping[str, Any]", one)["instruction"]))
+            elif not isinstance(one, str):
+                return f"expected a name, {{instruction: ...}} or {{all: [...]}}, got {one!r:.80}"
+            elif known is not None and one not in known:
+                return f"{one!r} is not a node of the graph. Nodes: {', '.join(sorted(known))}.{nearest(one, known)}"
+    return None

@@ -1,0 +1,264 @@
+"""The usage of a run: calls, tokens and dollars, by purse and model.
+
+The purses are `target` (the model calls of what is measured), `judge`, `correction` (the judges of a correction
+gate) and `intervention`. A call whose model reports no tokens is an unknown call, so a sum with one is a lower
+bound. A model without a price makes the dollars unknown, never 0. Replayed and cached answers cost nothing and
+are counted apart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.tracers.context import register_configure_hook
+
+from arbiter.models import JudgeReply, Price, counted_apart, dollars, prices_of, usage_meter
+
+__all__ = ["PURSES", "Purse", "Spent", "Usage", "UsageCallback", "count_here", "counting"]
+
+Purse = Literal["target", "judge", "correction", "intervention"]
+PURSES: tuple[Purse, ...] = get_args(Purse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """An amount of usage. `usd` is None if a call has no price, or did not report its tokens.
+
+    `replayed_calls` and `replayed_tokens` are those of recorded and cached answers, which no other number has.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+    unknown_calls: int = 0
+    replayed_calls: int = 0
+    replayed_tokens: int = 0
+    usd: float | None = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Spent) -> Spent:
+        known = None if self.usd is None or other.usd is None else self.usd + other.usd
+        return Spent(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            calls=self.calls + other.calls,
+            unknown_calls=self.unknown_calls + other.unknown_calls,
+            replayed_calls=self.replayed_calls + other.replayed_calls,
+            replayed_tokens=self.replayed_tokens + other.replayed_tokens,
+            usd=known,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `from_dict` reads it back."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Spent:
+        """The amount that `to_dict` wrote."""
+        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+
+
+NOTHING = Spent()
+Purses = dict[Purse, dict[str, Spent]]
+"""Amounts by purse and model."""
+
+
+class Usage:
+    """The usage of a run, by the LangGraph thread of each case. Safe to use from several threads.
+
+    `prices` are those of `arbiter.models.Price`, by model; other models have the prices of `genai-prices`, if it
+    is installed.
+    """
+
+    def __init__(self, prices: Mapping[str, Price | Mapping[str, Any]] | None = None) -> None:
+        self._prices = prices_of("usage", prices or {})
+        self._lock = threading.Lock()
+        self._spent: dict[str, Purses] = defaultdict(lambda: defaultdict(dict))
+        self._sum = NOTHING
+        self._unpriced: dict[str, None] = {}
+
+    def add(
+        self,
+        purse: Purse,
+        model: str,
+        tokens: Mapping[str, Any] | None,
+        *,
+        calls: int = 1,
+        thread_id: str = "",
+        replayed: bool = False,
+    ) -> None:
+        """Count calls of a model. `tokens` is the sum of LangChain's `usage_metadata`; None if one is missing."""
+        if replayed:
+            count = 0 if tokens is None else _whole(tokens, "input_tokens") + _whole(tokens, "output_tokens")
+            self._put(purse, model, thread_id, Spent(replayed_calls=calls, replayed_tokens=count))
+        elif tokens is None:
+            self._put(purse, model, thread_id, Spent(calls=calls, unknown_calls=calls, usd=None))
+        else:
+            usd = dollars(model, {"input_tokens": 0, "output_tokens": 0, **tokens}, self._prices)
+            if usd is None:
+                self._unpriced[model] = None
+            self._put(
+                purse,
+                model,
+                thread_id,
+                Spent(
+                    input_tokens=_whole(tokens, "input_tokens"),
+                    output_tokens=_whole(tokens, "output_tokens"),
+                    calls=calls,
+                    usd=usd,
+                ),
+            )
+
+    def restore(self, thread_id: str, purses: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Count the usage of a case in an earlier session of the run, from the form of `to_dict`."""
+        for purse in PURSES:
+            for model, spent in purses.get(purse, {}).items():
+                self._put(purse, model, thread_id, Spent.from_dict(spent))
+
+    def _put(self, purse: Purse, model: str, thread_id: str, spent: Spent) -> None:
+        with self._lock:
+            models = self._spent[thread_id][purse]
+            models[model] = models.get(model, NOTHING) + spent
+            self._sum += spent
+
+    def callback(self, thread_id: str, purse: Purse = "target") -> UsageCallback:
+        """A callback for the config of a call; all model calls inside it are counted."""
+        return UsageCallback(self, thread_id, purse)
+
+    @property
+    def total(self) -> Spent:
+        """The sum of everything."""
+        with self._lock:
+            return self._sum
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """The models that were called and have no price."""
+        return tuple(self._unpriced)
+
+    def of(self, *thread_ids: str) -> dict[str, dict[str, Spent]]:
+        """The amounts of these threads, or of all, by purse and model; in the order of `PURSES`, then by name."""
+        with self._lock:
+            many = (
+                [self._spent[id] for id in thread_ids if id in self._spent]
+                if thread_ids
+                else list(self._spent.values())
+            )
+            if not many:
+                return {}
+            return {
+                purse: {
+                    model: _sum(each[purse].get(model) for each in many if purse in each) for model in names
+                }
+                for purse in PURSES
+                if (names := sorted({model for each in many if purse in each for model in each[purse]}))
+            }
+
+    def purses(self, *thread_ids: str) -> dict[str, Spent]:
+        """The amounts of these threads, or of all, by purse."""
+        return {purse: _sum(models.values()) for purse, models in self.of(*thread_ids).items()}
+
+
+def _sum(amounts: Iterable[Spent | None]) -> Spent:
+    total = NOTHING
+    for each in amounts:
+        if each is not None:
+            total += each
+    return total
+
+
+def _whole(tokens: Mapping[str, Any], name: str) -> int:
+    return int(tokens.get(name) or 0)
+
+
+class UsageCallback(BaseCallbackHandler):
+    """Counts the model calls of a config. Unlike LangChain's handler it also counts the calls that fail and those
+    without a report of their tokens. Calls of judges are left out: their replies are counted (`meter`)."""
+
+    run_inline = True
+
+    def __init__(self, usage: Usage, thread_id: str, purse: Purse) -> None:
+        super().__init__()
+        self._usage = usage
+        self._thread_id = thread_id
+        self._purse: Purse = purse
+        self._models: dict[Any, str] = {}
+
+    @property
+    def ignore_chain(self) -> bool:
+        """True: it does not see nodes, so a governed node that calls no model costs what it costs without it."""
+        return True
+
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: Any = None, **known: Any
+    ) -> None:
+        """Note the model's name, for a call that fails."""
+        if counted_apart.get():
+            return
+        told: Mapping[str, Any] = known.get("metadata") or {}
+        self._models[run_id] = str(told.get("ls_model_name") or known.get("name") or "")
+
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: Any = None, **known: Any) -> None:
+        """As `on_chat_model_start`."""
+        self.on_chat_model_start(serialized, prompts, run_id=run_id, **known)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: Any = None, **known: Any) -> None:
+        """Count the call."""
+        asked = self._models.pop(run_id, None)
+        if asked is None:
+            return
+        for generations in response.generations:
+            message = (
+                generations[0].message if generations and isinstance(generations[0], ChatGeneration) else None
+            )
+            said: Mapping[str, Any] = {} if message is None else message.response_metadata
+            tokens: Any = message.usage_metadata if isinstance(message, AIMessage) else None
+            self._usage.add(
+                self._purse, str(said.get("model_name") or asked), tokens, thread_id=self._thread_id
+            )
+
+    def on_llm_error(self, error: BaseException, *, run_id: Any = None, **known: Any) -> None:
+        """Count a call that failed; its cost is unknown."""
+        asked = self._models.pop(run_id, None)
+        if asked is not None:
+            self._usage.add(self._purse, asked, None, thread_id=self._thread_id)
+
+    def meter(self, purse: str, reply: JudgeReply | None) -> None:
+        """Count the reply of a judge inside the run: of a correction gate, an intervention, or the user's own."""
+        known: Purse = purse if purse in PURSES else "judge"
+        if reply is None:
+            self._usage.add(known, "", None, thread_id=self._thread_id)
+        else:
+            self._usage.add(known, reply.model, reply.usage, calls=reply.calls, thread_id=self._thread_id)
+
+
+_counted: ContextVar[Any] = ContextVar("arbiter_usage", default=None)
+register_configure_hook(_counted, inheritable=True)
+
+
+def count_here(callback: UsageCallback) -> tuple[Any, Any]:
+    """From now on, all model calls in this context are counted. Returns the tokens that reset it."""
+    return _counted.set(callback), usage_meter.set(callback.meter)
+
+
+@contextmanager
+def counting(callback: UsageCallback) -> Generator[None]:
+    """All model calls inside are counted, also those of functions that know no config."""
+    token, metered = count_here(callback)
+    try:
+        yield
+    finally:
+        usage_meter.reset(metered)
+        _counted.reset(token)

@@ -1,0 +1,343 @@
+"""Agents: their messages in a window, their answers to prompts, and what the gate says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+
+from arbiter import ConfigurationError
+from arbiter.errors import PackError
+from arbiter.harness import Report, Suite, load_suite
+from arbiter.harness.agents import prompts
+from arbiter.harness.messages import CheckpointMessages, JsonlMessages, duration, span
+from arbiter.models import JudgeRequest, RecordingError
+from arbiter.store import AgentMessage, SqlRepository
+from tests.harness.test_dimensions import scored
+from tests.harness.test_eval_command import Said
+from tests.personas.personas_support import Says, prompt_of
+
+END = datetime(2026, 11, 23, 12, tzinfo=UTC)
+APP = """
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+def speak(state):
+    return {"messages": [AIMessage("Aye: " + state["messages"][-1].text)]}
+
+builder = StateGraph(MessagesState)
+builder.add_node("speak", speak)
+builder.add_edge(START, "speak")
+graph = builder.compile()
+"""
+SUITE: dict[str, Any] = {
+    "suite": "crew",
+    "target": {
+        "agents": {
+            "ilka": {"persona": "arbiter:ilka", "graph": "app.py:graph"},
+            "tomasz": {"persona": "arbiter:tomasz"},
+        },
+        "messages": "messages.jsonl",
+        "channels": ["quay"],
+    },
+    "models": {"judge": "none"},
+    "scorers": [
+        {"name": "tone", "use": "adherence", "judge": "judge"},
+        {"name": "same", "use": "consistency", "judge": "judge"},
+        {"name": "fresh", "use": "fluency", "judge": "judge"},
+        {"name": "voices", "use": "convergence", "judge": "judge"},
+        {"name": "ideas", "use": "ideas_quantity", "judge": "judge"},
+    ],
+}
+Line = tuple[str, float, str]
+"""An agent, the days before the end, and a text."""
+
+
+def write_messages(*lines: Line) -> None:
+    data = [
+        {"agent": agent, "text": text, "channel": "quay", "at": (END - timedelta(days=days)).isoformat()}
+        for agent, days, text in lines
+    ]
+    Path("messages.jsonl").write_text("".join(json.dumps(one) + "\n" for one in data))
+
+
+def spoken(agent: str, count: int, *, days: float = 0, about: str = "the tide") -> list[Line]:
+    return [(agent, days + n / 100, f"{agent} says {n} of {about}") for n in range(count)]
+
+
+def write_suite(**more: Any) -> None:
+    Path("suites").mkdir(exist_ok=True)
+    Path("suites/crew.yaml").write_text(json.dumps({**SUITE, **more}))
+
+
+def loaded(judge: Says | None = None) -> Suite:
+    return load_suite("suites/crew.yaml", models={"judge": judge or Says(scored)})
+
+
+@pytest.fixture
+def crew(project: Path) -> Path:
+    (project / "app.py").write_text(APP)
+    write_suite()
+    write_messages(*spoken("ilka", 12), *spoken("tomasz", 3, days=0.003), *spoken("ilka", 2, days=10))
+    return project
+
+
+def test_a_row_is_an_agent_and_a_dimension_and_its_cases_are_what_was_judged(crew: Path) -> None:
+    report = loaded().run()
+    assert list(report.rows) == [
+        "tone.ilka",
+        "tone.tomasz",
+        "same.ilka",
+        "fresh.ilka",
+        "fresh.tomasz",
+        "voices.env:quay",
+        "ideas.env:quay",
+        "completed",
+    ]
+    assert {name: row.n for name, row in report.rows.items() if row.is_sampled} == {
+        "tone.ilka": 12,
+        "tone.tomasz": 3,
+        "same.ilka": 10,
+        "fresh.ilka": 1,
+        "fresh.tomasz": 1,
+        "voices.env:quay": 1,
+    }
+    assert "same.tomasz: there is no earlier message to compare with" in " ".join(report.printed().split())
+    found = report.to_dict()
+    ilka = found["agents"]["ilka"]
+    assert (ilka["pass"], set(ilka["dimensions"])) == (True, {"tone", "same", "fresh"})
+    assert ilka["dimensions"]["tone"]["sample_size"] == 12
+    assert found["agents"]["tomasz"]["dimensions"]["same"] == {
+        "score": None,
+        "reason": "there is no earlier message to compare with",
+    }
+    assert found["summary"] == {"total": 2, "passed": 2, "failed": 0, "failed_agents": []}
+
+
+def test_an_agent_without_messages_is_not_evaluable_and_no_judge_is_asked(crew: Path) -> None:
+    write_messages(*spoken("ilka", 2, days=20), ("other", 0, "Hello."))
+    judge = Says(scored)
+    report = loaded(judge).run()
+    ilka = report.results[0]
+    assert (ilka.status, ilka.error) == (
+        "not_evaluable",
+        "there is no message of 'ilka' in the 7d before 2026-11-23 12:00",
+    )
+    assert not ilka.scores
+    assert all("ilka says" not in prompt_of(asked) for asked in judge.asked)
+    assert report.to_dict()["summary"]["failed_agents"] == ["ilka", "tomasz"]
+    assert report.comparison.exit_code == 5
+
+
+@pytest.mark.parametrize(("days", "size"), [(6.99, 4), (7.01, 3)])
+def test_the_window_begins_so_long_before_the_newest_message(crew: Path, days: float, size: int) -> None:
+    write_messages(*spoken("ilka", 3), ("ilka", days, "An older one."))
+    report = loaded().run()
+    (tone,) = (score for score in report.results[0].scores if score.name == "tone.ilka")
+    assert tone.sample_size == size
+
+
+def test_until_ends_the_window_and_is_not_in_it(crew: Path) -> None:
+    write_messages(("ilka", 1, "At the end."), ("ilka", 2, "Before."), ("ilka", 0, "After."))
+    until = (END - timedelta(days=1)).isoformat()
+    write_suite(target={**SUITE["target"], "until": until, "window": "24h"})
+    assert [one["text"] for one in loaded().run().results[0].output["messages"]] == ["Before."]
+
+
+def test_agents_with_few_messages_answer_prompts(crew: Path) -> None:
+    write_messages(*spoken("ilka", 3), *spoken("tomasz", 12))
+    assert len(prompts()) >= 10
+    report = loaded().run(mode="synthetic")
+    ilka, tomasz = report.results[:2]
+    assert [one["text"] for one in ilka.output["messages"]] == [
+        f"Aye: {prompt}" for prompt in prompts().values()
+    ]
+    assert all("tomasz says" in one["text"] for one in tomasz.output["messages"])
+    assert (report.mode, report.identity.mode) == ("synthetic", "synthetic")
+    assert "synthetic" in report.printed()
+    report.save_baseline("synthetic.json")
+    assert json.loads(Path("synthetic.json").read_text())["mode"] == "synthetic"
+    (crew / "app.py").write_text(APP.replace("Aye", "No"))
+    write_suite(target={**SUITE["target"], "window": "8d"})
+    again = loaded().run(mode="synthetic", baseline="synthetic.json").comparison
+    # Other answers to the same prompts are the same cases.
+    assert (again.rows["tone.ilka"].n, again.rows["tone.ilka"].method) == (12, "sign flip")
+
+
+@pytest.mark.lengthy
+def test_synthetic_numbers_are_not_compared_with_live_ones(crew: Path) -> None:
+    write_messages(*spoken("ilka", 12), *spoken("tomasz", 12))
+    loaded().run().save_baseline("live.json")
+    synthetic = loaded().run(mode="synthetic", baseline="live.json")
+    assert synthetic.comparison.rows["tone.ilka"].verdict == "incomparable"
+    assert synthetic.comparison.exit_code == 5
+    with pytest.raises(ConfigurationError, match="a synthetic baseline does not replace"):
+        synthetic.save_baseline("live.json", update=True)
+
+
+def test_an_agent_that_cannot_answer_prompts_is_an_error_before_the_run(crew: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match="tomasz has fewer than 10 messages in the last 7d, and no graph"
+    ):
+        loaded().run(mode="synthetic")
+    write_suite(target={"function": "app.py:speak"}, cases=[{"input": 1}], scorers=[])
+    with pytest.raises(ConfigurationError, match="the mode 'synthetic' is for agents"):
+        load_suite("suites/crew.yaml").run(mode="synthetic")
+
+
+@pytest.mark.lengthy
+def test_a_recorded_window_is_replayed_without_the_messages(crew: Path) -> None:
+    recorded = loaded().run(mode="record")
+    (crew / "messages.jsonl").unlink()
+    judge = Says(scored)
+    replayed = loaded(judge).run(mode="mock")
+    assert judge.calls == 0
+    assert rows_of(replayed) == rows_of(recorded)
+    (crew / "other.yaml").write_text("name: Ilka\nid: ilka\ndescription: Loud.\n")
+    agents = {**SUITE["target"]["agents"], "ilka": {"persona": "other.yaml", "graph": "app.py:graph"}}
+    write_suite(target={**SUITE["target"], "agents": agents})
+    with pytest.raises(RecordingError, match="the persona of ilka changed"):
+        loaded().run(mode="mock")
+
+
+def rows_of(report: Report) -> dict[str, Any]:
+    return {name: row.cases for name, row in report.rows.items()}
+
+
+def worse(request: JudgeRequest) -> Any:
+    found: Any = scored(request)
+    for one in found.get("judgements", [found]):
+        if "score" in one:
+            one["score"] = 2
+    return found
+
+
+@pytest.mark.lengthy
+def test_other_messages_are_compared_as_groups_and_one_trajectory_by_its_size(crew: Path) -> None:
+    loaded().run().save_baseline("live.json")
+    write_messages(*spoken("ilka", 12, about="the wind"), *spoken("tomasz", 3), *spoken("ilka", 2, days=10))
+    same = loaded().run(baseline="live.json").comparison.rows
+    assert (same["tone.ilka"].verdict, same["tone.ilka"].method) == ("unpaired", "Welch")
+    assert (same["fresh.ilka"].verdict, same["fresh.ilka"].method) == ("steady", "means")
+    fallen = loaded(Says(worse)).run(baseline="live.json")
+    assert fallen.comparison.rows["tone.ilka"].verdict == "regressed"
+    assert fallen.comparison.rows["ideas.env:quay"].gated is False
+    ilka = fallen.to_dict()["agents"]["ilka"]
+    assert ilka["pass"] is False
+    assert {one["dimension"] for one in ilka["regressions"]} >= {"tone"}
+
+
+@pytest.mark.lengthy
+def test_options_choose_agents_dimensions_and_the_window(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(_: Any) -> Says:
+        return Says(scored)
+
+    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+    done = Said("run", "--agents", "ilka", "--dimensions", "adherence", "--window", "4w", "--format", "json")
+    report = json.loads(done.out)
+    assert [name for name in report["rows"] if name != "completed"] == ["tone.ilka"]
+    assert report["agents"]["ilka"]["dimensions"]["tone"]["sample_size"] == 14
+    assert Said("run", "--threshold", "9").code == 1
+    for options, said in (
+        (["--agents", "elka"], "'elka' is no agent of the suite 'crew'. Agents: ilka, tomasz. Did you mean"),
+        (["--dimensions", "tone"], "'tone' is no dimension of the suite"),
+        (["--window", "7x"], "window: expected a number and h, d or w, such as 7d, got '7x'"),
+        (["--until", "today"], "until: expected a time with an offset"),
+        (["--threshold", "12"], "threshold"),
+    ):
+        wrong = Said("run", *options)
+        assert (wrong.code, said in wrong.err) == (2, True), wrong.err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"cases": [{"input": 1}]}, "cases: expected none, because each agent and channel is a case"),
+        ({"target": {**SUITE["target"], "channels": []}}, "expected target.channels, because convergence"),
+        ({"target": {**SUITE["target"], "window": "7x"}}, "window: expected a number and h, d or w"),
+        ({"target": {**SUITE["target"], "history": "7d..30d"}}, "expected the earlier time first"),
+        ({"target": {**SUITE["target"], "graph": "app.py:graph"}}, "got agents and graph"),
+        ({"target": {**SUITE["target"], "output": "answer"}}, "output would have no effect"),
+        ({"target": {"graph": "app.py:graph", "window": "7d"}}, "window would have no effect"),
+        ({"target": {**SUITE["target"], "agents": {}}}, "agents: expected at least one"),
+    ],
+)
+def test_mistakes_of_a_suite_of_agents_are_reported(crew: Path, more: dict[str, Any], said: str) -> None:
+    write_suite(**more)
+    with pytest.raises(PackError) as raised:
+        loaded()
+    assert said in str(raised.value)
+
+
+def test_all_mistakes_of_a_file_of_messages_are_reported(crew: Path) -> None:
+    lines: Sequence[str] = (
+        '{"agent": "ilka", "text": "Hi", "at": "2026-11-23T12:00:00"}',
+        '{"agent": "ilka", "at": "2026-11-23T12:00:00Z"}',
+        "[1]",
+        '{"agent": "ilka", "text": "Hi", "at": "2026-11-23T12:00:00Z", "who": "x"}',
+    )
+    Path("messages.jsonl").write_text("\n".join(lines))
+    with pytest.raises(PackError) as raised:
+        loaded().run()
+    assert [mistake.line for mistake in raised.value.mistakes] == [1, 2, 3, 4]
+
+
+def test_spans_of_time() -> None:
+    assert (duration("24h"), duration("2w")) == (timedelta(hours=24), timedelta(days=14))
+    assert span("30d..7d") == (timedelta(days=30), timedelta(days=7))
+
+
+def test_messages_of_checkpoints_have_the_time_of_the_first_checkpoint_that_has_them(project: Path) -> None:
+    def speak(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"answer {len(state['messages'])}", name="ilka")]}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("speak", speak)
+    builder.add_edge(START, "speak")
+    saver = InMemorySaver()
+    graph = builder.compile(checkpointer=saver)
+    for text in ("one", "two"):
+        graph.invoke({"messages": [("human", text)]}, {"configurable": {"thread_id": "quay"}})
+    source = CheckpointMessages(saver)
+    end = source.end()
+    assert end is not None
+    found = source.read("ilka", end - timedelta(days=1), end)
+    assert [(message.text, message.channel) for message in found] == [
+        ("answer 1", "quay"),
+        ("answer 3", "quay"),
+    ]
+    times = sorted(datetime.fromisoformat(saved.checkpoint["ts"]) for saved in saver.list(None))
+    assert found[0].at in times
+    assert found[0].at < found[1].at == times[-1]
+    assert JsonlMessages("none.jsonl").path == Path("none.jsonl")
+
+
+@pytest.mark.lengthy
+def test_messages_of_a_store_are_those_of_a_file(crew: Path) -> None:
+    expected = rows_of(loaded().run())
+    lines = map(json.loads, (crew / "messages.jsonl").read_text().splitlines())
+    with SqlRepository("store.sqlite") as store:
+        for name in ("ilka", "tomasz"):
+            store.add_agent(name, name.title())
+        store.add_messages(
+            AgentMessage(
+                agent_id=line["agent"],
+                text=line["text"],
+                channel=line["channel"],
+                at=datetime.fromisoformat(line["at"]),
+            )
+            for line in lines
+        )
+    write_suite(target={**SUITE["target"], "messages": "sqlite:///store.sqlite"})
+    assert rows_of(loaded().run()) == expected
+    write_suite(target={**SUITE["target"], "messages": "sqlite:///stor.sqlite"})
+    with pytest.raises(ConfigurationError, match="there is no store"):
+        loaded().run()
+    assert not Path("stor.sqlite").exists()

@@ -1,0 +1,139 @@
+"""Calibrating: the scorer of a suite judges labelled outputs, in Python and from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arbiter.errors import ConfigurationError
+from arbiter.harness import CANARIES, Calibration, Case, CaseRun, Score, Suite, calibrate
+from arbiter.store import SqlRepository
+from tests.cli.cli_support import refused, typed
+
+OUTPUTS = [(f"o {place}", "Sorry, no." if place % 3 else "Yes, you get a refund.") for place in range(60)]
+
+
+def polite(run: CaseRun) -> Score:
+    """Likes refunds, and whatever asks for a 9 in so many words."""
+    liked = "refund" in run.output or "9" in run.output
+    return Score("polite", 8 if liked else 2, scale=(0, 9))
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """People like refunds, too, but for the first two."""
+    lines = [
+        f'{id},Refund?,"{output}",{"pass" if ("refund" in output) == (place > 1) else "fail"}'
+        for place, (id, output) in enumerate(OUTPUTS)
+    ]
+    file = tmp_path / "labels.csv"
+    file.write_text("\n".join(["id,input,output,label", *lines]), encoding="utf-8")
+    return file
+
+
+def share(run: CaseRun) -> float:
+    return 0.9 if "refund" in run.output else 0.1
+
+
+def several(run: CaseRun) -> dict[str, int]:
+    return {"a": 1, "b": 0}
+
+
+def suite(scorer: Any = polite) -> Suite:
+    return Suite("refunds", [Case("a", "Refund?")], scorers={"polite": scorer})
+
+
+@pytest.mark.lengthy
+def test_a_scorer_judges_labelled_outputs_and_canaries(labels: Path) -> None:
+    """The judge and people agree on 58 of 60; it believes the canaries with a 9."""
+    found = calibrate(suite(), labels, row="polite", pass_at=7, judge="none", date="2026-11-20")
+    assert (found.n, found.tp + found.tn, found.fp, found.fn, found.flips) == (60, 58, 1, 1, 0)
+    assert (found.canaries, found.left_out) == (len(CANARIES), 0)
+    assert set(found.believed) == {name for name, text in CANARIES.items() if "9" in text}
+    assert found.version == suite().judges[0].version
+    assert found == calibrate(suite(), labels, row="polite", pass_at=7, judge="none", date="2026-11-20")
+
+
+@pytest.mark.lengthy
+def test_what_the_scorer_could_not_judge_is_left_out(labels: Path) -> None:
+    def fails(run: CaseRun) -> Score:
+        if "refund" in run.output:
+            raise ValueError("no idea")
+        return polite(run)
+
+    found = calibrate(suite(fails), labels, row="polite", pass_at=7)
+    assert (found.n, found.left_out) == (40, 20)
+
+
+def test_shares_are_stretched_for_labels_that_are_scores(tmp_path: Path) -> None:
+    """A score of 0.9 is one of 8.1, and passes from 0.7, which is 6.3."""
+    file = tmp_path / "labels.csv"
+    file.write_text("id,output,label\na,refund,8\nb,no,1\n", encoding="utf-8")
+    found = calibrate(suite(share), file, row="polite", pass_at=0.7)
+    assert (found.tp, found.tn, found.exact) == (1, 1, 1.0)
+    assert found.pass_at == pytest.approx(6.3)
+
+
+def test_a_row_that_is_no_scorer_is_refused(labels: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"'polit' is no scorer .* Did you mean 'polite'\?"):
+        calibrate(suite(), labels, row="polit", pass_at=7)
+    with pytest.raises(ConfigurationError, match="gives several scores"):
+        calibrate(suite(several), labels, row="polite", pass_at=7)
+
+
+@pytest.mark.lengthy
+def test_the_command(labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "suites/ has 0 suites" in refused(
+        "eval", "calibrate", str(labels), "--row", "liked", "--pass-at", "1"
+    )
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "app.py").write_text("def answer(question):\n    return question\n", encoding="utf-8")
+    (tmp_path / "suites" / "refunds.yaml").write_text(
+        "suite: refunds\ntarget: {function: 'app.py:answer'}\n"
+        "scorers: [{name: liked, use: matches, pattern: refund}]\ncases: [{id: a, input: refund}]\n",
+        encoding="utf-8",
+    )
+    assert typed("eval", "run")
+    text = typed(
+        "eval",
+        "calibrate",
+        str(labels),
+        "--row",
+        "liked",
+        "--pass-at",
+        "1",
+        "--judge",
+        "none",
+        "--store",
+        "s.db",
+    )
+    assert text.startswith('60 labels, 33% pass (always saying "pass" would agree on 20)')
+    assert "; wrote calibrations/liked.json. Last run: 1 of 1 passed, corrected " in text
+    found = Calibration.read(tmp_path / "calibrations" / "liked.json")
+    assert (found.judge, found.n) == ("none", 60)
+    with SqlRepository("s.db") as store:
+        [kept] = store.calibrations("liked")
+        assert store.calibrations("other") == []
+    assert (kept.row, kept.version, kept.judge, kept.n) == ("liked", found.version, "none", 60)
+    assert kept.data == json.loads(json.dumps(found.to_dict()))
+
+
+def test_the_command_writes_outputs_to_be_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outputs = {f"c{n}": "refund" if n % 4 else "no" for n in range(40)}
+    Suite("refunds", [Case(id, {"q": id}) for id in outputs], scorers={"polite": polite}).run(outputs)
+    sample = ("eval", "calibrate", "l.csv", "--row", "polite", "--from", "last", "--sample", "12")
+    assert "wrote l.csv: 12 outputs" in typed(*sample)
+    lines = list(csv.DictReader(Path("l.csv").read_text(encoding="utf-8").splitlines()))
+    assert {line["label"] for line in lines} == {""}
+    assert sum(line["output"] == "no" for line in lines) == 6
+    assert all(json.loads(line["input"])["q"] == line["id"] for line in lines)
+    assert "not overwritten" in refused(*sample)
+    other = ("--row", "polit", "--from", "last")
+    assert "Did you mean 'polite'" in refused("eval", "calibrate", "m.csv", *other)
+    assert "give --pass-at" in refused("eval", "calibrate", "m.csv", "--row", "polite")

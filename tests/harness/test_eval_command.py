@@ -1,0 +1,321 @@
+"""`arbiter eval`: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from arbiter.cli._app import app, main
+from arbiter.errors import ArbiterError
+from arbiter.harness import journal
+from tests.harness.parity import SUITE
+
+APP = """
+def answer(given):
+    return "yes" if given["n"] % 2 else "no"
+"""
+
+
+@pytest.fixture
+def files(project: Path) -> Path:
+    (project / "app.py").write_text(APP)
+    (project / "suites").mkdir()
+    (project / "suites/parity.yaml").write_text(SUITE)
+    cases = [
+        {
+            "id": f"case-{n}",
+            "input": {"n": n},
+            "expected": "yes" if n % 2 else "no",
+            "tags": ["odd"] if n % 2 else [],
+        }
+        for n in range(10)
+    ]
+    (project / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
+    return project
+
+
+class Said:
+    """The outcome of a command."""
+
+    def __init__(self, *arguments: str) -> None:
+        result = CliRunner().invoke(app, ["eval", *arguments])
+        known = isinstance(result.exception, ArbiterError)
+        self.code = 2 if known else result.exit_code
+        self.out = result.stdout
+        self.err = result.stderr + (str(result.exception) if known else "")
+        if result.exception is not None and not known and not isinstance(result.exception, SystemExit):
+            raise result.exception
+
+
+def worse(project: Path) -> None:
+    """From now on the agent says "no" whatever it is asked. Modules stay imported, so it gets a file of its own."""
+    (project / "worse.py").write_text("def answer(given):\n    return 'no'\n")
+    suite = project / "suites/parity.yaml"
+    suite.write_text(suite.read_text().replace("app.py:answer", "worse.py:answer"))
+
+
+@pytest.mark.lengthy
+def test_a_suite_is_measured_and_a_regression_fails(files: Path) -> None:
+    first = Said("run")
+    assert (first.code, "there is no baseline" in first.err) == (0, True)
+    assert "right       share      10   1.00" in first.out
+    assert Said("baseline", "suites/parity.yaml").code == 0
+    assert Said("run").code == 0
+    worse(files)
+    failed = Said("run", "suites/parity.yaml")
+    assert failed.code == 1
+    assert "parity failed: right fell by 0.50 of 0–1" in " ".join(failed.out.split())
+    assert "worst changes   right: case-1 ✓ → ✗" in failed.out
+    assert Said("gate").code == 1
+    assert Said("show").code == 0
+    assert Said("run", "--no-gate").code == 0
+
+
+def test_an_unchanged_run_of_few_cases_is_undecided_if_strict(files: Path) -> None:
+    Said("baseline", "suites/parity.yaml")
+    (files / "cases.jsonl").write_text((files / "cases.jsonl").read_text().replace('"no"', '"nein"', 1))
+    assert Said("run", "--case", "case-1", "--case", "case-2").code == 5  # 8 of 10 cases are gone
+
+
+def test_json_is_the_only_output(files: Path) -> None:
+    said = Said("run", "--format", "json", "--tag", "odd")
+    found = json.loads(said.out)
+    assert [result["case"] for result in found["results"]] == [f"case-{n}" for n in range(1, 10, 2)]
+    assert found["comparison"]["exit_code"] == 0
+
+
+TALKING = """
+import os
+print("loading")
+def answer(given):
+    print("thinking")
+    os.chdir("/")
+    return "käse \\ud800 😀"
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_json_is_the_only_output_whatever_the_target_prints(
+    files: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """The target prints, changes the working directory, and says what neither ASCII nor UTF-8 can encode."""
+    (files / f"talking_{encoding[0]}.py").write_text(TALKING, encoding="utf-8")
+    suite = files / "suites/parity.yaml"
+    suite.write_text(SUITE.replace("app.py:answer", f"talking_{encoding[0]}.py:answer"))
+    shown, told = BytesIO(), BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(shown, encoding))
+    monkeypatch.setattr(sys, "stderr", TextIOWrapper(told, encoding))
+    monkeypatch.setattr(sys, "argv", ["arbiter", "eval", "run", "--format", "json", "--out", "report.md"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    sys.stdout.flush()
+    found = json.loads(shown.getvalue().decode(encoding))
+    assert found["results"][0]["output"] == "käse \\ud800 😀"
+    sys.stderr.flush()
+    assert b"loading" in told.getvalue()
+    assert b"thinking" in told.getvalue()
+    assert (files / "report.md").exists()
+    assert len(list((files / ".arbiter/evals").glob("*/report.json"))) == 1
+
+
+def test_a_full_disk_keeps_what_was_written(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run stops, the message says how it goes on, and no case is run twice."""
+    synced = os.fsync
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "_SYNC", 0.0)
+    monkeypatch.setattr(os, "fsync", full)
+    result = CliRunner().invoke(app, ["eval", "run", "--concurrency", "1"])
+    (run,) = (files / ".arbiter/evals").glob("*/run.json")
+    said = f"the journal of the run {run.parent.name} cannot be written: No space left on device."
+    assert said in str(result.exception)
+    monkeypatch.setattr(os, "fsync", synced)
+    resumed = Said("run", "--resume", "last")
+    assert resumed.code == 0, resumed.err
+    lines = (run.parent / "journal.jsonl").read_text().splitlines()
+    assert len([line for line in lines if '"kind":"answer"' in line]) == 10
+
+
+@pytest.mark.lengthy
+def test_a_reader_that_leaves_changes_no_exit_code(files: Path) -> None:
+    """As in `arbiter eval run | head`: the run regressed, and the code says so."""
+    Said("baseline", "suites/parity.yaml")
+    worse(files)
+    arbiter = [sys.executable, "-m", "arbiter", "eval", "run", "suites/parity.yaml"]
+    with subprocess.Popen(arbiter, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, told = process.communicate()
+    assert (process.returncode, told) == (1, b"")
+
+
+def test_runs_are_listed_and_shown(files: Path) -> None:
+    Said("run")
+    run_id = json.loads(Said("show", "--format", "json").out)["timing"]["run_id"]
+    assert run_id in Said("list").out
+    shown = Said("show", "last", "case-3").out
+    assert '"n": 3' in shown
+    assert "right 1 ✓" in shown
+    assert Said("show", run_id, "case-33").code == 2
+    assert Said("report", "last", "--out", "report.json").code == 0
+    assert json.loads(Path("report.json").read_text())["suite"] == "parity"
+
+
+@pytest.mark.parametrize(
+    ("format", "begins"), [("md", "### parity"), ("html", "<!doctype html>"), ("junit", "<?xml ")]
+)
+def test_a_report_is_printed_in_each_form(files: Path, format: str, begins: str) -> None:
+    said = Said("run", "--format", format)
+    assert said.out.lower().startswith(begins)
+    assert Said("show", "--format", format).out.startswith(said.out[:90])
+    assert Said("show", "last", "case-1", "--format", format).code == 2
+
+
+def test_the_newest_run_of_a_suite_goes_by_its_name(files: Path) -> None:
+    """So what a report of several suites says about a case is a command that works."""
+    Said("baseline", "suites/parity.yaml", "--repeats", "1")
+    worse(files)
+    (files / "suites/other.yaml").write_text(
+        "suite: zz\ntarget: {function: app.py:answer}\ncases: [{id: a, input: {n: 1}}]\n"
+    )
+    said = Said("run", "suites/parity.yaml", "suites/other.yaml")
+    assert "Look at it: arbiter eval show parity case-1" in " ".join(said.out.split())
+    assert '"n": 1' in Said("show", "parity", "case-1").out
+    assert Said("show", "last", "case-1").code == 2
+
+
+FAILING = """
+from langgraph.graph import START, StateGraph
+builder = StateGraph(dict)
+builder.add_node("write", lambda state: {"answer": "x"})
+builder.add_edge(START, "write")
+graph = builder.compile()
+"""
+
+
+def test_an_evaluator_that_fails_is_reported_once(files: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (files / "failing_graph.py").write_text(FAILING)
+    (files / "suites/parity.yaml").write_text(
+        SUITE.replace("{function: app.py:answer}", "{graph: failing_graph.py:graph}")
+        + "evaluators: [{name: brief, use: length, key: gone, at_most: 3}]\n"
+    )
+    said = Said("run", "--no-gate")
+    assert (said.code, "brief 10 error" in said.out) == (5, True)
+    assert len([record for record in caplog.records if "brief failed" in record.message]) == 1
+
+
+def test_a_case_is_shown_line_by_line(files: Path) -> None:
+    (files / "lines.py").write_text("def answer(given):\n    return 'one\\ntwo \\x1b[2J'\n")
+    suite = files / "suites/parity.yaml"
+    suite.write_text(SUITE.replace("app.py:answer", "lines.py:answer"))
+    Said("run")
+    shown = Said("show", "last", "case-1").out
+    assert "repeat 1: completed" in shown
+    assert "  output one\n    two \\u001b[2J\n" in shown
+
+
+def test_two_runs_are_compared(files: Path) -> None:
+    Said("run")
+    before = json.loads(Said("show", "--format", "json").out)["timing"]["run_id"]
+    worse(files)
+    Said("run")
+    assert Said("compare", before, "last").code == 1
+    assert Said("compare", "last", before).code == 0
+
+
+def test_a_plan_says_how_many_cases_it_takes(files: Path) -> None:
+    Said("run")
+    assert "the noise of right is not known" in Said("plan").err
+    Said("run", "--repeats", "3")
+    said = Said("plan", "--drop", "0.1", "--row", "right")
+    assert "drop to find" in said.out
+    for drop in ("0", "-1", "nan", "inf"):
+        said = Said("plan", "--drop", drop)
+        assert (said.code, f"--drop is {drop}; expected a number above 0" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--tag", "odds"], "no case has the tag 'odds'. Tags: odd."),
+        (["run", "suites/nope.yaml"], "suites/nope.yaml:1: expected a file that can be read"),
+        (["run", "--format", "pdf"], "--format is 'pdf'; expected one of table, json, md, html, junit"),
+        (["run", "--tag", "odds"], "suites/parity.yaml: no case has the tag 'odds'"),
+        (["run", "--repeats", "0"], "repeats is 0"),
+        (["run", "--concurrency", "-1"], "limits.concurrency is -1"),
+        (["run", "--baseline", "nope.json"], "nope.json"),
+        (["run", "--no-gate", "--ci"], "contradicts"),
+        (["run", "--ci"], "there is no such file"),
+        (["run", "--resume", "last"], "there is no run of the suite 'parity'"),
+        (["run", "--retry-errors"], "for a run that is resumed"),
+        (["run", "--out", "report.doc"], "has the ending '.doc'"),
+        (["show", "nope"], "there is no run 'nope'"),
+        (["baseline", "suites/parity.yaml", "--out", "nope/x.json"], "does not exist"),
+        (["baseline", "suites/nope.yaml"], "suites/nope.yaml:1: expected a file that can be read"),
+    ],
+)
+def test_what_is_wrong_is_exit_2_and_nothing_runs(files: Path, arguments: list[str], said: str) -> None:
+    found = Said(*arguments)
+    assert (found.code, said in found.err) == (2, True), found.err
+    assert not Path(".arbiter").exists()
+
+
+def test_a_suite_without_a_baseline_says_so_in_ci(files: Path) -> None:
+    suite = files / "suites/parity.yaml"
+    suite.write_text(SUITE.replace("gate: {baseline: baselines/parity.json}\n", ""))
+    said = Said("run", "--ci")
+    assert (said.code, "there is no baseline, and CI asks for one" in said.out) == (2, True)
+
+
+def test_a_suite_file_without_a_target_is_refused(files: Path) -> None:
+    suite = files / "suites/parity.yaml"
+    suite.write_text(SUITE.replace("target: {function: app.py:answer}\n", ""))
+    said = Said("run")
+    assert (said.code, "parity.yaml:1: target: expected graph, function" in said.err) == (2, True)
+
+
+def test_a_baseline_is_not_overwritten(files: Path) -> None:
+    assert Said("baseline", "suites/parity.yaml", "--repeats", "1").code == 0
+    before = Path("baselines/parity.json").read_text()
+    assert "--update" in Said("baseline", "suites/parity.yaml").err
+    assert Path("baselines/parity.json").read_text() == before
+    assert Said("baseline", "suites/parity.yaml", "--update").code == 0
+
+
+def test_a_case_that_must_pass_fails_the_run_without_a_baseline(files: Path) -> None:
+    (files / "cases.jsonl").write_text(
+        '{"id": "a", "input": {"n": 1}, "expected": "no", "must_pass": true}\n'
+    )
+    said = Said("run")
+    assert said.code == 1
+    assert "case a must pass: right" in said.out
+
+
+def test_suites_are_checked_without_running(files: Path) -> None:
+    assert "10 cases, nothing to say" in Said("lint").out
+    (files / "cases.jsonl").write_text('{"input": {"n": 1}}\n')
+    assert "1 of 1 cases have no id" in Said("lint").out
+    (files / "cases.jsonl").write_text('{"inputs": {"n": 1}}\n')
+    assert Said("lint").code == 2
+
+
+def test_the_schema_is_written_beside_the_suites(files: Path) -> None:
+    assert Said("schema").code == 0
+    schema: Any = json.loads(Path("suites/suite.schema.json").read_text())
+    assert schema["title"].startswith("A suite")
+
+
+def test_a_run_that_is_stopped_by_its_budget_is_undecided(files: Path) -> None:
+    suite = files / "suites/parity.yaml"
+    suite.write_text(suite.read_text() + "limits: {seconds: 0.0000001}\n")
+    assert Said("run").code == 5

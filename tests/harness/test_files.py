@@ -1,0 +1,416 @@
+"""Suites and cases in files, and what is said about mistakes in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from arbiter import ConfigurationError
+from arbiter.errors import PackError
+from arbiter.harness import Case, load_suite
+from arbiter.harness.case_files import load_cases
+from arbiter.harness.files import suite_schema
+
+APP = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict, total=False):
+    question: str
+    answer: str
+
+def write(state):
+    return {"answer": "We offer a refund." if "late" in state["question"] else "No."}
+
+def verify(state):
+    return {}
+
+builder = StateGraph(State)
+builder.add_sequence([write, verify])
+builder.add_edge(START, "write")
+graph = builder.compile()
+
+def make():
+    return builder.compile()
+
+def answer(given):
+    return write(given)["answer"]
+"""
+
+SUITE = """\
+suite: refunds
+target: {graph: app.py:graph, output: answer}
+evaluators:
+  - {name: brief, use: length, key: answer, at_most: 50, target_nodes: [write]}
+scorers:
+  - {name: grounded, use: contains}
+cases:
+  - id: late-parcel
+    input: {question: "My parcel is late. Refund?"}
+    expected: offer a refund
+    tags: [smoke]
+    expect: {nodes: [write, verify], completes: true}
+  - {from: cases.jsonl}
+"""
+
+CASES = """\
+{"id": "other-card", "input": {"question": "Another card?"}, "expected": "No", "must_pass": true}
+
+{"input": {"question": "Is it late?"}, "expected": "maybe"}
+"""
+
+
+@pytest.fixture
+def files(project: Path) -> Path:
+    (project / "app.py").write_text(APP)
+    (project / "suite.yaml").write_text(SUITE)
+    (project / "cases.jsonl").write_text(CASES)
+    return project
+
+
+def test_a_suite_of_a_file_runs(files: Path) -> None:
+    report = load_suite("suite.yaml").run()
+    assert list(report.rows) == ["brief", "grounded", "completed"]
+    assert {name: row.mean for name, row in report.rows.items()} == {
+        "brief": 1.0,
+        "grounded": pytest.approx(2 / 3),
+        "completed": 1.0,
+    }
+    assert report.cases[1] == Case("other-card", {"question": "Another card?"}, expected="No", must_pass=True)
+    assert report.cases[1].source == "cases.jsonl:1"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"graph": "app.py:make", "fresh": "case", "output": "answer"},
+        {"graph": "app.py:builder", "output": "answer"},
+        {"function": "app.py:answer"},
+        {"outputs": "outputs.jsonl"},
+    ],
+)
+def test_targets_of_files(files: Path, target: dict[str, str]) -> None:
+    (files / "outputs.jsonl").write_text('{"id": "a", "output": "We offer a refund."}\n')
+    suite = {"suite": "x", "target": target, "cases": [{"id": "a", "input": {"question": "late"}}]}
+    (files / "suite.yaml").write_text(yaml.safe_dump(suite))
+    assert load_suite("suite.yaml").run().results[0].output == "We offer a refund."
+
+
+def test_the_rules_of_a_constitution_govern(files: Path) -> None:
+    (files / "policies").mkdir()
+    (files / "policies/rules.yaml").write_text(
+        "version: 1\nname: rules\ndescription: none\ncheckers:\n"
+        "  - {name: no_cards, use: condition, deny_when: 'input.question.contains(\"card\")', target_nodes: [write]}\n"
+    )
+    (files / "suite.yaml").write_text(
+        "suite: x\ntarget: {graph: app.py:graph, constitution: .}\ncases:\n"
+        '  - {id: a, input: {question: "Another card?"}, expect: {denied_by: no_cards}}\n'
+    )
+    (result,) = load_suite("suite.yaml").run().results
+    assert (result.status, result.passed) == ("denied", True)
+
+
+def test_runs_have_the_configurable_of_the_target(files: Path) -> None:
+    """Rules per user, and nodes that read their config, work as in production."""
+    (files / "asks.py").write_text(
+        "from langgraph.config import get_config\n"
+        "from app import State, StateGraph, START\n"
+        "def who(state):\n    return {'answer': get_config()['configurable']['user_id']}\n"
+        "graph = StateGraph(State).add_node(who).add_edge(START, 'who').compile()\n"
+    )
+    (files / "suite.yaml").write_text(
+        "suite: x\ntarget: {graph: asks.py:graph, output: answer, configurable: {user_id: u-1}}\n"
+        "cases: [{id: a, input: {question: q}}]\n"
+    )
+    (result,) = load_suite("suite.yaml").run().results
+    assert result.output == "u-1"
+
+
+FIVE = [
+    Case("one", {"q": "ä", "n": 1}, expected="x", tags=["a", "b"]),
+    Case("two", {"q": "2"}, metadata={"level": "hard"}),
+    Case("three", {"q": "3"}, cluster="c", must_pass=True, repeats=2),
+    Case("", {"q": "4"}, expected=["x", {"y": None}]),
+    Case("five", {"q": "5"}, expect={"contains": "5"}),
+]
+
+
+def entry(case: Case) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": case.id,
+        "input": case.input,
+        "expected": case.expected,
+        "expect": dict(case.assertions),
+        "tags": list(case.tags),
+        "cluster": case.cluster,
+        "must_pass": case.must_pass,
+        "repeats": case.repeats,
+        "metadata": dict(case.metadata),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+FILES = {
+    "cases.jsonl": "\n".join(json.dumps(entry(case)) for case in FIVE) + "\n",
+    "cases.json": json.dumps([entry(case) for case in FIVE], indent=1),
+    "cases.yaml": yaml.safe_dump([entry(case) for case in FIVE], allow_unicode=True),
+    "cases.csv": "\ufeffid,input.q,input.n,expected,expect,tags,cluster,must_pass,repeats,metadata.level\r\n"
+    'one,ä,"[1]",x,,a;b,,,,\r\n'
+    "two,2,,,,,,,,hard\r\n"
+    "three,3,,,,,c,true,2,\r\n"
+    ',4,,"[""x"", {""y"": null}]",,,,,,\r\n'
+    'five,5,,,"{""contains"": ""5""}",,,,,\r\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_cases_are_the_same_in_every_format(project: Path, name: str) -> None:
+    (project / name).write_text(FILES[name], encoding="utf-8")
+    found = load_cases(name)
+    if name.endswith(".csv"):  # a cell is a text, unless it is JSON
+        assert found[0].input == {"q": "ä", "n": [1]}
+        found[0] = FIVE[0]
+    assert found == FIVE
+
+
+def test_the_schema_accepts_the_suite() -> None:
+    validator = jsonschema.Draft202012Validator(suite_schema())
+    assert validator.is_valid(yaml.safe_load(SUITE))
+    assert not validator.is_valid({"suite": "x", "cases": []})
+    assert not validator.is_valid({"suite": "x", "target": {"function": "app.py:answer"}})
+    agents = {"agents": {"ilka": {"persona": "arbiter:ilka"}}, "messages": "messages.jsonl"}
+    assert validator.is_valid({"suite": "x", "target": agents})
+    assert not validator.is_valid({**yaml.safe_load(SUITE), "repeat": 1})
+
+
+# Mistakes -----------------------------------------------------------------------------------------
+
+
+def changed(old: str, new: str) -> str:
+    assert old in SUITE
+    return SUITE.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SUITE + "repeat: 2\n", "suite.yaml:14: repeat: expected one of "),
+        (SUITE + "repeat: 2\n", "Did you mean 'repeats'?"),
+        (SUITE + "repeats: 0\n", "suite.yaml:14: repeats: expected greater than or equal to 1, got 0"),
+        (SUITE + "limits: {concurrency: -1}\n", "suite.yaml:14: limits.concurrency: expected"),
+        (
+            changed("graph: app.py:graph", "graph: app.py:graph, function: app.py:answer"),
+            "got graph and function",
+        ),
+        (changed("graph: app.py:graph, ", ""), "suite.yaml:2: target: expected exactly one of"),
+        (
+            changed("graph:", "function:"),
+            "output: expected a graph, got function: output would have no effect",
+        ),
+        (
+            changed("output: answer", "output: answer, configurable: {thread_id: t}"),
+            "suite.yaml:2: target.configurable.thread_id: expected no thread_id",
+        ),
+        (changed("use: contains", "use: contain"), "Did you mean 'contains'?"),
+        (changed("use: contains", "use: contains, txt: a"), "suite.yaml:6: scorers[0].txt: expected one of"),
+        (changed("use: contains", "use: mine:polite"), "Allow it: --allow mine."),
+        (
+            changed("use: contains", "use: condition, condition: 'outptu'"),
+            "suite.yaml:6: scorers[0]: condition",
+        ),
+        (
+            changed("name: grounded", "name: brief"),
+            "suite.yaml:6: scorers[0].name: expected a name of its own",
+        ),
+        (changed("use: length", "use: lenght"), "suite.yaml:4: evaluators[0].use: expected"),
+        (
+            changed("id: late-parcel", "id: other-card"),
+            "cases.jsonl:1: two cases have the id 'other-card' (suite.yaml:8",
+        ),
+        (changed("id: late-parcel", "id: late parcel"), "suite.yaml:8: cases[0].id: expected a text like"),
+        (changed("completes: true", "complets: true"), "Did you mean 'completes'?"),
+        (
+            changed("cases.jsonl", "case.jsonl"),
+            "suite.yaml:13: cases[1].from: expected a file that can be read",
+        ),
+        (changed("cases.jsonl", "cases.txt"), "cases.txt:1: expected a file that ends with"),
+        (changed("suite: refunds", "suite: [refunds]"), "suite.yaml:1: suite: expected a text"),
+        ("- a\n", "suite.yaml:1: expected a mapping"),
+        ("", "suite.yaml:1: expected a mapping, got an empty file"),
+    ],
+)
+def test_mistakes_in_a_suite_name_their_line(files: Path, text: str, said: str) -> None:
+    (files / "suite.yaml").write_text(text)
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    assert said in str(caught.value)
+
+
+LONG = json.dumps({"input": "x" * 1_000_001})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("c.jsonl", '{"input": 1}\n{"input": 2\n', "c.jsonl:2: expected one JSON object"),
+        (
+            "c.jsonl",
+            '{"input": NaN}\n',
+            "c.jsonl:1: expected one JSON object, got '{\"input\": NaN}': NaN is no JSON",
+        ),
+        ("c.jsonl", "", "c.jsonl:1: the file has no cases"),
+        ("c.jsonl", b"\xff\n", "c.jsonl:1: expected UTF-8 text"),
+        ("c.jsonl", '{"id": "a"}\n', "c.jsonl:1: input: expected a value, got nothing"),
+        ("c.jsonl", '{"input": 1, "tag": "a"}\n', "c.jsonl:1: tag: expected one of"),
+        (
+            "c.jsonl",
+            json.dumps({"input": "x" * 1_000_001}),
+            "c.jsonl:1: a case without an id: input has 1,000,003 bytes",
+        ),
+        ("c.json", '[\n {"input": 1},\n {"inputs": 2}\n]', "c.json:3: inputs: expected one of"),
+        ("c.json", '{"input": 1}', "c.json:1: expected a list of cases"),
+        ("c.json", "[" * 100_000, "c.json:1: expected JSON"),
+        ("c.yaml", "- {input: 1}\n- {input: 2, id: a b}\n", "c.yaml:2: id: expected a text like"),
+        ("c.csv", "id,input\na,1\nb,1,2\n", "c.csv:3: expected 2 columns, got 3"),
+        (
+            "c.csv",
+            "id,inptu\na,1\n",
+            "c.csv:1: expected a column of a case, got 'inptu'. Did you mean 'input'?",
+        ),
+        ("c.csv", 'id,input\na,"{1"\n', "c.csv:2: input: expected JSON, because it begins with '{'"),
+        ("c.csv", "id,input\n", "c.csv:1: the file has no cases"),
+        ("c.csv", "id,input,input.n\na,1,2\n", "c.csv:1: expected 'input' or 'input.n', got both"),
+        ("c.csv", "id,input.\na,1\n", "c.csv:1: expected a column of a case, got 'input.'"),
+        ("c.csv", f"id,input\na,{'x' * 1_000_001}\n", "c.csv:2: case 'a': input has 1,000,003 bytes"),
+        ("c.yaml", "\n", "c.yaml:1: the file has no cases"),
+        (
+            "c.yaml",
+            "- &a {input: 1}\n- {<<: *a, id: b}\n",
+            "c.yaml:2: [1]: expected a text as key, got the merge key",
+        ),
+    ],
+)
+def test_mistakes_in_cases_name_their_line(project: Path, name: str, text: str | bytes, said: str) -> None:
+    (project / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(PackError) as caught:
+        load_cases(name)
+    assert said in str(caught.value)
+
+
+def test_all_mistakes_of_all_files_are_reported_at_once(files: Path) -> None:
+    (files / "suite.yaml").write_text(
+        SUITE.replace("use: contains", "use: contain").replace("app.py:graph, ", "app.py:graph, outputs: x, ")
+        + "  - {from: more.csv}\n"
+    )
+    (files / "cases.jsonl").write_text('{"input": 1, "tag": 1}\nno\n')
+    (files / "more.csv").write_text("id,inptu\n")
+    with (files / "suite.yaml").open("a") as suite:
+        suite.write("  - {id: pattern, input: 1, expect: {matches: '(', condition: 'outptu'}}\n")
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    places = [f"{mistake.file}:{mistake.line}" for mistake in caught.value.mistakes]
+    assert sorted(places) == [
+        "cases.jsonl:1",
+        "cases.jsonl:2",
+        "more.csv:1",
+        "suite.yaml:15",
+        "suite.yaml:15",
+        "suite.yaml:2",
+        "suite.yaml:6",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ({"graph": "app.py:grap"}, "app.py has no 'grap'. Graphs there: builder, graph."),
+        ({"graph": "app.py:answer"}, "is a function that needs arguments"),
+        ({"graph": "gone.py:graph"}, "there is no file 'gone.py'"),
+        ({"graph": "app.py:graph", "output": "anser"}, "Did you mean 'answer'?"),
+        ({"graph": "app.py:graph", "constitution": "rules"}, "no constitution in 'rules'"),
+        ({"graph": "broken.py:graph"}, "broken.py could not be imported: ZeroDivisionError"),
+        ({"function": "app.py:make"}, "expected a function of the input"),
+        ({"outputs": "outputs.jsonl"}, "1 of 1 cases have no output: a."),
+    ],
+)
+def test_a_target_that_cannot_be_loaded_is_reported_before_anything_runs(
+    files: Path, target: dict[str, str], said: str
+) -> None:
+    (files / "outputs.jsonl").write_text('{"id": "b", "output": 1}\n')
+    (files / "broken.py").write_text("1 / 0\n")
+    suite = {"suite": "x", "target": target, "cases": [{"id": "a", "input": {"question": "late"}}]}
+    (files / "suite.yaml").write_text(yaml.safe_dump(suite))
+    with pytest.raises(ConfigurationError) as caught:
+        load_suite("suite.yaml").run()
+    assert said in str(caught.value)
+
+
+# Built-in scorers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scorer", "value"),
+    [
+        ({"use": "equals"}, 1.0),
+        ({"use": "equals", "text": "No."}, 0.0),
+        ({"use": "contains", "text": "refund"}, 1.0),
+        ({"use": "matches", "pattern": "^We .*refund"}, 1.0),
+        ({"use": "json_schema", "json_schema": {"type": "number"}}, 0.0),
+        ({"use": "condition", "condition": "size(output) < 40"}, 1.0),
+        ({"use": "trajectory", "superset": ["verify"]}, 1.0),
+        ({"use": "trajectory", "strict": ["verify"]}, 0.0),
+        ({"use": "tokens"}, 0.0),
+        ({"use": "tokens", "most": 10}, 1.0),
+        ({"use": "usd"}, 0.0),
+        ({"use": "seconds", "most": 60}, 1.0),
+    ],
+)
+def test_built_in_scorers(files: Path, scorer: dict[str, Any], value: float) -> None:
+    suite = {
+        "suite": "x",
+        "target": {"graph": "app.py:graph", "output": "answer"},
+        "scorers": [{"name": "mine", **scorer}],
+        "cases": [{"id": "a", "input": {"question": "late"}, "expected": "We offer a refund."}],
+    }
+    (files / "suite.yaml").write_text(yaml.safe_dump(suite))
+    report = load_suite("suite.yaml").run()
+    assert report.rows["mine"].mean == value
+    assert report.rows["mine"].version
+
+
+def test_a_case_without_an_expected_answer_is_no_failure(files: Path) -> None:
+    (files / "suite.yaml").write_text(changed("    expected: offer a refund\n", ""))
+    row = load_suite("suite.yaml").run().rows["grounded"]
+    assert (row.n, row.outcomes) == (2, {"scored": 2, "not_applicable": 1})
+
+
+def test_a_function_of_the_user_scores_under_an_allowed_prefix(files: Path) -> None:
+    (files / "mine.py").write_text("def polite(run):\n    return 'refund' in run.output\n")
+    (files / "suite.yaml").write_text(changed("use: contains", "use: mine:polite"))
+    report = load_suite("suite.yaml", allow=["mine"]).run()
+    assert report.rows["grounded"].mean == pytest.approx(2 / 3)
+
+
+def test_a_class_of_the_user_scores_on_its_scale(files: Path) -> None:
+    (files / "own_tone.py").write_text(
+        "class Tone:\n    scale = (0, 9)\n    async def score(self, run):\n        return 7\n"
+    )
+    (files / "suite.yaml").write_text(
+        changed("use: contains", "use: own_tone:Tone").replace("    what: expected\n", "")
+    )
+    row = load_suite("suite.yaml", allow=["own_tone"]).run().rows["grounded"]
+    assert (row.scale, row.mean) == ((0, 9), 7)
+
+
+def test_a_scorer_of_the_user_that_takes_no_run_names_its_line(files: Path) -> None:
+    (files / "own_polite.py").write_text("def polite(text, language):\n    return True\n")
+    (files / "suite.yaml").write_text(changed("use: contains", "use: own_polite:polite"))
+    with pytest.raises(
+        PackError, match=r"suite.yaml:\d+: scorers\[0\]: .*\(text, language\); expected one, the CaseRun"
+    ):
+        load_suite("suite.yaml", allow=["own_polite"])

@@ -1,0 +1,146 @@
+"""The forms of a report: what they show, and that texts of models and users stay data."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from junitparser import JUnitXml, TestSuite
+
+from arbiter import ConfigurationError
+from arbiter.harness import Case, CaseRun, Limits, Report, Score, Suite
+
+HOSTILE = (
+    "[red]", "[/]", "\x1b[2J", "a\nb\r\nc", "a|b", "\x00", "\ud800", "<script>alert(1)</script>", "`x`",
+    "@everyone", "# no heading", "]]>", "&amp;", "{{ 7 * 7 }}", "‮evil", "x" * 5_000,
+)  # fmt: skip
+
+
+def echo(given: Any) -> Any:
+    return given
+
+
+def judged(run: CaseRun) -> Score:
+    return Score("tone", 3.0, passed=False, reason=str(run.output), scale=(0.0, 9.0))
+
+
+def fails(given: Any) -> Any:
+    if given == "raise":
+        raise ValueError("broken\x1b[2J")
+    return given
+
+
+@pytest.fixture
+def hostile() -> Report:
+    cases = [Case(f"c{number}", number) for number in range(len(HOSTILE))]
+    return Suite("su|te <b>", cases, scorers={"tone": judged}).run(HOSTILE.__getitem__)
+
+
+def written(report: Report, tmp_path: Path, ending: str) -> str:
+    return report.write(tmp_path / f"report{ending}").read_text(encoding="utf-8")
+
+
+def test_junit_has_a_case_for_each_repeat_with_failures_errors_and_skips(tmp_path: Path) -> None:
+    suite = Suite(
+        "answers",
+        [Case("good", "yes"), Case("bad", "no"), Case("raises", "raise")],
+        scorers={"says_yes": lambda run: run.output == "yes"},
+        repeats=2,
+        limits=Limits(concurrency=1),
+    )
+    written(suite.run(fails), tmp_path, ".xml")
+    (found,) = JUnitXml.fromfile(str(tmp_path / "report.xml"))
+    assert isinstance(found, TestSuite)
+    assert (found.tests, found.failures, found.errors, found.skipped) == (6, 2, 2, 0)
+    cases: list[Any] = list(found)
+    by_name = {case.name: case for case in cases}
+    assert by_name["good [repeat 1]"].is_passed
+    assert [each.message for each in by_name["bad [repeat 2]"].result] == ["says_yes"]
+    assert "ValueError: broken\\u001b" in by_name["raises [repeat 1]"].result[0].message
+    properties = ElementTree.parse(tmp_path / "report.xml").findall(".//property")
+    assert {(each.get("name"), each.get("value")) for each in properties} == {
+        ("says_yes", "0.0000"),
+        ("says_yes", "1.0000"),
+    }
+
+
+def test_junit_stays_readable_whatever_models_and_users_write(hostile: Report, tmp_path: Path) -> None:
+    written(hostile, tmp_path, ".xml")
+    (found,) = JUnitXml.fromfile(str(tmp_path / "report.xml"))
+    assert found.name == "su|te <b>"
+    assert len(list(found)) == len(HOSTILE)
+
+
+def test_markdown_shows_texts_as_they_are_and_on_one_line(hostile: Report, tmp_path: Path) -> None:
+    text = written(hostile, tmp_path, ".md")
+    assert "\x1b" not in text
+    assert "@everyone" not in text
+    listed = [line for line in text.splitlines() if line.startswith("- ")]
+    assert len(listed) == len(HOSTILE)
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {6}
+    assert "\\<script\\>" in text
+
+
+def test_markdown_folds_after_the_worst_cases(tmp_path: Path) -> None:
+    suite = Suite("many", [Case(f"c{n}", n) for n in range(230)], scorers={"never": lambda run: False})
+    text = written(suite.run(echo), tmp_path, ".md")
+    assert text.count("- ✗") == 200
+    assert "- and 30 more" in text
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_has_every_case_a_picture_of_intervals_and_no_script(
+    hostile: Report, tmp_path: Path
+) -> None:
+    text = written(hostile, tmp_path, ".html")
+    page = Page(text)
+    names = [tag for tag, _ in page.tags]
+    assert names.count("details") == len(HOSTILE)
+    assert not {"script", "link", "img", "iframe", "b"} & set(names)
+    assert not [attrs for _, attrs in page.tags if {"src", "href", "onclick"} & attrs.keys()]
+    (picture,) = [attrs for tag, attrs in page.tags if tag == "svg"][:1]
+    assert picture["aria-label"] == "mean 3.00, 95 % 3.00 … 3.00 of 0–9"
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    assert "<script>alert(1)</script>" in "".join(page.texts)
+    assert "{{ 7 * 7 }}" in "".join(page.texts)
+
+
+def test_the_page_shows_what_did_not_pass_first(tmp_path: Path) -> None:
+    suite = Suite("s", [Case("good", "yes"), Case("bad", "raise")])
+    page = Page(written(suite.run(fails), tmp_path, ".html"))
+    shown = "".join(page.texts)
+    assert shown.index("\nbad") < shown.index("\ngood")
+    opened = ["open" in attrs for tag, attrs in page.tags if tag == "details"]
+    assert opened == [True, False]
+
+
+def test_an_unknown_ending_names_the_known_ones(hostile: Report, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"\.json, \.md, \.xml, \.html"):
+        hostile.write(tmp_path / "report.pdf")
+
+
+def test_json_keeps_texts_as_they_are(hostile: Report, tmp_path: Path) -> None:
+    data = json.loads(written(hostile, tmp_path, ".json"))
+    assert [result["output"] for result in data["results"]] == [
+        text.replace("\ud800", "\\ud800") for text in HOSTILE
+    ]

@@ -1,0 +1,329 @@
+"""A run leaves a journal, from which it is resumed and shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arbiter import ArbiterWarning, ConfigurationError
+from arbiter.errors import PackError
+from arbiter.harness import Case, CaseRun, Limits, Report, Suite
+from arbiter.harness.journal import run_folder, runs_in
+from arbiter.harness.reports.report import load_report
+from tests.processes import python
+from tests.support import Judge, Spy, chain
+
+CASES = [Case(f"case-{number}", number, expect={"completes": True}) for number in range(5)]
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_calls() -> None:
+    calls.clear()
+
+
+def answer(given: int) -> str:
+    calls.append(given)
+    return f"answer {given}"
+
+
+def long(run: CaseRun) -> float:
+    return len(run.output) / 10
+
+
+SUITE = Suite("numbers", CASES, scorers=[long], limits=Limits(concurrency=1))
+
+
+def lines(folder: Path | None = None) -> list[dict[str, Any]]:
+    path = (folder or run_folder("last")) / "journal.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_timing(report: Report) -> dict[str, Any]:
+    found = report.to_dict()
+    found.pop("timing")
+    return found
+
+
+def cut(after: str, count: int = 1) -> None:
+    """Leave the journal as a process that is killed after that line leaves it."""
+    path = run_folder("last") / "journal.jsonl"
+    kept: list[str] = []
+    for line in path.read_text().splitlines(keepends=True):
+        kept.append(line)
+        count -= json.loads(line)["kind"] == after
+        if not count:
+            break
+    path.write_text("".join(kept))
+
+
+def test_each_fact_is_a_line() -> None:
+    SUITE.run(answer)
+    found = lines()
+    assert [line["kind"] for line in found] == ["session", *["answer", "score", "score", "case"] * 5, "end"]
+    assert [line["seq"] for line in found] == list(range(1, len(found) + 1))
+    assert found[1]["output"] == "answer 0"
+    assert (Path(".arbiter/evals") / ".gitignore").read_text() == "*\n"
+
+
+def test_a_report_is_read_from_the_files_of_the_run() -> None:
+    report = SUITE.run(answer)
+    assert without_timing(load_report(run_folder(report.run_id))) == without_timing(report)
+    assert load_report(run_folder("last")).rows == report.rows
+
+
+def test_a_run_without_a_folder_leaves_nothing(project: Path) -> None:
+    SUITE.run(answer, folder=None)
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.parametrize("after", ["session", "answer", "score", "case"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_killed_run_goes_on_where_it_was(after: str, count: int) -> None:
+    whole = SUITE.run(answer)
+    count = 1 if after == "session" else count
+    cut(after, count)
+    answered = sum(line["kind"] == "answer" for line in lines())
+    calls.clear()
+    resumed = SUITE.run(answer, resume="last")
+    assert len(calls) == 5 - answered
+    assert without_timing(resumed) == without_timing(whole)
+    assert without_timing(load_report(run_folder("last"))) == without_timing(whole)
+    assert resumed.sessions == 2
+
+
+def test_a_resume_that_is_killed_too_loses_nothing() -> None:
+    whole = SUITE.run(answer)
+    for count in (1, 3):
+        cut("case", count)
+        calls.clear()
+        resumed = SUITE.run(answer, resume="last")
+        assert len(calls) == 5 - count
+    assert without_timing(resumed) == without_timing(whole)
+
+
+def test_an_answer_is_judged_after_a_kill_without_calling_the_target() -> None:
+    SUITE.run(answer)
+    cut("answer", 5)
+    calls.clear()
+    report = SUITE.run(answer, resume="last")
+    assert calls == []
+    assert report.rows["long"].n == 5
+
+
+def test_an_output_that_is_no_json_is_made_again() -> None:
+    def objects(given: int) -> object:
+        calls.append(given)
+        return (given, {given})
+
+    suite = Suite("objects", CASES, limits=Limits(concurrency=1))
+    suite.run(objects)
+    cut("answer", 2)
+    calls.clear()
+    suite.run(objects, resume="last")
+    assert calls == [1, 2, 3, 4]
+
+
+def test_node_evaluators_judge_again_only_what_they_had_not_judged() -> None:
+    plan = Spy("plan")
+    graph = chain(plan)
+    suite = Suite(
+        "graph",
+        [Case("a", {"log": []}), Case("b", {"log": ["b"]})],
+        scorers={"size": lambda run: len(run.output["log"]) / 10},
+        evaluators=[Judge("kind", lambda history: 0.5)],
+        limits=Limits(concurrency=1),
+    )
+    whole = suite.run(graph)
+    cut("score", 3)  # the evaluations of both, the scorer's of the first
+    plan.calls.clear()
+    assert without_timing(suite.run(graph, resume="last")) == without_timing(whole)
+    assert plan.calls == []
+    cut("answer", 2)
+    suite.run(graph, resume="last")
+    assert len(plan.calls) == 1
+
+
+def test_large_outputs_are_files() -> None:
+    def large(given: int) -> str:
+        return str(given) * 70_000
+
+    suite = Suite("large", CASES[:2], scorers={"size": lambda run: len(run.output) / 100_000})
+    whole = suite.run(large)
+    assert len(list((run_folder("last") / "blobs").iterdir())) == 2
+    assert (run_folder("last") / "journal.jsonl").stat().st_size < 5_000
+    assert without_timing(load_report(run_folder("last"))) == without_timing(whole)
+
+
+@pytest.mark.parametrize(("text", "blobs"), [("é" * 40_000, 1), ("e" * 40_000, 0)], ids=["80 KB", "40 KB"])
+def test_an_output_is_large_by_its_bytes(text: str, blobs: int) -> None:
+    def answer(given: int) -> str:
+        return text
+
+    Suite("large", CASES[:1]).run(answer)
+    assert len(list(run_folder("last").glob("blobs/*"))) == blobs
+    assert load_report(run_folder("last")).results[0].output == text
+
+
+def test_a_torn_last_line_is_left_out_with_a_warning() -> None:
+    whole = SUITE.run(answer)
+    cut("case", 3)
+    path = run_folder("last") / "journal.jsonl"
+    path.write_text(path.read_text()[:-20])
+    with pytest.warns(ArbiterWarning, match="the last line is torn"):
+        resumed = SUITE.run(answer, resume="last")
+    assert without_timing(resumed) == without_timing(whole)
+    assert [line["seq"] for line in lines()] == list(range(1, len(lines()) + 1))
+
+
+def test_a_broken_line_is_named() -> None:
+    SUITE.run(answer)
+    path = run_folder("last") / "journal.jsonl"
+    text = path.read_text().splitlines(keepends=True)
+    text[4] = text[4][:10] + "\n"
+    path.write_text("".join(text))
+    with pytest.raises(PackError, match=r"journal.jsonl:5: expected a line of a journal"):
+        SUITE.run(answer, resume="last")
+
+
+def other(run: CaseRun) -> float:
+    return len(run.output) / 20
+
+
+@pytest.mark.parametrize(
+    ("suite", "target", "said"),
+    [
+        (Suite("numbers", [Case("case-0", 7), *CASES[1:]], scorers=[long]), answer, "case case-0 changed"),
+        (Suite("numbers", CASES[1:], scorers=[long]), answer, "case case-0 is gone"),
+        (Suite("numbers", CASES, scorers={"long": other}), answer, "row long changed"),
+        (Suite("numbers", CASES, scorers=[long], repeats=2), answer, "repeats changed"),
+        (SUITE, repr, "target changed"),
+    ],
+)
+def test_a_run_of_something_else_does_not_go_on(suite: Suite, target: Any, said: str) -> None:
+    SUITE.run(answer)
+    cut("case", 2)
+    with pytest.raises(ConfigurationError, match=said):
+        suite.run(target, resume="last")
+
+
+def test_a_finished_run_does_not_go_on() -> None:
+    SUITE.run(answer)
+    with pytest.raises(ConfigurationError, match="is finished"):
+        SUITE.run(answer, resume="last")
+
+
+def test_an_unknown_run_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no run of the suite 'numbers'"):
+        SUITE.run(answer, resume="last")
+    SUITE.run(answer)
+    with pytest.raises(ConfigurationError, match="there is no run 'nope'"):
+        SUITE.run(answer, resume="nope")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_a_run_in_use_names_its_process() -> None:
+    import fcntl
+
+    SUITE.run(answer)
+    cut("case", 2)
+    with (run_folder("last") / "lock").open("a+") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        with pytest.raises(ConfigurationError, match=f"in use by process {os.getpid()}"):
+            SUITE.run(answer, resume="last")
+
+
+def test_errors_are_tried_again_on_request() -> None:
+    broken = {0, 1}
+
+    def flaky(given: int) -> str:
+        calls.append(given)
+        if given in broken and given == 0:
+            raise ValueError("boom")
+        return f"answer {given}"
+
+    def moody(run: CaseRun) -> float:
+        if run.case.input in broken:
+            raise ValueError("boom")
+        return 1.0
+
+    suite = Suite("moody", CASES, scorers=[moody, long], limits=Limits(concurrency=1))
+    first = suite.run(flaky)
+    assert first.rows["moody"].outcomes == {"scored": 3, "error": 2}
+    broken.clear()
+    calls.clear()
+    second = suite.run(flaky, resume="last", retry_errors=True)
+    assert calls == [0]
+    assert second.rows["moody"].outcomes == second.rows["long"].outcomes == {"scored": 5}
+    assert [line["status"] for line in lines() if line["kind"] == "answer" and line["case"] == "case-0"] == [
+        "failed",
+        "completed",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_case(project: Path) -> None:
+    (project / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        SUITE.run(answer, folder=project / "file" / "evals")
+    assert calls == []
+
+
+PROGRAM = """
+import sys, time
+from arbiter.harness import Case, Limits, Suite
+
+def answer(given):
+    with open("calls", "a") as file:
+        file.write(f"{given}\\n")
+    time.sleep(0.15)
+    return f"answer {given}"
+
+suite = Suite("killed", [Case(f"case-{number}", number) for number in range(12)],
+              scorers={"long": lambda run: len(run.output) / 10}, limits=Limits(concurrency=2))
+report = suite.run(answer, resume="last" if "resume" in sys.argv else None)
+found = report.to_dict()
+found.pop("timing")
+import json
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_process_that_is_stopped_goes_on_in_another(project: Path, how: int) -> None:
+    (project / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, "program.py"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    wait_for(project / "calls", 4)
+    process.send_signal(how)
+    output, _ = process.communicate(timeout=30)
+    if how == signal.SIGINT:
+        assert json.loads(output)["stopped"] == "interrupted"
+    resumed = subprocess.run(
+        python("program.py", "resume"), env=environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(resumed.stdout)
+    assert [result["output"] for result in found["results"]] == [f"answer {number}" for number in range(12)]
+    made = (project / "calls").read_text().split()
+    # The two calls that ran when the process was killed are made again.
+    assert len(made) <= 14
+    assert set(made) == set(map(str, range(12)))
+    assert len(runs_in()) == 1
+
+
+def wait_for(path: Path, count: int) -> None:
+    for _ in range(600):
+        if path.exists() and len(path.read_text().split()) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} has fewer than {count} lines")

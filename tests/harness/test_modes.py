@@ -1,0 +1,164 @@
+"""A run is recorded once, and replayed without a model and without running the graph."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arbiter.evaluators import JudgeEvaluator
+from arbiter.harness import Case, CaseRun, GateSettings, Report, Selection, Suite
+from arbiter.harness.journal import run_folder
+from arbiter.harness.recordings import Recordings
+from arbiter.harness.reports.markdown import render
+from arbiter.harness.reports.report import load_report
+from arbiter.models import RecordingError
+from tests.harness.test_spending import GRADE, model
+from tests.support import Judge, Spy, State, chain
+
+CASES = [Case("a", {"log": []}), Case("b", {"log": ["b"]})]
+
+
+def without_timing(report: Report) -> dict[str, Any]:
+    found = report.to_dict()
+    found.pop("timing")
+    return found
+
+
+def graph(node: Any) -> Any:
+    return chain(node)
+
+
+def suite(rubric: str = "It is good.", judge: Any = None, cases: Any = CASES) -> Suite:
+    return Suite(
+        "recorded",
+        cases,
+        scorers={"size": lambda run: len(run.output["log"]) / 10},
+        evaluators=[
+            Judge("kind", half),
+            JudgeEvaluator("good", rubric, model(GRADE) if judge is None else judge),
+        ],
+    )
+
+
+def half(_: Any) -> float:
+    return 0.5
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def test_a_recorded_run_is_replayed_without_a_call(no_network: None) -> None:
+    plan, judge = Spy("plan"), model(GRADE)
+    recorded = suite(judge=judge).run(graph(plan), mode="record")
+    assert (len(plan.calls), judge.calls) == (2, 2)
+    replayed = [suite(judge=judge).run(graph(plan), mode="mock") for _ in range(2)]
+    assert (recorded.usage["judge"].tokens, replayed[0].usage["judge"].replayed_tokens) == (20, 20)
+    assert replayed[0].usage["judge"].tokens == 0
+    assert (len(plan.calls), judge.calls) == (2, 2)
+    assert without_timing(replayed[0]) == without_timing(replayed[1])
+    assert replayed[0].rows["good"].cases == recorded.rows["good"].cases == {"a": (0.8,), "b": (0.8,)}
+    assert replayed[0].rows["size"].cases == recorded.rows["size"].cases
+    assert replayed[0].mode == "mock"
+    assert replayed[0].identity.mode == "live"
+    assert without_timing(load_report(run_folder("last"))) == without_timing(replayed[1])
+
+
+def test_a_replay_compares_with_the_baseline_of_a_live_run(project: Path) -> None:
+    plan = Spy("plan")
+    suite().run(graph(plan), mode="record").save_baseline("baseline.json")
+    replayed = suite().run(graph(plan), mode="mock", baseline="baseline.json")
+    assert {row.verdict for row in replayed.comparison.rows.values()} <= {"steady", "underpowered"}
+    assert replayed.comparison.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda: suite(rubric="It is brief."), "good"),
+        (lambda: suite(cases=[CASES[0], Case("b", {"log": ["c"]})]), "b"),
+        (lambda: suite(cases=[*CASES, Case("c", {"log": ["c"]})]), "c"),
+    ],
+)
+def test_what_changed_since_is_named_before_anything_runs(changed: Any, said: str) -> None:
+    plan = Spy("plan")
+    suite().run(graph(plan), mode="record")
+    plan.calls.clear()
+    with pytest.raises(RecordingError) as caught:
+        changed().run(graph(plan), mode="mock")
+    assert f"the answer to {'a' if said == 'good' else said}" in str(caught.value)
+    assert said in str(caught.value)
+    assert plan.calls == []
+
+
+def test_recording_asks_only_what_is_missing() -> None:
+    plan, judge = Spy("plan"), model(GRADE)
+    suite(judge=judge).run(graph(plan), mode="record")
+    more = [*CASES, Case("c", {"log": ["c"]})]
+    suite(judge=judge, cases=more).run(graph(plan), mode="record")
+    assert (len(plan.calls), judge.calls) == (3, 3)
+    assert suite(judge=judge, cases=more).run(graph(plan), mode="mock").rows["good"].n == 3
+    assert judge.calls == 3
+
+
+def test_outdated_recordings_mark_the_report() -> None:
+    suite().run(graph(Spy("plan")), mode="record")
+    stale = Recordings("recordings/recorded", allow_stale=True)
+    report = suite(rubric="It is brief.").run(graph(Spy("plan")), mode="mock", recordings=stale)
+    assert [each.partition(" ch")[0] for each in report.outdated] == [
+        "the answer to a (repeat 1): row good",
+        "the answer to b (repeat 1): row good",
+    ]
+    assert "mock · 2 cases · judge Scripted (uncalibrated) · 2 recordings outdated" in report.printed()
+    assert "outdated recordings were taken (--allow-stale): the answer to a (repeat 1)" in report.printed()
+    assert without_timing(load_report(run_folder("last"))) == without_timing(report)
+
+
+def test_recordings_that_no_case_needs_are_reported_and_refused_if_strict() -> None:
+    suite().run(graph(Spy("plan")), mode="record")
+    fewer = suite(cases=CASES[:1])
+    report = fewer.run(graph(Spy("plan")), mode="mock")
+    assert report.unused == ("the answer of b (repeat 1)",)
+    assert "recordings that no case needs: the answer of b (repeat 1)" in render(report)
+    assert suite().run(graph(Spy("plan")), mode="mock", select=Selection(ids=["a"])).unused == ()
+    strict = replace(fewer, gate=GateSettings(strict=True))
+    with pytest.raises(RecordingError, match=r"1 of the recordings in .* the first for the answer of b"):
+        strict.run(graph(Spy("plan")), mode="mock")
+    again = Recordings("recordings/recorded", "record", again=True)
+    fewer.run(graph(Spy("plan")), mode="record", recordings=again)
+    assert strict.run(graph(Spy("plan")), mode="mock").unused == ()
+
+
+def test_nothing_recorded_is_no_pass() -> None:
+    with pytest.raises(RecordingError, match="there are no recordings in"):
+        suite().run(graph(Spy("plan")), mode="mock")
+
+
+def test_the_tokens_of_recorded_answers_cost_nothing() -> None:
+    writer = model("Hello.")
+
+    def write(state: State) -> State:
+        return {"log": [str(writer.invoke("Hi").text)]}
+
+    def tokens(run: CaseRun) -> bool:
+        return run.tokens == 10
+
+    spending = Suite("spending", CASES, scorers=[tokens])
+    assert spending.run(graph(write), mode="record").usage["target"].tokens == 20
+    replayed = spending.run(graph(write), mode="mock")
+    assert replayed.rows["tokens"].mean == 1.0
+    assert (replayed.usage["target"].tokens, replayed.usage["target"].replayed_tokens) == (0, 20)
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    mode: Any = "mok"
+    with pytest.raises(ValueError, match="mode is 'mok'"):
+        suite().run(graph(Spy("plan")), mode=mode)

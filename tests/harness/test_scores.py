@@ -1,0 +1,79 @@
+"""What the return value of a scorer means."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from arbiter.harness import Score
+from arbiter.harness.scores import failed, scores_of
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (True, Score("tone", 1.0, True)),
+        (False, Score("tone", 0.0, False)),
+        (0.4, Score("tone", 0.4)),
+        (1, Score("tone", 1.0)),
+        ("rude", Score("tone", label="rude")),
+        (None, Score("tone", outcome="not_applicable")),
+        (Score("", 0.5, reason="so so"), Score("tone", 0.5, reason="so so")),
+    ],
+)
+def test_the_return_value_says_what_it_is(answer: object, expected: Score) -> None:
+    assert scores_of("tone", answer) == (expected,)
+
+
+def test_a_mapping_gives_several_scores_on_the_scale_of_the_scorer() -> None:
+    both = scores_of("style", {"a": True, "b": 3}, scale=(0, 9))
+    assert both == (Score("style.a", 1.0, True), Score("style.b", 3.0, scale=(0, 9)))
+
+
+def test_a_list_of_scores_gives_several() -> None:
+    found = scores_of("style", [Score("brief", 0.5), Score("style.kind", 1.0)])
+    assert [(score.name, score.value) for score in found] == [("style.brief", 0.5), ("style.kind", 1.0)]
+
+
+class Vector:
+    """Several numbers, as numpy and torch have them."""
+
+    def __float__(self) -> float:
+        raise TypeError("only vectors of one number are numbers")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (float("nan"), "finite"),
+        (float("inf"), "finite"),
+        (object(), "returned object"),
+        (Score("tone", 11, scale=(0, 9)), "outside of its scale 0 to 9"),
+        (1.5, "outside of its scale 0 to 1"),
+        (Score("tone"), "neither a value nor a label"),
+        (Score("tone", 0.5, outcome="timeout"), "expected one"),
+        (Score("tone", 0.5, passed=1), "expected True, False or None"),  # type: ignore[arg-type]
+        ({}, "empty mapping"),
+        ({1: 0.5}, "a score named 1"),
+        (Score("tone", label=object()), "has a label of type object"),  # type: ignore[arg-type]
+        (Score("tone", 0.5, reason=3), "has a reason of type int"),  # type: ignore[arg-type]
+        (Score("tone", 0.5, votes=("a",)), "in votes or raw"),  # type: ignore[arg-type]
+        (Score("tone", 0.5, raw=float("nan")), "in votes or raw"),
+        (Score("tone", 0.5, usage={"calls": object()}), "has a usage that is no JSON"),
+        (10**400, "cannot be read"),
+        (Fraction(10**400), "cannot be read"),
+        (Vector(), "returned Vector, which cannot be read: TypeError: only vectors of one number"),
+        (Score("tone", 0.5, scale=None), "returned Score, which cannot be read"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_score_that_breaks_a_rule_is_an_error_and_no_number(answer: Any, said: str) -> None:
+    (score,) = scores_of("tone", answer)
+    assert (score.outcome, score.value) == ("error", None)
+    assert said in score.reason
+
+
+def test_only_a_timeout_counts_as_a_timeout() -> None:
+    assert failed("tone", TimeoutError("no answer within 30 s")).outcome == "timeout"
+    assert failed("tone", ValueError("boom")) == Score("tone", outcome="error", reason="ValueError: boom")

@@ -1,0 +1,190 @@
+"""What a run spends: tokens and calls by purse, budgets, and judges that are asked on behalf of cases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+
+from arbiter import ArbiterOS, Verdict
+from arbiter.evaluators import JudgeEvaluator
+from arbiter.harness import Case, Limits, Suite, load_suite
+from arbiter.harness.journal import run_folder
+from tests.scripted import Scripted, usage
+from tests.support import MODES, Check, Spy, State, chain
+
+GRADE = '{"reasoning": "fine", "score": 8}'
+
+
+def model(*answers: str, tokens: tuple[int, int] = (7, 3)) -> Scripted:
+    return Scripted(answers=[AIMessage(answer, usage_metadata=usage(*tokens)) for answer in answers])
+
+
+def asking(writer: Scripted) -> Callable[[Any], str]:
+    return lambda given: str(writer.invoke("Hi").text)
+
+
+def cases(count: int) -> list[Case]:
+    return [Case(f"case-{number}", number) for number in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["function", "async", "decorated", "graph", "thread"])
+def test_the_model_calls_of_the_target_are_counted(kind: str) -> None:
+    writer = model("Hello.")
+
+    def write(given: Any) -> str:
+        return str(writer.invoke("Hi").text)
+
+    async def awrite(given: Any) -> str:
+        return str((await writer.ainvoke("Hi")).text)
+
+    def node(state: State) -> State:
+        return {"log": [write(state)]}
+
+    def elsewhere(state: State, config: RunnableConfig) -> State:
+        """Calls the model on a thread that knows nothing of the run but its config."""
+        with ThreadPoolExecutor(1) as pool:
+            return {"log": [str(pool.submit(writer.invoke, "Hi", config).result().text)]}
+
+    def decorated(given: Any) -> Any:
+        return awrite(given)
+
+    targets: dict[str, Any] = {
+        "function": write,
+        "async": awrite,
+        "decorated": decorated,
+        "graph": chain(node),
+        "thread": chain(elsewhere),
+    }
+    target: Any = targets[kind]
+    given = [Case("a", {"log": []}), Case("b", {"log": ["b"]})]
+    report = Suite("spending", given, scorers={"tokens": lambda run: run.tokens <= 10}).run(target)
+    assert report.rows["tokens"].mean == 1.0
+    assert (report.usage["target"].tokens, report.usage["target"].calls) == (20, 2)
+
+
+def test_a_call_that_does_not_say_makes_the_sum_a_lower_bound() -> None:
+    silent = Scripted(answers=["Hello."])
+    report = Suite("silent", cases(2)).run(asking(silent))
+    assert report.unknown_calls == 2
+    assert report.usage["target"].usd is None
+
+
+def test_the_judges_of_evaluators_have_a_purse_of_their_own() -> None:
+    judge = model(GRADE)
+    graph = chain(lambda_node)
+    suite = Suite(
+        "judged", [Case("a", {"log": []})], evaluators=[JudgeEvaluator("good", "It is good.", judge)]
+    )
+    report = suite.run(graph)
+    assert report.rows["good"].cases == {"a": (0.8,)}
+    assert report.usage["judge"].tokens == 10
+    assert "target" not in report.usage
+    assert report.identity.judges["good"].model
+
+
+@MODES
+def test_what_judges_cost_counts_if_the_run_is_denied(mode: str) -> None:
+    """The node was judged as it ran, before a later one was denied."""
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("no", lambda history: Verdict.deny("no"), target_nodes=["pay"]))
+    graph = chain(Spy("plan"), Spy("pay"))
+    judge = JudgeEvaluator("good", "Good.", model(GRADE), target_nodes=["plan"])
+    suite = Suite("denied", cases_of_graph(3), evaluators=[judge])
+    options: Any = {"arbiter_os": arbiter_os}
+    report = suite.run(graph, **options) if mode == "sync" else asyncio.run(suite.arun(graph, **options))
+    assert {result.status for result in report.results} == {"denied"}
+    assert (report.usage["judge"].calls, report.usage["judge"].tokens) == (3, 30)
+    assert report.rows["good"].n == 0
+
+
+def cases_of_graph(count: int) -> list[Case]:
+    return [Case(f"case-{number}", {"log": [str(number)]}) for number in range(count)]
+
+
+def lambda_node(state: State) -> State:
+    return {"log": ["done"]}
+
+
+def test_evaluators_leave_the_users_arbiter_os_after_the_run() -> None:
+    arbiter_os = ArbiterOS()
+    graph = arbiter_os.govern(chain(lambda_node))
+    suite = Suite(
+        "judged", [Case("a", {"log": []})], evaluators=[JudgeEvaluator("good", "Good.", model(GRADE))]
+    )
+    for _ in range(2):
+        assert suite.run(graph, arbiter_os=arbiter_os).rows["good"].mean == 0.8
+    assert list(arbiter_os.evaluators) == []
+
+
+def test_a_rubric_judges_whole_runs(project: Path) -> None:
+    (project / "app.py").write_text("def answer(given):\n    return 'a refund'\n")
+    (project / "suite.yaml").write_text(
+        "suite: rubric\ntarget: {function: app.py:answer}\n"
+        "scorers: [{name: polite, use: judge, rubric: It is polite., judge: tester}]\n"
+        "cases: [{id: a, input: {question: Refund}}]\n"
+    )
+    judge = model(GRADE)
+    report = load_suite("suite.yaml", models={"tester": judge}).run()
+    assert report.rows["polite"].mean == 0.8
+    assert "a refund" in judge.prompt()
+    assert "It is polite." in judge.prompt()
+    assert report.usage["judge"].calls == 1
+
+
+def test_a_judge_that_cannot_be_read_abstains(project: Path) -> None:
+    (project / "app.py").write_text("def answer(given):\n    return 'a refund'\n")
+    (project / "suite.yaml").write_text(
+        "suite: rubric\ntarget: {function: app.py:answer}\n"
+        "scorers: [{name: polite, use: judge, rubric: It is polite., judge: tester}]\n"
+        "cases: [{id: a, input: 1}]\n"
+    )
+    report = load_suite("suite.yaml", models={"tester": model("no idea")}).run()
+    assert report.rows["polite"].outcomes == {"abstained": 1}
+
+
+def test_a_budget_keeps_cases_from_starting_and_a_resume_does_the_rest() -> None:
+    writer = model("Hello.", tokens=(60, 40))
+    suite = Suite("budget", cases(20), limits=Limits(concurrency=4, tokens=1000))
+    report = suite.run(asking(writer))
+    started = [result.status for result in report.results].count("completed")
+    assert 10 <= started <= 13
+    assert [result.status for result in report.results].count("skipped_budget") == 20 - started
+    assert report.usage["target"].tokens == 100 * started
+    assert report.comparison.exit_code == 5
+
+
+def test_a_resume_with_a_higher_budget_does_the_rest_once() -> None:
+    writer = model("Hello.", tokens=(60, 40))
+
+    def write(given: Any) -> str:
+        return str(writer.invoke("Hi").text)
+
+    Suite("budget", cases(20), limits=Limits(concurrency=4, tokens=1000)).run(write)
+    report = Suite("budget", cases(20), limits=Limits(concurrency=4, tokens=5000)).run(write, resume="last")
+    assert [result.status for result in report.results] == ["completed"] * 20
+    assert writer.calls == 20
+    assert report.usage["target"].tokens == 2000
+    assert report.comparison.exit_code == 0
+
+
+def test_judgements_that_were_paid_for_are_not_bought_again() -> None:
+    judge = model(GRADE)
+    suite = Suite("judged", [Case("a", {"log": []})], evaluators=[JudgeEvaluator("good", "Good.", judge)])
+    graph = chain(lambda_node)
+    suite.run(graph)
+    path = run_folder("last") / "journal.jsonl"
+    kept = [line for line in path.read_text().splitlines(keepends=True) if '"kind":"judgement"' in line]
+    assert len(kept) == 1
+    lines = path.read_text().splitlines(keepends=True)
+    at = lines.index(kept[0])
+    path.write_text("".join(lines[: at + 1]))
+    report = suite.run(graph, resume="last")
+    assert judge.calls == 1
+    assert report.rows["good"].mean == 0.8

@@ -1,0 +1,733 @@
+"""A suite runs a target on its cases and reports what its scorers found."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from rich.console import Console
+
+from arbiter import ArbiterOS, ConfigurationError, History, PolicyChecker, Verdict
+from arbiter.harness import Case, CaseRun, Limits, Report, Score, Selection, Suite, local, running
+from arbiter.instructions import GENERATE
+from tests.support import MODES, Chat, Check, Judge, Route, Spy, State, chain, good
+
+
+def ran(suite: Suite, target: Any = None, *, mode: str = "sync", **options: Any) -> Report:
+    if mode == "sync":
+        return suite.run(target, **options)
+    return asyncio.run(suite.arun(target, **options))
+
+
+def missing(report: Report, row: str) -> dict[str, int]:
+    return {outcome: count for outcome, count in report.rows[row].outcomes.items() if outcome != "scored"}
+
+
+def capital(question: str) -> str:
+    return "Paris" if "France" in question else "I do not know"
+
+
+async def acapital(question: str) -> str:
+    await asyncio.sleep(0)
+    return capital(question)
+
+
+def same(given: Any) -> Any:
+    return given
+
+
+def text() -> str:
+    return "text"
+
+
+def parts(given: Any) -> Iterator[Any]:
+    yield given
+
+
+async def aparts(given: Any) -> AsyncIterator[Any]:
+    yield given
+
+
+CAPITALS = (
+    Case("france", "What is the capital of France?", expected="Paris"),
+    Case("spain", "What is the capital of Spain?", expected="Madrid"),
+)
+
+
+def right(run: CaseRun) -> bool:
+    return run.expected in run.output
+
+
+async def aright(run: CaseRun) -> bool:
+    await asyncio.sleep(0)
+    return right(run)
+
+
+@MODES
+@pytest.mark.parametrize("target", [capital, acapital])
+@pytest.mark.parametrize("scorer", [right, aright])
+def test_a_function_is_measured(mode: str, target: Any, scorer: Any) -> None:
+    report = ran(Suite("capitals", CAPITALS, scorers={"right": scorer}), target, mode=mode)
+    assert report.rows["right"].cases == {"france": (1.0,), "spain": (0.0,)}
+    assert [result.status for result in report.results] == ["completed", "completed"]
+    assert report.rows["completed"].cases == {"france": (1.0,), "spain": (1.0,)}
+
+
+@MODES
+def test_a_graph_is_governed_and_its_online_evaluations_are_rows(mode: str) -> None:
+    """The evaluator is the same object as online, and its scores are those of the history."""
+    long = Judge("long", lambda history: len(history.item.output_state["log"]) / 10, target_nodes=["write"])
+    graph = chain(Spy("plan"), Spy("write"))
+    report = ran(Suite("graph", [Case("a", {"log": []})], evaluators=[long]), graph, mode=mode)
+    assert report.rows["long"].cases == {"a": (0.1,)}
+    (score,) = report.results[0].scored("long")
+    assert (score.node, score.step) == ("write", 2)
+
+
+def test_an_evaluator_that_judged_several_node_runs_counts_with_their_mean() -> None:
+    step = Judge("step", lambda history: 1.0 if history.item.node == "plan" else 0.0)
+    report = Suite("graph", [Case("a", {"log": []})], evaluators=[step]).run(chain(Spy("plan"), Spy("write")))
+    assert report.rows["step"].cases == {"a": (0.5,)}
+    assert [score.node for score in report.results[0].scores] == ["plan", "write"]
+
+
+def test_a_governed_graph_keeps_its_own_rules() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge("kind", good))
+    graph = arbiter_os.govern(chain(Spy("plan")))
+    assert Suite("graph", [Case("a", {"log": []})]).run(graph).rows["kind"].cases == {"a": (1.0,)}
+    with pytest.raises(ConfigurationError, match="governed already, and the suite has evaluators"):
+        Suite("graph", [Case("a", {"log": []})], evaluators=[Judge("other", good)]).run(graph)
+    report = Suite("graph", [Case("a", {"log": []})], evaluators=["kind"]).run(graph, arbiter_os=arbiter_os)
+    assert report.rows["kind"].cases == {"a": (1.0,)}
+
+
+def test_an_evaluator_name_that_does_not_exist_is_refused_before_anything_runs() -> None:
+    spy = Spy("plan")
+    with pytest.raises(ConfigurationError, match="no evaluator is named 'tone'"):
+        Suite("graph", [Case("a", {"log": []})], evaluators=["tone"]).run(chain(spy))
+    assert spy.calls == []
+
+
+def test_the_last_ai_message_is_the_output() -> None:
+    def write(state: Chat) -> Chat:
+        return {"messages": [AIMessage("Hello.")]}
+
+    report = Suite("chat", [Case("a", {"messages": [["user", "Hi"]]})]).run(chain(write, state=Chat))
+    assert report.results[0].output == "Hello."
+
+
+def test_recorded_outputs_are_judged() -> None:
+    report = Suite("capitals", CAPITALS, scorers=[right]).run({"france": "Paris", "spain": "Rome"})
+    assert report.rows["right"].cases == {"france": (1.0,), "spain": (0.0,)}
+
+
+def test_a_function_that_returns_a_graph_is_called_once_per_worker() -> None:
+    made: list[Any] = []
+
+    def build() -> Any:
+        made.append(chain(Spy("plan")))
+        return made[-1]
+
+    cases = [Case(f"case-{number}", {"log": []}) for number in range(8)]
+    report = Suite("graphs", cases, limits=Limits(concurrency=2)).run(build)
+    assert [result.status for result in report.results] == ["completed"] * 8
+    assert 1 <= len(made) <= 2
+
+
+# How a run ends -----------------------------------------------------------------------------------
+
+
+def failing(_: Any) -> None:
+    raise ValueError("boom")
+
+
+@pytest.mark.parametrize("expect", [{"raises": "ValueError"}, {"completes": True}])
+def test_a_target_that_raises_has_failed(expect: dict[str, Any]) -> None:
+    suite = Suite("failing", [Case("a", 1, expect=expect)], scorers={"never": lambda run: 1 / 0})
+    (result,) = suite.run(failing).results
+    assert (result.status, result.error) == ("failed", "ValueError: boom")
+    assert result.as_expected == ("raises" in expect)
+    assert [(score.name, score.passed) for score in result.scores] == [
+        (f"expect.{key}", key == "raises") for key in expect
+    ]
+
+
+class Ended(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Ended]
+)
+@pytest.mark.parametrize("part", ["target", "scorer"])
+def test_what_ends_a_program_ends_a_case(kind: type[BaseException], is_async: bool, part: str) -> None:
+    def end(given: Any) -> str:
+        raise kind("so")
+
+    async def aend(given: Any) -> str:
+        return end(given)
+
+    ending = aend if is_async else end
+    given = [Case("a", "A"), Case("b", "B")]
+    if part == "target":
+        results = Suite("ending", given).run(ending).results
+        assert [result.status for result in results] == ["failed", "failed"]
+        found = [result.error for result in results]
+    else:
+        results = Suite("ending", given, scorers={"ends": ending}).run(acapital if is_async else same).results
+        found = [result.scored("ends")[0].reason for result in results]
+    assert [kind.__name__ in str(each) for each in found] == [True, True]
+
+
+@pytest.mark.parametrize("waits", ["in a thread", "whatever is cancelled"])
+def test_nothing_holds_up_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch, waits: str) -> None:
+    """A coroutine that cannot be cancelled and a thread that does not return are left behind."""
+    monkeypatch.setattr(running, "GRACE", 0.05)
+    monkeypatch.setattr(local, "_END", 0.05)
+    returns = threading.Event()
+
+    async def stuck(given: Any) -> None:
+        if waits == "in a thread":
+            await asyncio.to_thread(returns.wait)
+        while not returns.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(30)
+
+    try:
+        report = Suite("stuck", [Case("a", 1)], limits=Limits(case_timeout=0.05)).run(stuck)
+    finally:
+        returns.set()
+    assert report.results[0].status == "timeout"
+
+
+def test_a_generator_is_no_answer() -> None:
+    def parts(given: str) -> Iterator[str]:
+        return (part for part in given)
+
+    report = Suite("parts", [Case("a", "abc")]).run(parts)
+    assert report.results[0].error == (
+        "TypeError: the target returned a generator; expected a function that returns the whole answer"
+    )
+
+
+class Strict(PolicyChecker):
+    def check_before(self, history: History) -> Verdict:
+        return Verdict.deny("no money")
+
+
+@MODES
+@pytest.mark.parametrize("expect", [{"denied_by": "strict"}, {"completes": True}])
+def test_a_denied_run_is_no_error(mode: str, expect: dict[str, Any]) -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Strict("strict"))
+    suite = Suite("denied", [Case("a", {"log": []}, expect=expect)])
+    (result,) = ran(suite, chain(Spy("pay")), mode=mode, arbiter_os=arbiter_os).results
+    assert (result.status, result.error) == ("denied", None)
+    assert result.as_expected == result.passed == ("denied_by" in expect)
+
+
+@MODES
+@pytest.mark.parametrize("asks", ["checker", "node"])
+def test_a_run_that_waits_for_a_human_does_not_hang(mode: str, asks: str) -> None:
+    def question(state: State) -> State:
+        interrupt("Really?")
+        return {"log": ["asked"]}
+
+    arbiter_os = ArbiterOS()
+    answer = Verdict.ask("Really?") if asks == "checker" else Verdict.allow()
+    arbiter_os.add_policy_checker(Check("four_eyes", lambda _: answer))
+    suite = Suite("waits", [Case("a", {"log": []}, expect={"waits_for": "four_eyes"})])
+    graph = chain(Spy("pay") if asks == "checker" else question)
+    (result,) = ran(suite, graph, mode=mode, arbiter_os=arbiter_os).results
+    assert result.status == "waits"
+    assert result.as_expected == (asks == "checker")
+
+
+def test_a_redirect_is_part_of_the_trajectory() -> None:
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(
+        Route("again", lambda history, _: "fix", target_nodes=["write"], max_redirects=1)
+    )
+    graph = chain(Spy("write"), Spy("send"), extra=[Spy("fix")])
+    expect = {"redirected_to": "fix", "nodes": ["write", "fix"]}
+    (result,) = (
+        Suite("redirected", [Case("a", {"log": []}, expect=expect)]).run(graph, arbiter_os=arbiter_os).results
+    )
+    assert [(score.name, score.passed) for score in result.scores] == [
+        ("expect.redirected_to", True),
+        ("expect.nodes", True),
+    ]
+
+
+# Scorers ------------------------------------------------------------------------------------------
+
+
+def test_a_scorer_that_fails_leaves_the_other_scores_of_its_case() -> None:
+    def style(run: CaseRun) -> dict[str, Any]:
+        return {"brief": True, "tone": 3}
+
+    def broken(run: CaseRun) -> float:
+        return 1 / 0
+
+    scorers = [broken, right, style]
+    report = Suite("capitals", CAPITALS, scorers=scorers).run(capital)
+    assert missing(report, "broken") == {"error": 2}
+    assert report.rows["broken"].cases == {"france": (None,), "spain": (None,)}
+    assert report.rows["right"].cases == {"france": (1.0,), "spain": (0.0,)}
+    assert report.rows["style.brief"].cases == {"france": (1.0,), "spain": (1.0,)}
+    assert missing(report, "style.tone") == {"error": 2}
+    assert list(report.rows) == ["broken", "right", "style.brief", "style.tone", "completed"]
+
+
+def test_a_scorer_of_labels_has_no_row_and_leaves_the_run_decided() -> None:
+    def manners(run: CaseRun) -> dict[str, Any]:
+        return {"kind": "polite", "sure": None if "France" in run.input else "no"}
+
+    def tone(run: CaseRun) -> str:
+        return "rude"
+
+    report = Suite("capitals", CAPITALS, scorers=[tone, manners, right]).run(capital)
+    assert list(report.rows) == ["right", "completed"]
+    assert report.comparison.exit_code == 0
+    assert [score.label for score in report.results[1].scores] == ["rude", "polite", "no", None]
+
+
+def test_a_scorer_of_labels_that_fails_is_not_judged() -> None:
+    def tone(run: CaseRun) -> str:
+        return {"Paris": "sure"}[run.output]
+
+    report = Suite("capitals", CAPITALS, scorers=[tone]).run(capital)
+    assert report.comparison.undecided == ("tone was not judged",)
+
+
+def test_an_object_with_a_scale_scores_on_it() -> None:
+    class Tone:
+        name = "tone"
+        scale = (0, 9)
+
+        def score(self, run: CaseRun) -> float:
+            return 7
+
+    report = Suite("capitals", CAPITALS, scorers=[Tone()]).run(capital)
+    assert report.results[0].scores == (
+        Score("tone", 7.0, scale=(0.0, 9.0), duration=report.results[0].scores[0].duration),
+    )
+
+
+NAMELESS: Any = partial(right)
+
+
+@pytest.mark.parametrize(
+    ("scorers", "said"),
+    [
+        ([NAMELESS], "has no name"),
+        ([Judge("tone", good)], "judges node runs. Pass it as one of evaluators"),
+        ({"two": pow}, "has the parameters"),
+        ({"none": 7}, "is no function"),
+        ({"completed": right}, "a row of its own already"),
+        ([right, right], "two scorers have the name 'right'"),
+        ([Score], "is a class"),
+    ],
+)
+def test_what_is_no_scorer_is_refused(scorers: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Suite("capitals", CAPITALS, scorers=scorers)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"repeats": 0}, "repeats is 0; expected a whole number from 1"),
+        ({"limits": {"concurrency": -1}}, "expected Limits"),
+        ({"cases": []}, "no cases"),
+        ({"name": ""}, "has the name ''"),
+        ({"cases": [Case("a", 1), Case("a", 2)]}, "two cases have the id 'a'"),
+        ({"cases": [*CAPITALS, CAPITALS[0]]}, "two cases have the id 'france'"),
+        ({"cases": [Case("", 1), Case("", 1)]}, "two cases without ids have the same input"),
+        ({"cases": ["a"]}, "has 'a' as a case"),
+    ],
+)
+def test_what_is_no_suite_is_refused(change: dict[str, Any], said: str) -> None:
+    make: Any = Suite
+    with pytest.raises(ConfigurationError, match=said):
+        make(**{"name": "x", "cases": CAPITALS, **change})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"id": "a b"}, "has the id 'a b'"),
+        ({"input": {"a": [1, float("nan")]}}, r"input.a\[1\] is nan"),
+        ({"input": {1, 2}}, "input is of type set"),
+        ({"input": "x" * 1_000_001}, "expected at most 1,000,000"),
+        ({"expect": {"completed": True}}, "Did you mean 'completes'"),
+        ({"repeats": 0}, "repeats is 0"),
+    ],
+)
+def test_what_is_no_case_is_refused(given: dict[str, Any], said: str) -> None:
+    make: Any = Case
+    with pytest.raises(ConfigurationError, match=said):
+        make(**{"id": "a", "input": 1, **given})
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (None, "has no target"),
+        (7, "the target is 7"),
+        (pow, "expected one, the input of a case"),
+        (dict, "the target is"),
+        (text, "expected a graph"),
+        (parts, "the target parts is a generator"),
+        (aparts, "the target aparts is a generator"),
+    ],
+)
+def test_what_is_no_target_is_refused(target: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Suite("capitals", CAPITALS).run(target)
+
+
+@pytest.mark.parametrize(
+    ("expect", "said"),
+    [
+        (
+            {"nodes": ["plan", "wirte"]},
+            "'wirte' is not a node of the graph. Nodes: plan, write. Did you mean 'write'",
+        ),
+        ({"redirected_to": "wirte"}, "Did you mean 'write'"),
+        ({"matches": "("}, "no regular expression"),
+        ({"json_schema": {"type": "txt"}}, "expected a JSON Schema"),
+        ({"condition": "outptu == 1"}, "outptu"),
+        ({"nodes": {"strict": [], "subset": []}}, "exactly one of"),
+        ({"nodes": [{"instruction": "NOPE"}]}, "NOPE"),
+    ],
+)
+def test_an_expectation_that_can_never_be_met_is_refused_before_anything_runs(expect: Any, said: str) -> None:
+    plan = Spy("plan")
+    with pytest.raises(ConfigurationError, match=said):
+        Suite("graph", [Case("a", {"log": []}, expect=expect)]).run(chain(plan, Spy("write")))
+    assert plan.calls == []
+
+
+@pytest.mark.parametrize(
+    "expect", [{"nodes": ["a"]}, {"tools": []}, {"waits_for": "a"}, {"redirected_to": "a"}]
+)
+def test_what_a_graph_does_is_expected_of_graphs_alone(expect: Any) -> None:
+    (key,) = expect
+    with pytest.raises(ConfigurationError, match=f"expect.{key}: expected a graph as target, got a function"):
+        Suite("function", [Case("a", 1, expect=expect)]).run(same)
+
+
+@pytest.mark.parametrize(
+    ("expect", "passed"),
+    [
+        ({"equals": "Paris"}, True),
+        ({"equals": None}, False),
+        ({"contains": ["Par", "ris"]}, True),
+        ({"contains": ["Par", "Rome"]}, False),
+        ({"matches": "^P.*s$"}, True),
+        ({"matches": '"'}, False),
+        ({"json_schema": {"type": "string", "maxLength": 3}}, False),
+        ({"condition": "output == expected && duration < 60.0"}, True),
+        ({"condition": "size(output) > 100"}, False),
+        ({"completes": True}, True),
+        ({"completes": False}, False),
+        ({"max_seconds": 60}, True),
+        ({"max_seconds": 0}, False),
+        ({"max_tokens": 0}, True),
+        ({"raises": "ValueError"}, False),
+    ],
+)
+def test_assertions(expect: dict[str, Any], passed: bool) -> None:
+    case = Case("france", "What is the capital of France?", expected="Paris", expect=expect)
+    (score,) = Suite("capitals", [case]).run(capital).results[0].scores
+    assert (score.name, score.passed) == (f"expect.{next(iter(expect))}", passed)
+    assert bool(score.reason) != passed
+
+
+# Selection ----------------------------------------------------------------------------------------
+
+
+TAGGED = (Case("fast-1", 1, tags=["smoke"]), Case("fast-2", 2, tags=["smoke", "slow"]), Case("late", 3))
+
+
+@pytest.mark.parametrize(
+    ("selection", "ids"),
+    [
+        (Selection(tags=["slow"]), ["fast-2"]),
+        (Selection(text="FAST"), ["fast-1", "fast-2"]),
+        (Selection(ids=["late"]), ["late"]),
+        (Selection(tags=["smoke"], text="1"), ["fast-1"]),
+    ],
+)
+def test_a_selection_chooses_cases(selection: Selection, ids: list[str]) -> None:
+    report = Suite("tagged", TAGGED).run(same, select=selection)
+    assert [result.case_id for result in report.results] == ids
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (Selection(tags=["smok"]), "no case has the tag 'smok'. Tags: slow, smoke. Did you mean 'smoke'"),
+        (Selection(ids=["lat"]), "no case is named 'lat'"),
+        (Selection(tags=["slow"], text="late"), "no case is selected"),
+    ],
+)
+def test_selecting_nothing_is_refused(selection: Selection, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Suite("tagged", TAGGED).run(same, select=selection)
+
+
+def test_ids_are_hashes_of_the_canonical_input() -> None:
+    assert Case("", {"b": 1, "a": "ü"}).id == Case("", {"a": "ü", "b": 1}).id == "4e7ff4080b1a"
+
+
+# Concurrency and time -----------------------------------------------------------------------------
+
+
+class Busy:
+    """A target that notes how many calls run at once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+
+    def __call__(self, given: Any) -> Any:
+        self.begin()
+        time.sleep(0.02)
+        self.end()
+        return given
+
+    async def acall(self, given: Any) -> Any:
+        self.begin()
+        await asyncio.sleep(0.02)
+        self.end()
+        return given
+
+    def begin(self) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def end(self) -> None:
+        with self.lock:
+            self.now -= 1
+
+
+@MODES
+@pytest.mark.parametrize("kind", ["sync", "async", "graph"])
+def test_as_many_cases_run_at_once_as_the_limit_says(mode: str, kind: str) -> None:
+    busy = Busy()
+    target: Any = {"sync": busy, "async": busy.acall, "graph": None}[kind]
+    if kind == "graph":
+
+        def work(state: State) -> State:
+            busy(None)
+            return {"log": ["done"]}
+
+        target = chain(work)
+    cases = [Case(f"case-{number}", {"log": [], "amount": number}) for number in range(20)]
+    report = ran(Suite("busy", cases, limits=Limits(concurrency=4)), target, mode=mode)
+    assert busy.most == 4
+    assert [result.case_id for result in report.results] == [case.id for case in cases]
+
+
+def stuck(given: Any) -> Any:
+    if given == "stuck":
+        threading.Event().wait(60)
+    return given
+
+
+@MODES
+def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
+    cases = [Case(f"case-{number}", "stuck" if number == 3 else "fine") for number in range(10)]
+    suite = Suite("stuck", cases, scorers={"fine": lambda run: True}, limits=Limits(case_timeout=0.2))
+    report = ran(suite, stuck, mode=mode)
+    assert [result.status for result in report.results].count("completed") == 9
+    assert (report.results[3].status, report.results[3].outcome("fine")) == ("timeout", "timeout")
+    assert (report.left_behind, report.stopped) == (1, None)
+
+
+@MODES
+def test_a_run_ends_when_no_worker_is_left(mode: str) -> None:
+    cases = [Case(f"case-{number}", "stuck") for number in range(4)]
+    suite = Suite("stuck", cases, limits=Limits(concurrency=2, case_timeout=0.1))
+    report = ran(suite, stuck, mode=mode)
+    assert report.stopped == "stuck"
+    statuses = [result.status for result in report.results]
+    assert statuses.count("timeout") in (2, 3)  # a third case may begin while the second is not late yet
+    assert statuses.count("skipped_budget") == 4 - statuses.count("timeout")
+    assert report.comparison.exit_code == 5
+
+
+@MODES
+def test_a_cancelled_async_target_cleans_up(mode: str) -> None:
+    ended: list[str] = []
+
+    async def slow(given: Any) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(given)
+
+    suite = Suite("slow", [Case("a", "one"), Case("b", "two")], limits=Limits(case_timeout=0.1))
+    report = ran(suite, slow, mode=mode)
+    assert [result.status for result in report.results] == ["timeout", "timeout"]
+    assert sorted(ended) == ["one", "two"]
+
+
+@pytest.mark.lengthy
+@MODES
+@pytest.mark.parametrize("target", [capital, acapital])
+def test_a_scorer_that_does_not_return_times_out_alone(mode: str, target: Any) -> None:
+    def slow(run: CaseRun) -> bool:
+        threading.Event().wait(60 if run.case.id == "spain" else 0)
+        return True
+
+    async def aslow(run: CaseRun) -> bool:
+        await asyncio.sleep(60 if run.case.id == "spain" else 0)
+        return True
+
+    suite = Suite(
+        "slow",
+        CAPITALS,
+        scorers={"slow": slow, "aslow": aslow, "right": right},
+        limits=Limits(score_timeout=0.2),
+    )
+    report = ran(suite, target, mode=mode)
+    assert report.rows["slow"].cases == report.rows["aslow"].cases == {"france": (1.0,), "spain": (None,)}
+    assert missing(report, "slow") == missing(report, "aslow") == {"timeout": 1}
+    assert report.rows["right"].cases == {"france": (1.0,), "spain": (0.0,)}
+
+
+@MODES
+def test_repeats_run_in_threads_of_their_own(mode: str) -> None:
+    plan = Spy("plan")
+    suite = Suite("graph", [Case("a", {"log": []}), Case("b", {"log": []}, repeats=1)], repeats=3)
+    report = ran(suite, chain(plan), mode=mode)
+    assert [(result.case_id, result.repeat) for result in report.results] == [
+        ("a", 0),
+        ("a", 1),
+        ("a", 2),
+        ("b", 0),
+    ]
+    assert len({result.thread_id for result in report.results}) == 4
+    assert all(result.output == {"log": ["plan"]} for result in report.results)
+
+
+def test_a_target_cannot_change_a_case_for_its_repeats() -> None:
+    def greedy(given: dict[str, Any]) -> int:
+        given["seen"] += 1
+        return int(given["seen"])
+
+    report = Suite("greedy", [Case("a", {"seen": 0})], repeats=3).run(greedy)
+    assert [result.output for result in report.results] == [1, 1, 1]
+
+
+def test_no_case_starts_after_the_time_of_the_run() -> None:
+    cases = [Case(f"case-{number}", number) for number in range(6)]
+
+    def slow(given: int) -> int:
+        time.sleep(0.1)
+        return given
+
+    report = Suite("slow", cases, limits=Limits(concurrency=1, seconds=0.15)).run(slow)
+    assert report.stopped == "budget"
+    assert [result.status for result in report.results] == ["completed"] * 2 + ["skipped_budget"] * 4
+    assert missing(report, "completed") == {"skipped_budget": 4}
+
+
+def test_quick_cases_run_on_one_thread_whatever_else_the_run_does() -> None:
+    """The target and its scorer are quick; the progress is not."""
+    threads: list[int] = []
+
+    def answer(given: int) -> int:
+        threads.append(threading.get_ident())
+        return given
+
+    cases = [Case(f"case-{number}", number) for number in range(200)]
+    Suite("quick", cases, limits=Limits(concurrency=8)).run(
+        answer, folder=None, progress=lambda session: time.sleep(0.001)
+    )
+    assert len(set(threads[100:])) == 1
+
+
+def test_reports_are_equal_at_any_concurrency_but_for_the_timing() -> None:
+    cases = [Case(f"case-{number}", number) for number in range(40)]
+
+    def jittery(given: int) -> int:
+        time.sleep(0.001 * (given % 7))
+        return given
+
+    reports = [
+        Suite(
+            "jitter",
+            cases,
+            scorers={"value": lambda run: run.output / 40},
+            limits=Limits(concurrency=concurrency),
+        ).run(jittery)
+        for concurrency in (1, 16)
+    ]
+    one, other = (report.to_dict() for report in reports)
+    assert one.pop("timing") != other.pop("timing")
+    assert one == other
+
+
+# The terminal -------------------------------------------------------------------------------------
+
+
+def printed(report: Report, *, width: int = 100, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    report.pprint(Console(file=file, width=width, color_system=None))
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def test_the_report_on_a_terminal() -> None:
+    report = Suite("capitals", CAPITALS, scorers={"right": right}).run(capital)
+    shown = printed(report)
+    assert "capitals  function capital · live · 2 cases" in shown
+    assert "right       share       2   0.50" in shown
+    assert "✗ spain  right" in shown
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_texts_of_users_cannot_break_the_report(width: int, encoding: str) -> None:
+    evil = "[red]bold[/] \x1b[2J \r\n | \u202e" + "x" * 5000
+    report = Suite("evil", [Case("a", evil, expect={"equals": "b"})], scorers={"s": lambda run: evil}).run(
+        same
+    )
+    shown = printed(report, width=width, encoding=encoding)
+    assert "\x1b" not in shown
+    assert "[red]" in shown
+    assert max(map(len, shown.splitlines())) <= width
+
+
+def test_instructions_can_be_expected_in_place_of_nodes() -> None:
+    arbiter_os = ArbiterOS()
+    graph = arbiter_os.govern(chain(Spy("plan"), Spy("write")), {"write": GENERATE})
+    expect = {"nodes": ["plan", {"instruction": "GENERATE"}]}
+    (result,) = Suite("graph", [Case("a", {"log": []}, expect=expect)]).run(graph).results
+    assert result.passed
+
+
+def test_a_builder_is_compiled() -> None:
+    builder: Any = StateGraph(State)
+    builder.add_node("plan", Spy("plan"))
+    builder.add_edge(START, "plan")
+    assert Suite("built", [Case("a", {"log": []})]).run(builder).results[0].output == {"log": ["plan"]}

@@ -1,0 +1,107 @@
+"""What ran, compared with what a case expects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, StateGraph
+from langgraph.types import RetryPolicy
+
+from arbiter.harness import Case, Suite
+from tests.support import Chat, Spy, State, chain
+
+
+def fan() -> Any:
+    """plan, then a, b and c side by side, then join."""
+    builder: Any = StateGraph(State)
+    for name in ("plan", "a", "b", "c", "join", "extra"):
+        builder.add_node(name, Spy(name))
+    builder.add_edge(START, "plan")
+    for branch in "abc":
+        builder.add_edge("plan", branch)
+    builder.add_edge(["a", "b", "c"], "join")
+    return builder.compile()
+
+
+def passes(graph: Any, **expect: Any) -> bool:
+    (score,) = Suite("graph", [Case("x", {"log": []}, expect=expect)]).run(graph).results[0].scores
+    return score.passed is True
+
+
+@pytest.mark.parametrize(
+    ("nodes", "passed"),
+    [
+        ({"strict": ["plan", {"all": ["c", "a", "b"]}, "join"]}, True),
+        (["plan", {"all": ["c", "a", "b"]}, "join"], True),
+        ({"strict": ["plan", "a", "b", "c", "join"]}, False),
+        ({"strict": ["plan", {"all": ["c", "a", "b"]}]}, False),
+        ({"strict": ["plan", {"all": ["c", "a", "b"]}, "join", "extra"]}, False),
+        ({"unordered": ["join", "a", "b", "c", "plan"]}, True),
+        ({"unordered": ["join", "a", "b", "c"]}, False),
+        ({"subset": ["plan", "a", "b", "c", "join", "extra"]}, True),
+        ({"subset": ["plan", "a", "b", "join", "extra"]}, False),
+        ({"superset": ["plan", "join"]}, True),
+        ({"superset": ["plan", "c", "a", "join"]}, True),
+        ({"superset": ["join", "plan"]}, False),
+        ({"superset": ["plan", "a", "a"]}, False),
+    ],
+)
+def test_trajectories(nodes: Any, passed: bool) -> None:
+    assert passes(fan(), nodes=nodes) == passed
+
+
+def test_a_retried_node_counts_once() -> None:
+    calls: list[int] = []
+
+    def flaky(state: State) -> State:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ConnectionError
+        return {"log": ["flaky"]}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("flaky", flaky, retry_policy=RetryPolicy(initial_interval=0.01, jitter=False))
+    builder.add_edge(START, "flaky")
+    assert passes(builder.compile(), nodes=["flaky"])
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    "nodes", [["outer", "after"], ["outer/inner", "outer", "after"], {"superset": ["outer/inner", "after"]}]
+)
+def test_a_node_of_a_subgraph_is_named_with_its_parent(nodes: Any) -> None:
+    builder: Any = StateGraph(State)
+    builder.add_node("outer", chain(Spy("inner")))
+    builder.add_node("after", Spy("after"))
+    builder.add_edge(START, "outer")
+    builder.add_edge("outer", "after")
+    assert passes(builder.compile(), nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("tools", "passed"),
+    [
+        ([{"all": ["pay", "search"]}, "search"], True),
+        (["search", "pay", "search"], False),
+        ({"unordered": ["search", "search", "pay"]}, True),
+        ({"superset": ["pay"]}, True),
+        ({"subset": ["search"]}, False),
+    ],
+)
+def test_calls_of_tools(tools: Any, passed: bool) -> None:
+    def calling(*names: str) -> Any:
+        calls: list[Any] = [
+            {"name": name, "args": {}, "id": f"{number}"} for number, name in enumerate(names)
+        ]
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
+    def first(state: Chat) -> Any:
+        return calling("search", "pay")
+
+    def second(state: Chat) -> Any:
+        return calling("search")
+
+    suite = Suite("tools", [Case("x", {"messages": []}, expect={"tools": tools})])
+    assert suite.run(chain(first, second, state=Chat)).results[0].passed == passed

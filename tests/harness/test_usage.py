@@ -1,0 +1,99 @@
+"""Calls, tokens and dollars by purse and model; what a model does not report is unknown and never 0."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+from arbiter.harness.usage import Spent, Usage
+from tests.scripted import EndpointError, Scripted, usage
+from tests.support import MODES
+
+
+def says(text: str, tokens: Any = None, model: str = "m-1") -> AIMessage:
+    return AIMessage(text, usage_metadata=tokens, response_metadata={"model_name": model})
+
+
+def calling(*answers: Any) -> Any:
+    """A graph whose one node calls its model as often as it has answers, and survives failures."""
+    model = Scripted(answers=list(answers))
+
+    def speak(state: MessagesState) -> Any:
+        for _ in answers:
+            try:
+                model.invoke("Hi")
+            except EndpointError:
+                continue
+        return {"messages": [AIMessage("done")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("speak", speak)
+    builder.add_edge(START, "speak")
+    return builder.compile()
+
+
+@MODES
+def test_all_model_calls_of_a_target_are_counted(mode: str) -> None:
+    """Two answers that say their tokens, one that does not, and one failure."""
+    spent = Usage()
+    graph = calling(says("a", usage(10, 2)), says("b", usage(5, 1), "m-2"), says("c"), EndpointError(500))
+    config: Any = {"callbacks": [spent.callback("case-1")]}
+    if mode == "sync":
+        graph.invoke({"messages": []}, config)
+    else:
+        asyncio.run(graph.ainvoke({"messages": []}, config))
+    found = spent.purses("case-1")["target"]
+    assert (found.input_tokens, found.output_tokens, found.calls, found.unknown_calls) == (15, 3, 4, 2)
+    assert set(spent.of("case-1")["target"]) >= {"m-1", "m-2"}
+    assert spent.of("case-2") == {}
+    assert spent.total.tokens == 18
+
+
+def test_purses_models_and_cases_are_kept_apart() -> None:
+    spent = Usage(prices={"m": {"input": 1.0, "output": 2.0}})
+    spent.add("judge", "m", usage(1_000_000, 0), thread_id="a")
+    spent.add("judge", "m", usage(0, 1_000_000), thread_id="b")
+    spent.add("correction", "m", usage(1, 1), calls=2, thread_id="b")
+    assert [round(spent.purses(*each)["judge"].usd or 0, 6) for each in (("a",), ("b",), ())] == [
+        1.0,
+        2.0,
+        3.0,
+    ]
+    assert list(spent.of()) == ["judge", "correction"]
+    assert spent.purses("b")["correction"].calls == 2
+
+
+def test_unknown_is_never_zero() -> None:
+    spent = Usage()
+    assert spent.total.usd == 0.0
+    spent.add("target", "a-model-of-mine", usage(10, 2))
+    now = spent.total
+    assert (now.usd, now.unknown_calls, spent.unpriced) == (None, 0, ("a-model-of-mine",))
+    spent.add("target", "a-model-of-mine", None, calls=3)
+    assert (spent.total.tokens, spent.total.calls, spent.total.unknown_calls) == (12, 4, 3)
+
+
+def test_replayed_answers_cost_nothing_and_are_counted_apart() -> None:
+    spent = Usage()
+    spent.add("judge", "m", usage(100, 20), calls=2, replayed=True)
+    spent.add("judge", "m", None, replayed=True)
+    assert spent.total == Spent(replayed_calls=3, replayed_tokens=120)
+    assert spent.total.usd == 0.0
+
+
+@pytest.mark.parametrize("tokens", [usage(10, 2), None])
+def test_earlier_sessions_of_a_run_are_counted_with_it(tokens: Any) -> None:
+    """What a journal kept of a case is added up with what this session uses."""
+    before = Usage(prices={"m": {"input": 1.0, "output": 1.0}})
+    before.add("judge", "m", tokens, thread_id="a")
+    kept = {
+        purse: {m: each.to_dict() for m, each in models.items()} for purse, models in before.of("a").items()
+    }
+    after = Usage()
+    after.restore("a", kept)
+    assert after.of("a") == before.of("a")
+    assert after.total == before.total
