@@ -1,0 +1,170 @@
+"""Gated actions and evaluated interventions as rows, and actions from rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from arbiter.models import NO_TOKENS
+from arbiter.personas import Attempt, DimensionCheck, GatedAction, Intervened, Persona
+
+Row = Mapping[str, Any]
+LOST = "the text of the first draft is lost, because another process wrote it"
+
+
+def agent_row(name: str | None, id: str | None, persona: Persona | None, place: str) -> dict[str, Any]:
+    """The agent that a record belongs to. An unknown one is the environment at that `place`."""
+    if name is None:
+        return {"id": f"env:{place}", "display_name": place, "kind": "environment"}
+    prompt = persona.text if persona is not None and persona.text.strip() else None
+    return {"id": id or name, "display_name": name, "system_prompt": prompt, "kind": "agent"}
+
+
+def action_row(action: GatedAction) -> dict[str, Any]:
+    """The row of an action, without its agent."""
+    lost = LOST if action.original_text is None else ""
+    return {
+        "id": uuid4(),
+        "run_id": None if action.run_id is None else UUID(action.run_id),
+        "original_text": action.original_text or "",
+        "corrected_text": action.corrected_text,
+        "dimension_scores": _checks(action.dimension_scores),
+        "similarity_score": action.similarity_score,
+        "total_score": action.total_score,
+        "attempt_number": action.attempt_number,
+        "outcome": action.outcome,
+        "token_usage": None if action.token_usage is None else dict(action.token_usage),
+        "created_at": action.at,
+        "enforced": action.enforced,
+        "problem": "; ".join(filter(None, (action.problem, lost))),
+        "action_id": action.id,
+        "item_id": action.item_id,
+        "node": action.node,
+    }
+
+
+def attempt_rows(log: UUID, attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
+    """The rows of the attempts of one action."""
+    return [
+        {
+            "correction_log_id": log,
+            "attempt_number": attempt.number,
+            "stage": attempt.stage,
+            "text": attempt.text,
+            "dimension_scores": _checks(attempt.checks),
+            "similarity_score": attempt.similarity,
+            "total_score": attempt.total if attempt.checks else None,
+            "passed": attempt.passed,
+            "status": _status(attempt),
+            "max_similarity": attempt.most_similarity,
+            "similar_to": attempt.similar_to,
+            "calls": attempt.calls,
+            "token_usage": None if attempt.token_usage is None else dict(attempt.token_usage),
+        }
+        for attempt in attempts
+    ]
+
+
+def _checks(checks: Mapping[str, DimensionCheck]) -> dict[str, Any] | None:
+    return {name: check.to_dict() for name, check in checks.items()} or None
+
+
+def _status(attempt: Attempt) -> str:
+    """The worst status of the dimensions: "unchecked" if nothing was checked."""
+    found = {check.status for check in attempt.checks.values()}
+    if not found:
+        return "unchecked" if attempt.similarity is None else "judged"
+    order = ("error", "timeout", "judged", "no_evidence", "precondition_false")
+    return next(status for status in order if status in found)
+
+
+def action_of(row: Row, attempts: Iterable[Row]) -> GatedAction:
+    """The action of a row, which has the columns of its agent and its run as well."""
+    found = tuple(map(_attempt, attempts))
+    lost = bool(found) and found[0].text is None
+    return GatedAction(
+        id=row["action_id"] or str(row["id"]),
+        item_id=row["item_id"],
+        agent=row["display_name"] if row["kind"] == "agent" else None,
+        agent_id=row["agent_id"] if row["kind"] == "agent" else None,
+        node=row["node"],
+        thread_id=row["thread_id"],
+        run_id=None if row["run_id"] is None else str(row["run_id"]),
+        at=row["created_at"],
+        outcome=row["outcome"],
+        attempt_number=row["attempt_number"],
+        original_text=None if lost else row["original_text"],
+        corrected_text=row["corrected_text"],
+        dimension_scores=_checks_of(row["dimension_scores"]),
+        similarity_score=row["similarity_score"],
+        total_score=row["total_score"],
+        token_usage=row["token_usage"],
+        calls=sum(attempt.calls for attempt in found),
+        attempts=found,
+        enforced=row["enforced"],
+        problem=row["problem"],
+    )
+
+
+def _attempt(row: Row) -> Attempt:
+    return Attempt(
+        number=row["attempt_number"],
+        text=row["text"],
+        checks=_checks_of(row["dimension_scores"]),
+        similarity=row["similarity_score"],
+        most_similarity=1.0 if row["max_similarity"] is None else row["max_similarity"],
+        similar_to=row["similar_to"],
+        calls=row["calls"],
+        token_usage=row["token_usage"],
+        stage=row["stage"],
+    )
+
+
+_CHECK: dict[str, Any] = {"score": None, "threshold": 0.0, "status": "judged", "reasoning": ""}
+"""What the rows of other programs may lack."""
+
+
+def _checks_of(stored: Mapping[str, Row] | None) -> dict[str, DimensionCheck]:
+    known = {field.name for field in fields(DimensionCheck)}
+    return {
+        name: DimensionCheck.from_dict(
+            {"recommended": [], **_CHECK, **{key: value for key, value in check.items() if key in known}}
+        )
+        for name, check in (stored or {}).items()
+    }
+
+
+def intervention_rows(
+    evaluated: Intervened, personas: Sequence[Persona]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Pairs of an agent and the row about it: one for each nudged agent, else one for the only target or,
+    with several, for the environment. The first row has the token usage."""
+    ids = {persona.name: persona for persona in personas}
+    alone = evaluated.targets[0] if len(evaluated.targets) == 1 else None
+    named: list[str | None] = [*evaluated.nudges] or [alone]
+    rows: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for name in named:
+        persona = ids.get(name or "")
+        agent = agent_row(name, persona.id if persona else None, persona, evaluated.channel)
+        used = evaluated.token_usage if not rows else NO_TOKENS
+        rows.append(
+            (
+                agent,
+                {
+                    "channel": evaluated.channel,
+                    "name": evaluated.name,
+                    "functional": evaluated.functional,
+                    "textual": evaluated.textual,
+                    "propositional": evaluated.propositional,
+                    "fired": evaluated.fired,
+                    "nudge": None if name is None else evaluated.nudges.get(name),
+                    "token_usage": None if used is None else dict(used),
+                    "created_at": evaluated.at or datetime.now(UTC),
+                    "problem": evaluated.problem,
+                },
+            )
+        )
+    return rows
