@@ -1,0 +1,164 @@
+"""The table of an experiment, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import fmean
+
+from arbiter.experiments.comparing import MetricComparison
+from arbiter.experiments.plans import ALPHA
+from arbiter.experiments.results import CONVERSATION, ExperimentResult
+from arbiter.models import visible
+from arbiter.statistics import half_up, p_text, paired
+
+__all__ = ["group_text", "signed", "text_of"]
+
+_NONE = "–"
+_LONG = 200
+"""Characters of a reason that are shown."""
+_COLUMNS = (
+    ("Δ [95 %]", 20),
+    ("p", 6),
+    ("Holm", 6),
+    ("T: mean (sd)", 12),
+    ("C: mean (sd)", 12),
+    ("p", 7),
+    ("d", 5),
+)
+
+
+def text_of(result: ExperimentResult) -> str:
+    """The result as lines: what ran, exposure, a table for each pair of arms, and what is to be said about it."""
+    return "\n".join(map(visible, _lines(result)))
+
+
+def _lines(result: ExperimentResult) -> Iterator[str]:
+    plan = result.plan
+    names = {"agents": "agents", "judge": "judge", "corrector": "correction judge"}
+    head = [
+        plan.scenario,
+        *([f"profile {plan.profile}"] if plan.profile else []),
+        f"seed {plan.seed}" if plan.runs == 1 else f"seeds {plan.seed} to {plan.seed + plan.runs - 1}",
+        f"{plan.pairs} pairs of environments",
+    ]
+    yield " · ".join(head)
+    if result.models:
+        models = (f"{names[role]} {name}{_calibrated(result, role)}" for role, name in result.models.items())
+        yield " · ".join(models)
+    if result.plan_hash:
+        yield f"planned beforehand: {result.plan_hash}"
+    yield from (f"warning: {warning}" for warning in result.warnings)
+    if "synthetic" in result.marks:
+        yield "scores: synthetic (the texts are templates; nothing was corrected or judged)"
+    width = max(map(len, result.exposure))
+    for number, (arm, found) in enumerate(result.exposure.items()):
+        yield (
+            f"{'exposure' if not number else '':<10}{arm:<{width}}  {found.drafts:,} drafts · {found.checks:,} checks, "
+            f"{found.regenerations:,} regenerations, {found.forced:,} forced · {found.evaluations:,} evaluations, "
+            f"{found.nudges:,} nudges{_more(found.unjudged, 'not judged')}"
+            f"{_more(found.failures, 'failed interventions')}"
+            f"{_more(found.repetitions, 'told what to avoid')}"
+        )
+    if "synthetic" in result.marks:
+        return
+    pair: tuple[str, str] | None = None
+    for row in result.comparisons:
+        if row.arms != pair:
+            pair = row.arms
+            yield from _heading(row, plan.pairs)
+        yield _row(row)
+    yield from _remarks(result)
+
+
+def _calibrated(result: ExperimentResult, role: str) -> str:
+    if role != "judge" or not result.uncalibrated:
+        return ""
+    some = (
+        ""
+        if len(result.uncalibrated) == len(result.plan.metrics)
+        else f" for {', '.join(result.uncalibrated)}"
+    )
+    return f" (uncalibrated{some})"
+
+
+def _more(count: int, what: str) -> str:
+    return f", {count:,} {what}" if count else ""
+
+
+def _heading(row: MetricComparison, pairs: int) -> Iterator[str]:
+    first, second = row.arms
+    yield ""
+    yield f"{f'{first} − {second}':<19}  {'paired over environments':<36}  as in the paper"
+    names = "".join(f"{name:<{width}}  " for name, width in _COLUMNS)
+    yield f"{'':<19}  {names}n T/C"
+    if row.untested:
+        yield f" no p-values: {row.untested}"
+
+
+def _row(row: MetricComparison) -> str:
+    test = row.paired
+    delta, p, adjusted = _NONE, _NONE, _NONE
+    if test is not None:
+        delta = f"{signed(test.mean)} [{signed(test.interval.low)}, {signed(test.interval.high)}]"
+        p, adjusted = _p(row.p), _p(row.adjusted)
+    elif row.untested and row.difference is not None:
+        delta = signed(row.difference)
+    welch = _NONE if row.welch is None else p_text(row.welch.p) + "*" * row.starred
+    d = _NONE if row.d is None else signed(row.d)
+    counts = f"{len(row.treatment)}/{len(row.control)}"
+    return (
+        f" {row.label:<18}  {delta:<20}  {p:<6}  {adjusted:<6}  {group_text(row.treatment):<12}  "
+        f"{group_text(row.control):<12}  {welch:<7}  {d:<5}  {counts}"
+    )
+
+
+def _remarks(result: ExperimentResult) -> Iterator[str]:
+    yield ""
+    for arm, metrics in result.dropped.items():
+        reasons = result.reasons[arm]
+        missing = [f"{count} of {metric}" for metric, count in metrics.items() if count]
+        if missing:
+            yield f"{arm}: not scored: {', '.join(missing)}{_why(reasons[name] for name in metrics if name in reasons)}"
+        if result.failed[arm]:
+            why = _why(reasons[name] for name in (CONVERSATION,) if name in reasons)
+            yield f"{arm}: {result.failed[arm]} environments did not end{why}"
+    yield from (
+        f"{row.label}: {row.dropped} pairs without a score in both arms are left out of the paired test"
+        for row in result.comparisons
+        if row.dropped and not row.untested
+    )
+    for arm, found in result.exposure.items():
+        if "gate" in result.treats[arm] and found.checks and not found.regenerations:
+            yield f"{arm}: the gate judged {found.checks:,} drafts and had none written again"
+    spent = [f"{purse} {each.tokens:,}" for purse, each in result.usage.items() if each.tokens]
+    if result.unknown_calls:
+        spent.append(f"{result.unknown_calls:,} calls without a report")
+    if spent:
+        yield f"tokens: {' · '.join(spent)}"
+    yield f"The test that counts is the exact sign flip over pairs of environments (two-sided, α {ALPHA});"
+    yield "the interval is that of the paired t test."
+
+
+def _why(reasons: Iterable[str]) -> str:
+    """The different reasons, shortened, in brackets."""
+    found = dict.fromkeys(reason if len(reason) < _LONG else f"{reason[:_LONG]} …" for reason in reasons)
+    return f" ({'; '.join(found)})" if found else ""
+
+
+def _p(p: float | None) -> str:
+    return _NONE if p is None else p_text(p)
+
+
+def group_text(scores: tuple[float, ...]) -> str:
+    """Mean and standard deviation of scores, as far as there are any."""
+    if not scores:
+        return _NONE
+    mean = f"{half_up(fmean(scores), 2):.2f}"
+    if len(scores) < 2:
+        return mean
+    return f"{mean} ({half_up(paired(scores).sd, 2):.2f})"
+
+
+def signed(number: float, digits: int = 2) -> str:
+    """A number with its sign, halves up, and a real minus."""
+    return f"{half_up(number, digits):+.{digits}f}".replace("-", "−")
