@@ -1,0 +1,23 @@
+"""How receivers of scores read HTTP answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CHANGES = frozenset({401, 403, 405})
+"""Answers that stay the same until a key or an address is changed."""
+TRY_AGAIN = frozenset({408, 425, 429})
+"""Answers to a client that ask for another attempt, as 500 and above do."""
+REASON = 300
+"""Characters of an answer that are kept."""
+
+
+def seconds_of(headers: Mapping[str, str] | None) -> float | None:
+    """The seconds that a `Retry-After` asks for; None without one, or for a date."""
+    for name, value in (headers or {}).items():
+        if name.lower() == "retry-after":
+            try:
+                return max(float(value), 0.0)
+            except ValueError:
+                return None
+    return None

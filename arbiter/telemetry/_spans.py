@@ -1,0 +1,341 @@
+"""`OpenTelemetry`: spans, log records and metrics of governed runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as contexts
+from opentelemetry import metrics, trace
+from opentelemetry._logs import LoggerProvider, LogRecord, SeverityNumber, get_logger_provider
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+
+from arbiter._values.version import __version__
+from arbiter.history import HistoryItem
+from arbiter.history._record import Record
+from arbiter.instructions import TOOL_CALL
+from arbiter.listening import ExecutionInfo, HistoryListener
+from arbiter.redaction import ContentRedactor
+from arbiter.telemetry import _names as names
+
+if TYPE_CHECKING:
+    from arbiter.ledger import Health, Ledger
+
+_TEXT = 4_000
+"""Characters of a state, a reason or an explanation that are sent."""
+_BEYOND = 256
+"""Further characters that are searched for secrets, so that no half of one is sent."""
+
+
+class _Open:
+    """A span that has begun, the context in which it is the current one, and the context before."""
+
+    __slots__ = ("before", "context", "ended", "has_inner", "outer", "read", "span")
+
+    def __init__(self, span: Span, outer: Context, context: Context | None = None) -> None:
+        self.span = span
+        self.outer = outer
+        self.has_inner = False
+        """True if node runs of another graph belong to it."""
+        self.ended = 0
+        """When it ended, in nanoseconds since 1970."""
+        self.before = contexts.get_current()
+        self.context = trace.set_span_in_context(span, outer) if context is None else context
+        self.read: frozenset[str] = frozenset()
+        """The evaluations that were read before the node run ended."""
+
+
+def _ids_of(span: Span) -> tuple[str, str]:
+    """The ids of the trace and of the span, in hex."""
+    place = span.get_span_context()
+    return f"{place.trace_id:032x}", f"{place.span_id:016x}"
+
+
+def _observe(meter: Meter, ledger: Ledger) -> None:
+    """Report the health of a ledger as gauges."""
+
+    def observed(read: Callable[[Health], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _options: [Observation(read(ledger.health()))]
+
+    gauge = meter.create_observable_gauge
+    gauge(names.QUEUED, [observed(lambda of: of.queued)], "{entry}", "Entries that wait to be written")
+    gauge(names.DROPPED, [observed(lambda of: of.dropped)], "{entry}", "Entries that were dropped")
+    gauge(names.LAG, [observed(_lag)], "s", "Seconds since the last commit, 0 if nothing waits")
+
+
+def _lag(health: Health) -> float:
+    if not health.queued or health.last_commit is None:
+        return 0.0
+    return max(time.time() - health.last_commit.timestamp(), 0.0)
+
+
+class OpenTelemetry(HistoryListener):
+    """Reports executions, node runs, evaluations and decisions to OpenTelemetry.
+
+    An execution and each attempt of a node run are spans. The span of a node run is the current one while
+    its checkers and its body run, so what they open is its child. Each evaluation is a log record
+    `gen_ai.evaluation.result` in the context of its node's span; each denial, question and redirect is a
+    log record `arbiter.policy.decision`. Metrics count the decisions, and collect scores and durations; with
+    `ledger`, gauges say how much its queue holds, how much was dropped, and how far it is behind. An evaluator
+    is a span `evaluate NAME`: a child of its node's, or linked to it if it ran after the node had ended.
+
+    The providers are the global ones unless they are given. With `contents`, spans have the input and the
+    output, and records the reasons and the feedback, all redacted; without it, no text of a state, a user or
+    a model is sent. Spans that the sampler leaves out have no log records.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        *,
+        logger_provider: LoggerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        ledger: Ledger | None = None,
+        contents: bool = False,
+    ) -> None:
+        self._tracer = (tracer_provider or trace.get_tracer_provider()).get_tracer(names.SCOPE, __version__)
+        self._logger = (logger_provider or get_logger_provider()).get_logger(names.SCOPE, __version__)
+        meter = (meter_provider or metrics.get_meter_provider()).get_meter(names.SCOPE, __version__)
+        self._decisions = meter.create_counter(
+            names.DECISIONS, "{decision}", "Decisions before and after nodes, by kind and policy"
+        )
+        self._scores = meter.create_histogram(names.SCORES, "1", "Scores of evaluations, by evaluator")
+        self._durations = meter.create_histogram(names.DURATIONS, "s", "Durations of node runs, by node")
+        if ledger is not None:
+            _observe(meter, ledger)
+        self._redactor = ContentRedactor() if contents else None
+        self._executions: dict[str, _Open] = {}
+        self._runs: dict[tuple[str, str], _Open] = {}
+        """The open node runs, by execution and task."""
+        self._judged: dict[int, _Open] = {}
+        """The node runs that wait for their evaluations, by the id of these."""
+
+    def execution_began(self, execution: ExecutionInfo) -> None:
+        parent = contexts.get_current()
+        attributes = {
+            names.OPERATION: names.INVOKE_AGENT,
+            names.AGENT: execution.graph,
+            names.EXECUTION: execution.id,
+        }
+        if execution.thread_id is not None:
+            attributes[names.CONVERSATION] = execution.thread_id
+        if execution.rules is not None:
+            attributes[names.RULES] = execution.rules
+        name = f"{names.INVOKE_AGENT} {execution.graph}"
+        span = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
+        if span.get_span_context().is_valid:
+            self._executions[execution.id] = _Open(span, parent)
+            if span.is_recording():
+                execution.trace = (*_ids_of(span), _ids_of(trace.get_current_span(parent))[1])
+
+    def execution_ended(self, execution: ExecutionInfo) -> None:
+        opened = self._executions.pop(execution.id, None)
+        if opened is None:
+            return
+        span = opened.span
+        if span.is_recording():
+            span.set_attributes({names.RUN: execution.run_id, names.OUTCOME: execution.outcome or ""})
+            if opened.has_inner:
+                span.update_name(f"{names.INVOKE_WORKFLOW} {execution.graph}")
+                span.set_attribute(names.OPERATION, names.INVOKE_WORKFLOW)
+                span.set_attribute(names.WORKFLOW, execution.graph)
+            if execution.outcome == "failed":
+                span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
+    def began(self, item: HistoryItem) -> None:
+        record = item.record
+        execution, instruction = record.execution, record.instruction
+        assert execution is not None
+        around = self._around(record.namespace, execution)
+        if around is None:
+            return  # no SDK
+        if record.namespace and (whole := self._executions.get(execution.id)) is not None:
+            whole.has_inner = True
+        if not around.span.is_recording():  # sampled out: what the body opens is so too
+            self._runs[execution.id, record.id] = opened = _Open(around.span, around.outer, around.context)
+            contexts.attach(opened.context)
+            return
+        # Attributes cost half as much at the start, where a sampler sees them too.
+        attributes: dict[str, Any] = {
+            names.NODE: record.node,
+            names.STEP: record.step,
+            names.TASK: record.id,
+            names.ATTEMPT: record.attempt,
+        }
+        name = record.node
+        if instruction is not None:
+            attributes[names.INSTRUCTION] = instruction.qualified
+            if instruction is TOOL_CALL:
+                name = f"{names.EXECUTE_TOOL} {name}"
+                attributes[names.OPERATION], attributes[names.TOOL] = names.EXECUTE_TOOL, record.node
+        if (text := self._text(record.input)) is not None:
+            attributes[names.INPUT] = text
+        span = self._tracer.start_span(name, around.context, SpanKind.INTERNAL, attributes)
+        opened = _Open(span, around.context)
+        record.kept_account.trace = _ids_of(span)
+        contexts.attach(opened.context)
+        self._runs[execution.id, record.id] = opened
+
+    def ended(self, item: HistoryItem) -> None:
+        record = item.record
+        assert record.execution is not None
+        self._durations.record(record.duration, {names.NODE: record.node, names.STATUS: record.status})
+        self._count(record)
+        opened = self._runs.pop((record.execution.id, record.id), None)
+        if opened is None:
+            return
+        if contexts.get_current() is opened.context:
+            contexts.attach(opened.before)
+        if opened.span.is_recording():
+            self._finish(opened, item)
+            opened.ended = time.time_ns()
+            if hasattr(record.evaluations, "then"):
+                opened.read = frozenset(item.read_results)
+                self._judged[id(record.evaluations)] = opened
+            opened.span.end(opened.ended)
+
+    def _finish(self, opened: _Open, item: HistoryItem) -> None:
+        """Add to a span how its node run ended, and log the decisions."""
+        span, record, decision = opened.span, item.record, item.decision
+        # All at once: each call of the SDK takes two locks.
+        found: dict[str, Any] = {names.STATUS: record.status, names.VERDICT: decision.kind}
+        if opened.has_inner:
+            span.update_name(f"{names.INVOKE_AGENT} {record.node}")
+            found[names.OPERATION], found[names.AGENT] = names.INVOKE_AGENT, record.node
+        if (policy := decision.policy or record.redirected_by) is not None:
+            found[names.POLICY] = policy
+        if record.redirected_to is not None:
+            found[names.REDIRECTED_TO] = record.redirected_to
+        if record.output and (text := self._text(record.output)) is not None:
+            found[names.OUTPUT] = text
+        if record.status == "failed":
+            found[names.ERROR_TYPE] = next(iter(record.error_types), "_OTHER")
+        span.set_attributes(found)
+        if record.status == "failed":
+            span.set_status(Status(StatusCode.ERROR, self._text(record.error)))
+        if decision.policy is not None:
+            verdict = record.checks.get(decision.policy)
+            reason = None if verdict is None else verdict.reason
+            self._decided(opened, item, decision.kind, decision.policy, reason)
+        if record.redirected_by is not None:
+            self._decided(opened, item, "redirect", record.redirected_by, None)
+        for name, verdict in record.checks.items():
+            if verdict.kind != "allow" and name != decision.policy:
+                self._decided(opened, item, verdict.kind, name, verdict.reason, enforced=False)
+
+    def judged(self, item: HistoryItem) -> None:
+        opened = self._judged.pop(id(item.record.evaluations), None)
+        results, errors = item.evaluation_results, item.evaluation_errors
+        evaluations: Any = item.record.evaluations
+        versions: Mapping[str, str] = (
+            evaluations.versions_of(item.evaluation_outcomes) if hasattr(evaluations, "versions_of") else {}
+        )
+        if opened is not None:
+            self._evaluated(opened, item)
+        for name, outcome in item.evaluation_outcomes.items():
+            result = results.get(name)
+            found: dict[str, Any] = {names.EVALUATION_NAME: name, names.NODE: item.node}
+            if result is None or outcome != "scored":
+                found[names.ERROR_TYPE] = outcome
+            else:
+                self._scores.record(float(result.score), found)
+                found[names.EVALUATION_SCORE] = float(result.score)
+                if result.passed is not None:
+                    found[names.EVALUATION_LABEL] = "pass" if result.passed else "fail"
+            if opened is not None:
+                found[names.EVALUATION_READ] = name in opened.read
+                found[names.EVALUATION_VERSION] = versions.get(name)
+                found[names.EVALUATION_EXPLANATION] = self._text(
+                    errors.get(name) if result is None else result.feedback
+                )
+                self._log(opened, names.EVALUATION, found)
+
+    def _evaluated(self, opened: _Open, item: HistoryItem) -> None:
+        """Report each evaluator that ran as a span: a child of its node's, or linked to it if it ran later."""
+        times: Mapping[str, tuple[int, int]] = getattr(item.record.evaluations, "times", None) or {}
+        outcomes = item.evaluation_outcomes
+        for name, (begun, ended) in times.items():
+            was_open = begun < opened.ended
+            span = self._tracer.start_span(
+                f"{names.EVALUATE} {name}",
+                opened.context if was_open else opened.outer,
+                SpanKind.INTERNAL,
+                {names.EVALUATION_NAME: name, names.EVALUATOR: name, names.NODE: item.node},
+                links=None if was_open else [Link(opened.span.get_span_context())],
+                start_time=begun,
+            )
+            outcome = outcomes.get(name, "scored")  # an evaluator with several results has none of its own
+            if outcome in ("error", "timeout"):
+                span.set_attribute(names.ERROR_TYPE, outcome)
+                span.set_status(Status(StatusCode.ERROR))
+            span.end(ended)
+
+    def _around(self, namespace: str, execution: ExecutionInfo) -> _Open | None:
+        """The span around a node run: of the node that its graph is in, else of the execution."""
+        for place in reversed(namespace.split("|")) if namespace else ():
+            outer = self._runs.get((execution.id, place.rpartition(":")[2]))
+            if outer is not None:
+                outer.has_inner = True
+                return outer
+        return self._executions.get(execution.id)
+
+    def _count(self, record: Record) -> None:
+        """Count the decisions of all checkers, and of the router that redirected."""
+        made: list[tuple[str, str]] = [(name, verdict.kind) for name, verdict in record.checks.items()]
+        if record.redirected_by is not None:
+            made.append((record.redirected_by, "redirect"))
+        for policy, kind in made:
+            self._decisions.add(1, {names.POLICY: policy, names.DECISION_KIND: kind})
+
+    def _decided(
+        self,
+        opened: _Open,
+        item: HistoryItem,
+        kind: str,
+        policy: str,
+        reason: str | None,
+        *,
+        enforced: bool = True,
+    ) -> None:
+        self._log(
+            opened,
+            names.DECISION,
+            {
+                names.DECISION_KIND: kind,
+                names.POLICY: policy,
+                names.NODE: item.node,
+                names.REDIRECTED_TO: item.redirected_to,
+                names.REASON: self._text(reason),
+                names.ENFORCED: None if enforced else False,
+            },
+        )
+
+    def _log(
+        self,
+        opened: _Open,
+        event: str,
+        attributes: Mapping[str, Any],
+    ) -> None:
+        self._logger.emit(
+            LogRecord(
+                context=opened.context,
+                severity_number=SeverityNumber.INFO,
+                event_name=event,
+                attributes={name: value for name, value in attributes.items() if value is not None},
+            )
+        )
+
+    def _text(self, value: Any) -> str | None:
+        """A state or a text as an attribute, redacted; None unless contents are asked for."""
+        if self._redactor is None or value is None:
+            return None
+        if isinstance(value, str):
+            return str(self._redactor.redact(value[: _TEXT + _BEYOND]))[:_TEXT]
+        from arbiter.ledger._contents import before_redaction, capture, dumped
+
+        captured = self._redactor.redact(before_redaction(capture(value)))
+        return dumped(captured).decode()[:_TEXT]
