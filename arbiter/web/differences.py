@@ -1,0 +1,68 @@
+"""Differences of two texts by words, as parts that a template marks with `ins` and `del`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from arbiter.history._rendering import value_text
+
+Part = tuple[Literal["same", "ins", "del"], str]
+WORDS = 3_000
+"""The words of a text that are compared; the rest is left out, and a part says so."""
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_WIDTH = 100
+_LINES = 400
+
+
+def word_differences(before: str, after: str) -> list[Part]:
+    """The parts of `after` and what was removed of `before`, in the order of reading.
+
+    Joined without those that are `del`, the parts are `after`; without those that are `ins`, `before`.
+    """
+    old, new = _WORD.findall(before), _WORD.findall(after)
+    cut = max(len(old), len(new)) > WORDS
+    old, new = old[:WORDS], new[:WORDS]
+    parts: list[Part] = []
+    for kind, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            parts.append(("same", "".join(new[k:m])))
+            continue
+        if j > i:
+            parts.append(("del", "".join(old[i:j])))
+        if m > k:
+            parts.append(("ins", "".join(new[k:m])))
+    if cut:
+        parts.append(("same", f"\n… only the first {WORDS:,} words are compared"))
+    return parts
+
+
+def state_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, list[Part]]]:
+    """The fields in which two states differ, each with the differences of its text."""
+    for name in dict.fromkeys((*before, *after)):
+        old, new = (_text(state, name) for state in (before, after))
+        if old != new:
+            yield name, word_differences(old, new)
+
+
+def _text(state: Mapping[str, Any], name: str) -> str:
+    """A field's value as it is shown: escaped and bounded, "" if it is not there."""
+    if name not in state:
+        return ""
+    value = state[name]
+    return (
+        text_of(value)
+        if isinstance(value, str)
+        else value_text({name: value}, width=_WIDTH, max_lines=_LINES)
+    )
+
+
+def text_of(text: str) -> str:
+    """A text with its line ends; other invisible characters as their codes."""
+    from arbiter.models import visible
+
+    return "\n".join(map(visible, text.split("\n")))

@@ -1,0 +1,144 @@
+"""The page of a node run: what it was given and gave back, who decided what about it, and its place in the chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from arbiter.errors import ConfigurationError
+from arbiter.history._rendering import value_text
+from arbiter.ledger._reading import Reader, WholeEntry, time_of
+from arbiter.ledger._stored import state_of
+from arbiter.web.context import ViewerContext
+from arbiter.web.differences import Part, state_differences, text_of
+from arbiter.web.thread import found_thread
+from arbiter.web.timelines import policies_of
+
+_WIDTH, _LINES = 100, 300
+_SECTIONS = ("checkers", "routers", "evaluators")
+_LONGEST = 256 * 1024
+"""The most characters of contents as they are stored that a page shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An output that a correction gate sent back, and what the next one changed, by field."""
+
+    output: str
+    feedback: str
+    changes: Sequence[tuple[str, list[Part]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenAnswer:
+    """The answer of a human to a question of this node run."""
+
+    seq: int
+    kind: str
+    by: str | None
+    asked_at: Any
+    at: Any
+    policy: str
+    digest: str
+    question: str
+    detail: str
+
+
+def routes(context: ViewerContext) -> list[Route]:
+    def item(request: Request) -> Response:
+        return context.page(request, "item.html", **_values(context, request))
+
+    def part(request: Request) -> Response:
+        return context.page(request, "item_part.html", **_values(context, request))
+
+    return [
+        Route("/threads/{ref}/items/{seq:int}", item, methods=["GET"]),
+        Route("/threads/{ref}/items/{seq:int}/part", part, methods=["GET"]),
+    ]
+
+
+def _values(context: ViewerContext, request: Request) -> dict[str, Any]:
+    reader = context.ledger.reader
+    thread = found_thread(reader, request)
+    try:
+        whole = reader.whole(thread, min(request.path_params["seq"], 2**31 - 1))
+    except ConfigurationError as error:
+        raise HTTPException(404, str(error)) from None
+    return values_of(reader, thread, whole)
+
+
+def values_of(reader: Reader, thread: Mapping[str, Any], whole: WholeEntry) -> dict[str, Any]:
+    """The values in the templates of a node run."""
+    item, body, contents = whole.item, whole.body, whole.contents
+    found: Mapping[str, Any] = contents or {}
+    rules = reader.text("constitution", body.get("rules"))
+    asked_about = state_of(found.get("input")) if "edited" in found else None
+    stored = "" if contents is None else json.dumps(contents, ensure_ascii=False, indent=1)
+    return {
+        "thread": thread,
+        "whole": whole,
+        "item": item,
+        "body": body,
+        "input": _shown(item.input_state),
+        "output": _shown(item.output_state),
+        "edits": None if asked_about is None else list(state_differences(asked_about, item.record.input)),
+        "drafts": list(_drafts(found.get("drafts") or (), item.record.output)),
+        "gating": _shown(item.gating) if item.gating else "",
+        "answers": [_answer(*each) for each in whole.answers],
+        "rules": list(_rules(rules, policies_of(body))),
+        "kept": rules is not None,
+        "stored": text_of(stored[:_LONGEST]),
+        "cut": max(0, len(stored) - _LONGEST),
+    }
+
+
+def _shown(state: Any) -> str:
+    return value_text(state, width=_WIDTH, max_lines=_LINES) if state else ""
+
+
+def _drafts(drafts: Sequence[Mapping[str, Any]], output: Mapping[str, Any]) -> Iterator[Draft]:
+    outputs = [state_of(draft.get("output")) for draft in drafts]
+    for draft, before, after in zip(drafts, outputs, [*outputs, output][1:], strict=True):
+        yield Draft(
+            output=_shown(before),
+            feedback=text_of(str(draft.get("feedback") or "")),
+            changes=list(state_differences(before, after)),
+        )
+
+
+def _answer(seq: int, body: Mapping[str, Any], contents: Mapping[str, Any]) -> GivenAnswer:
+    return GivenAnswer(
+        seq=seq,
+        kind=str(body.get("answer")),
+        by=body.get("by"),
+        asked_at=time_of(body["asked_at"]) if body.get("asked_at") else None,
+        at=time_of(body["at"]),
+        policy=str(body.get("policy_asked") or ""),
+        digest=str(body.get("question") or ""),
+        question=_shown(state_of(contents.get("question"))),
+        detail=_shown(state_of(contents.get("detail"))),
+    )
+
+
+def _rules(constitution: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The declarations of these rules in a constitution, as YAML."""
+    sections: Mapping[str, Sequence[Mapping[str, Any]]] = constitution or {}
+    declared = {
+        str(rule.get("name") or rule.get("use")): rule
+        for name in _SECTIONS
+        for rule in sections.get(name, ())
+    }
+    for name in names:
+        if name in declared:
+            yield (
+                name,
+                text_of(yaml.safe_dump(declared[name], sort_keys=False, allow_unicode=True, width=_WIDTH)),
+            )
