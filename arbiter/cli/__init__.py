@@ -1,4 +1,4 @@
-"""The command `arbiter`: lint, schema, init, run, explain."""
+"""The command `arbiter`. `_app` has the commands and their options; docs/cli.md describes them."""
 
 from arbiter.cli._app import main
 

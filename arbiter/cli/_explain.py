@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from arbiter._constitution.kinds import KINDS, UNCLEAR, class_at, parameter_rows, parameters_of
-from arbiter._constitution.loading import SECTIONS, SHIPPED, load_constitution, shipped_names
+from arbiter._constitution.loading import SECTIONS, SHIPPED, Constitution, load_constitution, shipped_names
 from arbiter._contracts import Contract
+from arbiter._values.records import DETECT
 from arbiter.cli._graphs import import_from_here
 from arbiter.cli._models import StandIns
 from arbiter.errors import ConfigurationError, nearest
@@ -26,7 +27,11 @@ def explain_rule(name: str, source: str | None, allow: tuple[str, ...]) -> None:
     """
     console = Console(highlight=False)
     import_from_here()
-    rules = _rules(source, allow)
+    constitutions = _constitutions(source, allow)
+    rules = _rules(constitutions)
+    if name == "records" and name not in rules:
+        _explain_records(constitutions, console)
+        return
     if name in rules:
         for contract, given in rules[name]:
             _explain(contract, given, console)
@@ -47,16 +52,42 @@ _Rule = tuple[Contract, Mapping[str, Any]]
 """A rule, and the parameters that its declaration gives."""
 
 
-def _rules(source: str | None, allow: tuple[str, ...]) -> dict[str, list[_Rule]]:
+def _constitutions(source: str | None, allow: tuple[str, ...]) -> list[Constitution]:
     sources = [source] if source is not None else [SHIPPED + name for name in shipped_names()]
+    return [load_constitution(each, allow=allow, models=StandIns()) for each in sources]
+
+
+def _rules(constitutions: Sequence[Constitution]) -> dict[str, list[_Rule]]:
     rules: dict[str, list[_Rule]] = {}
-    for each in sources:
-        constitution = load_constitution(each, allow=allow, models=StandIns())
+    for constitution in constitutions:
         for contract in constitution.contracts:
             known = rules.setdefault(contract.name, [])
             if contract.source not in [other.source for other, _ in known]:
                 known.append((contract, constitution.given[f"{contract.kind}s.{contract.name}"]))
     return rules
+
+
+def _explain_records(constitutions: Sequence[Constitution], console: Console) -> None:
+    """Print what a ledger keeps under these constitutions."""
+    found = [constitution.records for constitution in constitutions if constitution.records is not None]
+    if not found:
+        raise ConfigurationError(
+            "no pack says what is recorded: there is no `records:`, so the options of the ledger hold."
+        )
+    for records in found:
+        console.print(Text("records", style="bold"), Text(records.source, style="dim"))
+        detect = DETECT if records.detect is None else records.detect
+        days = "as the ledger" if records.keep_days is None else f"{records.keep_days:g} days"
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for key, value in [
+            ("states", records.states or "as the ledger"),
+            ("fields", ", ".join(records.keys) or "the built-in ones"),
+            *((f"pattern {name}", pattern) for name, pattern in records.patterns.items()),
+            ("detect", ", ".join(detect) or "nothing"),
+            ("kept for", days),
+        ]:
+            table.add_row(Text(key, style="cyan"), Text(value))
+        console.print(table)
 
 
 def _explain(contract: Contract, given: Mapping[str, Any], console: Console) -> None:

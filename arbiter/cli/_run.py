@@ -9,7 +9,7 @@ import traceback
 import uuid
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from rich.text import Text
 from arbiter._weaving.govern import has_async_nodes
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._graphs import load_graph
+from arbiter.cli._options import check_format, opened, option_of
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PolicyViolationError
 
 FORMATS = ("text", "json")
@@ -57,27 +58,40 @@ def run_graph(
     thread: str | None,
     resume: str | None,
     format: str = "text",
+    ledger: str | None = None,
 ) -> int:
     """Run the graph and print history and output. With the format "json", stdout gets only the output.
 
+    With `ledger`, the run is recorded there.
+
     Returns 0, or 1 if the graph failed, 3 if a policy denied, 4 if it waits for a human.
     """
-    if format not in FORMATS:
-        raise ConfigurationError(f"--format is {format!r}; expected one of {', '.join(FORMATS)}.")
+    check_format(format, FORMATS)
     talk = out if format == "text" else err  # the console for everything but the output
     graph: Any = load_graph(where)
     given: Any = _json(input, "--input") if resume is None else Command(resume=_answer(resume))
-    arbiter_os = ArbiterOS()
-    if constitution is not None:
-        arbiter_os.load_constitution(constitution, allow=allow)
-    governed: Any = arbiter_os.govern(graph)
-    if governed.checkpointer in (None, False):
-        if resume is not None or thread is not None:
-            raise ConfigurationError(
-                f"{where} has no checkpointer, so no thread is kept; compile it with one for --thread and --resume."
-            )
-        governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
-    thread = thread or f"run-{uuid.uuid4().hex[:8]}"
+    with ExitStack() as opening:
+        kept = None if ledger is None else opening.enter_context(opened(ledger, create=True, sign=True))
+        arbiter_os = ArbiterOS(ledger=kept)
+        if constitution is not None:
+            arbiter_os.load_constitution(constitution, allow=allow)
+        governed: Any = arbiter_os.govern(graph)
+        if governed.checkpointer in (None, False):
+            if resume is not None or thread is not None:
+                raise ConfigurationError(
+                    f"{where} has no checkpointer, so no thread is kept; "
+                    "compile it with one for --thread and --resume."
+                )
+            governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
+        thread = thread or f"run-{uuid.uuid4().hex[:8]}"
+        code = _run_thread(arbiter_os, governed, given, thread, talk)
+        if kept is not None and kept.flush(60):
+            err.print(Text(f"recorded: arbiter history {thread}{option_of(ledger or '')}"), soft_wrap=True)
+    return code
+
+
+def _run_thread(arbiter_os: ArbiterOS, governed: Any, given: Any, thread: str, talk: Console) -> int:
+    """Run the thread, ask on this terminal, and print history and output. Returns the exit code."""
     config: RunnableConfig = {"configurable": {"thread_id": thread}}
     code, output = 0, None
     try:

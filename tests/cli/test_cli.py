@@ -9,9 +9,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from arbiter import ArbiterOS
@@ -22,6 +24,7 @@ from arbiter.cli._graphs import load_graph
 from arbiter.cli._init import propose
 from arbiter.errors import ArbiterError
 from tests import docs_check
+from tests.cli.cli_support import started, typed
 from tests.processes import python
 
 TEAM = '''
@@ -144,41 +147,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(*arguments: str, answers: str = "", code: int = 0) -> str:
-    """Stdout of the command in this process."""
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, input=answers)
-    assert done.exit_code == code, (done.output, done.exception)
-    return done.stdout
-
-
-def started(*arguments: str, folder: Path, code: int) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, where nobody can be asked. Nothing ends in a traceback."""
-    done = subprocess.run(
-        python("-m", "arbiter", *arguments),
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(docs_check.ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    return done
-
-
 # Help and version ---------------------------------------------------------------------------------
 
 
+@pytest.mark.lengthy
 def test_help_names_each_command_and_the_page_describes_it() -> None:
     page = (docs_check.ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     told = typed("--help")
-    for command in app.registered_commands:
-        name = command.callback.__name__ if command.callback else ""
-        assert name in told
-        assert f"## arbiter {name}" in page
-        for option in re.findall(r" (--[a-z]+)", typed(name, "--help")):
+    for name in commands(get_command(app)):
+        assert name.split()[0] in told
+        assert f"## arbiter {name}" in page or f"| `arbiter {name}" in page
+        for option in re.findall(r" (--[a-z-]+)", typed(*name.split(), "--help")):
             assert option == "--help" or f"`{option}" in page, (name, option)
+
+
+def commands(command: Any, name: str = "") -> list[str]:
+    """The names of all commands, with those of their groups before them."""
+    parts: dict[str, Any] = getattr(command, "commands", {})
+    return [each for part in parts for each in commands(parts[part], f"{name} {part}".strip())] or [name]
 
 
 def test_version_is_that_of_the_distribution() -> None:
@@ -234,6 +220,7 @@ def test_a_mistake_is_told_on_stderr_and_ends_with_2(arguments: tuple[str, ...],
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.lengthy
 def test_an_unknown_command_is_reported(project: Path) -> None:
     assert "No such command" in started("dance", folder=project, code=2).stderr
 
@@ -385,6 +372,7 @@ def test_a_question_of_a_run_as_json_is_on_stderr(project: Path) -> None:
     assert "waits for a human" in done.stderr
 
 
+@pytest.mark.lengthy
 def test_run_and_lint_report_a_rule_that_applies_to_no_node(project: Path) -> None:
     rule = POLICIES.replace("target_instructions: [TOOL_CALL]", "target_nodes: [%s]")
     (project / "policies" / "team.yaml").write_text(rule % "elsewhere", encoding="utf-8")

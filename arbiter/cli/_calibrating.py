@@ -1,0 +1,121 @@
+"""`arbiter eval calibrate`: a judge compared with people's labels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from arbiter._objects import import_from_here
+from arbiter.cli._options import check_place
+from arbiter.cli._store import opened_store
+from arbiter.cli._streams import stdout_for_results
+from arbiter.errors import ConfigurationError, nearest
+from arbiter.harness import Calibration, Suite, calibrate, load_suite
+from arbiter.harness.calibration import FOLDER
+from arbiter.harness.journal import run_folder, runs_of
+from arbiter.harness.labels import Labelled, chosen_for_labelling, write_for_labelling
+from arbiter.harness.reports.report import Report, load_report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of `arbiter eval calibrate`."""
+
+    row: str
+    pass_at: float
+    suite: Path | None = None
+    judge: str = ""
+    store: str | None = None
+    out: Path | None = None
+    allow: tuple[str, ...] = ()
+
+
+def calibrate_row(labels: Path, options: Options) -> None:
+    """Judge the labelled outputs with a scorer of a suite, print the agreement, and write the calibration."""
+    import_from_here()
+    row, place = options.row, options.out or FOLDER / f"{options.row}.json"
+    if options.out is None:
+        place.parent.mkdir(exist_ok=True)
+    check_place(place, (".json",))
+    repository = None if options.store is None else opened_store(options.store)
+    with stdout_for_results():
+        suite = load_suite(options.suite or _only_suite(), allow=options.allow)
+        found = calibrate(suite, labels, row=row, pass_at=options.pass_at, judge=options.judge)
+    typer.echo(str(found))
+    found.write(place)
+    if repository is not None:
+        with repository:
+            repository.add_calibration(
+                row, version=found.version, judge=found.judge, n=found.n, data=found.to_dict()
+            )
+    problems = found.problems(version=found.version, judge=found.judge)
+    verdict = f"uncalibrated: {'; '.join(problems)}" if problems else f"calibrated for {row} {found.version}"
+    typer.echo(f"{verdict}; wrote {place}.{_last_run(suite, found, options.pass_at)}")
+
+
+def _last_run(suite: Suite, found: Calibration, pass_at: float) -> str:
+    """The share of passes in the last run of the suite, without the judge's mistakes; "" if nothing fits."""
+    folder = next(runs_of(suite.name), None)
+    row = None if folder is None else load_report(folder).rows.get(found.row)
+    if row is None or row.version != found.version:
+        return ""
+    passed, n = sum(value >= pass_at for value in row.values.values()), len(row.values)
+    corrected = found.corrected(passed, n) if n else None
+    if corrected is None:
+        return ""
+    low, high = corrected.interval
+    return f" Last run: {passed} of {n} passed, corrected {corrected.rate:.2f} [{low:.2f}, {high:.2f}]."
+
+
+def write_sample(labels: Path, run: str, row: str, count: int, seed: int) -> None:
+    """Write some of the outputs of a run for people to label."""
+    check_place(labels, (".csv",))
+    if labels.exists():
+        raise ConfigurationError(f"{labels} is there already. People's labels are not overwritten.")
+    report = load_report(run_folder(run))
+    if row not in report.rows:
+        raise ConfigurationError(
+            f"{row!r} is no row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
+        )
+    sample = _sample(report, row, count, seed)
+    if not sample:
+        raise ConfigurationError(f"the run {report.run_id} has no output that {row!r} scored.")
+    write_for_labelling(labels, sample)
+    typer.echo(
+        f"wrote {labels}: {len(sample)} outputs. Fill in the column label (0 to 9, or pass and fail), then: "
+        f"arbiter eval calibrate {labels} --row {row} --pass-at SCORE"
+    )
+
+
+def _sample(report: Report, row: str, count: int, seed: int) -> list[Labelled]:
+    """Outputs with scores of all bands, without their scores."""
+    cases = {case.id: case for case in report.cases}
+    outputs = {result.case_id: result.output for result in report.results if result.repeat == 0}
+    low, high = report.rows[row].scale
+    scores = {
+        id: (value - low) * 9 / (high - low) if isfinite(high) else value
+        for id, value in report.rows[row].values.items()
+        if outputs.get(id) is not None
+    }
+    return [
+        Labelled(id=id, input=_text(cases[id].input), output=_text(outputs[id]), labels={})
+        for id in chosen_for_labelling(scores, count, seed=seed)
+    ]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _only_suite() -> Path:
+    files = sorted(Path("suites").glob("*.yaml"))
+    if len(files) != 1:
+        raise ConfigurationError(
+            f"suites/ has {len(files)} suites; name the one of the scorer with --suite FILE."
+        )
+    return files[0]

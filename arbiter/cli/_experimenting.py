@@ -1,0 +1,289 @@
+"""The implementation of `arbiter experiment`."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from arbiter._objects import import_from_here, load_object
+from arbiter.cli._evaluating import Progress, ends_in_good_order
+from arbiter.cli._options import check_format, check_place, opened
+from arbiter.cli._store import opened_store
+from arbiter.cli._streams import stdout_for_results
+from arbiter.errors import ArbiterWarning, ConfigurationError
+from arbiter.experiments import SCENARIOS, AgentFactory, Experiment, ExperimentResult, verify_table1
+from arbiter.experiments.plans import COLUMNS, ExperimentPlan
+from arbiter.experiments.replicating import replicated, scenarios_named
+from arbiter.experiments.results import ENDINGS, load_result
+from arbiter.experiments.runner import FOLDER, LIMITS
+from arbiter.harness import Limits, Suite
+from arbiter.harness.journal import Written, run_folder, runs_in
+from arbiter.models import visible
+from arbiter.personas import Persona
+
+FORMATS = ("table", "json")
+_WIDE = 2_000
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options that several commands have."""
+
+    model: str | None = None
+    judge: str | None = None
+    corrector: str | None = None
+    people: str | None = None
+    profile: str = "paper"
+    seed: int = 42
+    runs: int = 1
+    scale: float = 1.0
+    order: Any = "parallel"
+    metrics: Sequence[str] = ()
+    mode: Any = "llm"
+    concurrency: int | None = None
+    tokens: int | None = None
+    calls: int | None = None
+    usd: float | None = None
+
+    def planned(self, scenario: str) -> Experiment:
+        """The experiment without its models."""
+        return Experiment(
+            scenario,
+            profile=self.profile,
+            seed=self.seed,
+            runs=self.runs,
+            scale=self.scale,
+            order=self.order,
+            metrics=self.metrics or None,
+            mode=self.mode,
+        )
+
+    def experiment(self, scenario: str, agents: Sequence[Persona] | None = None) -> Experiment:
+        """The experiment with its models. `agents` are known already, and need not be invented."""
+        import_from_here()
+        planned = self.planned(scenario)
+        population = planned.setting.population
+        invented = self.people is not None and agents is None
+        return replace(
+            planned,
+            model=_model(self.model),
+            judge=_model(self.judge),
+            corrector=_model(self.corrector),
+            agents=AgentFactory(population, _model(self.people), self.seed) if invented else agents,
+            limits=self._limits(),
+        )
+
+    def suite_on_worker(self, scenario: str, agents: Sequence[Persona] | None) -> Suite:
+        """The suite of the experiment, in a process that gets its cases from another one."""
+        return self.experiment(scenario, agents).suite()
+
+    def _limits(self) -> Limits:
+        return Limits(
+            concurrency=LIMITS.concurrency if self.concurrency is None else self.concurrency,
+            case_timeout=LIMITS.case_timeout,
+            score_timeout=LIMITS.score_timeout,
+            tokens=self.tokens,
+            calls=self.calls,
+            usd=self.usd,
+        )
+
+
+def _model(given: str | None) -> Any:
+    """A model by its text, or the object that path/to/file.py:name names."""
+    return load_object(given, "model") if given is not None and ".py:" in given else given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where an experiment runs, and where it leaves what it found."""
+
+    plan: Path | None = None
+    resume: str | None = None
+    ray: str | None = None
+    store: str | None = None
+    ledger: str | None = None
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("store", "ledger"):
+            if self.ray is not None and getattr(self, name) is not None:
+                raise ConfigurationError(
+                    f"--{name} cannot be combined with --ray: workers write to no database. Leave one of them out."
+                )
+        if self.out is not None:
+            check_place(self.out, ENDINGS)
+
+
+def run_experiment(scenario: str, settings: Settings, places: Places, format: str) -> int:
+    """Run an experiment and print its result. Returns the exit code."""
+    check_format(format, FORMATS)
+    with stdout_for_results():
+        result = _ran(scenario, settings, settings.experiment(scenario), places)
+    if places.out is not None:
+        result.write(places.out)
+    _print(result, format)
+    return _code(result)
+
+
+def _ran(scenario: str, settings: Settings, experiment: Experiment, places: Places) -> ExperimentResult:
+    progress = Progress()
+    with ExitStack() as opening:
+        if places.store is not None:
+            repository = opening.enter_context(opened_store(places.store))
+            experiment = replace(experiment, repository=repository)
+        if places.ledger is not None:
+            ledger = opening.enter_context(opened(places.ledger, create=True, sign=True))
+            experiment = replace(experiment, ledger=ledger)
+        opening.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", ArbiterWarning)  # the result has them
+        opening.enter_context(ends_in_good_order())
+        suite = experiment.suite(places.plan)
+        run = suite.prepare(resume=places.resume, folder=FOLDER, progress=progress)
+        if places.ray is not None:
+            from arbiter.harness.distributed import on_ray
+
+            make = partial(settings.suite_on_worker, scenario, _invented(experiment))
+            run.driver = on_ray(places.ray, make)
+        result = ExperimentResult.of(run.run())
+    progress.end()
+    return result
+
+
+def _invented(experiment: Experiment) -> Sequence[Persona] | None:
+    """The people that a model invented, for workers that must not ask it again."""
+    given = experiment.agents
+    return given.agents(experiment.plan.distinct) if isinstance(given, AgentFactory) else None
+
+
+def _code(result: ExperimentResult) -> int:
+    if result.stopped == "interrupted":
+        how = f"arbiter experiment run {result.plan.scenario} ... --resume {result.run_id}"
+        err.print(Text(f"interrupted. Go on, with the same options: {how}", "yellow"))
+        return 130
+    return 5 if {"incomplete", "not_scored", "treatment_not_exercised"} & {*result.marks} else 0
+
+
+def _print(result: ExperimentResult, format: str) -> None:
+    if format == "json":
+        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+    else:
+        typer.echo(result.table())
+
+
+# Plans --------------------------------------------------------------------------------------------
+
+
+def dry(scenarios: Sequence[str] | None, settings: Settings, format: str, plan: Path | None = None) -> None:
+    """Print what experiments would do and ask. Raises `ConfigurationError` if it is not what `plan` has."""
+    check_format(format, FORMATS)
+    planned = [settings.planned(id) for id in scenarios or SCENARIOS]
+    if plan is not None:
+        planned[0].plan.check(ExperimentPlan.read(plan))
+    if format == "json":
+        plans = [{**each.plan.to_dict(), "hash": each.plan.hash, **_counts(each)} for each in planned]
+        typer.echo(json.dumps(plans, ensure_ascii=False))
+        return
+    _print_table(COLUMNS, [each.plan.row(each.corrections) for each in planned])
+
+
+def _counts(experiment: Experiment) -> dict[str, Any]:
+    return {"table": dict(zip(COLUMNS, experiment.plan.row(experiment.corrections), strict=True))}
+
+
+def write_plan(scenario: str | None, settings: Settings, file: Path) -> None:
+    """Write the plan of a scenario."""
+    if scenario is None:
+        raise ConfigurationError(
+            f"--out is for one scenario. Name one: arbiter experiment plan {next(iter(SCENARIOS))} --out {file}."
+        )
+    plan = settings.planned(scenario).plan
+    plan.write(file)
+    typer.echo(f"wrote {file}: {plan.hash}")
+
+
+# Looking ------------------------------------------------------------------------------------------
+
+
+def show_run(run: str, format: str, file: Path | None) -> None:
+    """Print the result of a run."""
+    check_format(format, FORMATS)
+    if file is not None:
+        check_place(file, ENDINGS)
+    result = load_result(run_folder(run, FOLDER))
+    if file is not None:
+        result.write(file)
+    _print(result, format)
+
+
+def list_runs() -> None:
+    """Print a line for each run."""
+    rows: list[tuple[str, ...]] = []
+    for folder in runs_in(FOLDER):
+        written = Written.read(folder)
+        state = "running or killed" if written.end is None else written.end["stopped"] or "finished"
+        done = f"{len(written.results()):,} of {len(written.head['cases']):,}"
+        rows.append((folder.name, str(written.head["suite"]).removeprefix("experiment:"), done, state))
+    _print_table(("run", "scenario", "environments × arms", "state"), rows)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table as wide as its texts are."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    wide = Console(highlight=False, width=_WIDE, color_system=None)
+    with wide.capture() as captured:
+        wide.print(table)
+    for line in captured.get().splitlines():
+        out.print(Text(line.rstrip()))
+
+
+# Table 1 ------------------------------------------------------------------------------------------
+
+
+def replicate(experiments: Sequence[str], settings: Settings, places: Places, format: str) -> int:
+    """Run experiments of Table 1, and print them beside the paper's. Returns the exit code."""
+    check_format(format, FORMATS)
+    if settings.mode != "llm":
+        raise ConfigurationError(
+            f"--mode {settings.mode}: templates are not scored, so there is nothing to compare with the paper."
+        )
+    results: list[ExperimentResult] = []
+    with stdout_for_results():
+        # All are checked before the first one runs.
+        found = {id: settings.experiment(id) for id in scenarios_named(experiments)}
+        for id, each in found.items():
+            results.append(_ran(id, settings, each, places))
+            if results[-1].stopped is not None:
+                break
+    replication = replicated(results)
+    if format == "json":
+        typer.echo(json.dumps(replication.to_dict(), ensure_ascii=False, allow_nan=False))
+    else:
+        typer.echo(replication.text())
+    return max(map(_code, results))
+
+
+def verify_table(data: Path | None, *, sensitivity: bool, format: str) -> int:
+    """Print Table 1 recomputed; 1 unless it agrees with the paper and with the tests of its authors."""
+    check_format(format, FORMATS)
+    table = verify_table1(data)
+    text = table.text(sensitivity=sensitivity) if format == "table" else json.dumps(table.to_dict(), indent=2)
+    typer.echo(text)
+    return 1 if table.problems else 0

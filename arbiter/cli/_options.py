@@ -1,0 +1,191 @@
+"""Common to the commands about a ledger: their options, the opened ledger, tables and JSON.
+
+Importing this module loads nothing of the ledger: `arbiter --help` needs no extra.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, describe, nearest
+from arbiter.history._text import Ink
+
+if TYPE_CHECKING:
+    from arbiter.ledger import Ledger
+
+LEDGER = "arbiter.db"
+"""The ledger of a command that is given none: a file in the working directory."""
+FORMATS = ("table", "json", "jsonl")
+_KEY, _KEY_FILE = "ARBITER_LEDGER_KEY", "ARBITER_LEDGER_KEY_FILE"
+_CELLS, _WIDEST = 120, 2_000
+
+LedgerOption = Annotated[
+    str,
+    typer.Option("--ledger", envvar="ARBITER_LEDGER", metavar="URL", help="A file, or a postgresql:// URL."),
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="WHEN", help="From then on: 30m, 24h, 7d, or a date such as 2026-11-22."),
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Until then: as --since.")]
+FormatOption = Annotated[str, typer.Option("--format", help="table, json or jsonl (one object a line).")]
+AfterOption = Annotated[
+    str | None,
+    typer.Option("--after", metavar="CURSOR", help="The page after the one that named this cursor."),
+]
+
+
+def check_format(format: str, formats: Sequence[str] = FORMATS) -> None:
+    if format not in formats:
+        raise ConfigurationError(
+            f"--format is {format!r}; expected one of {', '.join(formats)}.{nearest(format, formats)}"
+        )
+
+
+def check_place(file: Path, endings: Iterable[str]) -> None:
+    """Raise `ConfigurationError` if no such file can be written: what it is for may cost money first."""
+    if file.suffix not in endings:
+        raise ConfigurationError(
+            f"{str(file)!r} has the ending {file.suffix!r}; expected one of {', '.join(endings)}."
+        )
+    if file.is_dir() or not file.parent.is_dir():
+        what = "is a folder" if file.is_dir() else f"would be in {str(file.parent)!r}, which is no folder"
+        raise ConfigurationError(f"{str(file)!r} {what}.")
+    if not os.access(file.parent, os.W_OK):
+        raise ConfigurationError(f"{str(file)!r} cannot be written: its folder is read-only.")
+
+
+@contextmanager
+def opened(where: str, *, create: bool = False, sign: bool = False, **options: Any) -> Generator[Ledger]:
+    """The ledger at that place, closed at the end. Errors of its database are raised as one sentence.
+
+    Unless `create` is True, a ledger that is not there is a `LedgerUnavailable`, and nothing is made. With
+    `sign`, the key of the environment signs anchors.
+    """
+    try:
+        from arbiter._databases import sentences, shown
+        from arbiter.ledger import Ledger, LedgerError
+        from arbiter.ledger._database import SCHEMA
+    except ImportError as error:
+        raise ConfigurationError(str(error)) from error
+
+    key = key_of_environment() if sign else None
+    with sentences(where, SCHEMA), Ledger(where, create=create, key=key, **options) as ledger:
+        try:
+            yield ledger
+        except (LookupError, TypeError, ValueError) as error:
+            if create or isinstance(error, ArbiterError):
+                raise
+            # Readers rely on what the writer wrote; a verification relies on nothing.
+            raise LedgerError(
+                f"{shown(where)!r} has an entry that cannot be read ({describe(error)[:200]}). "
+                "arbiter verify names the entries that were changed."
+            ) from error
+
+
+@contextmanager
+def known_names() -> Generator[None]:
+    """A name that does not occur in the ledger, of which its methods warn, is an error inside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArbiterWarning)
+        try:
+            yield
+        except ArbiterWarning as warning:
+            raise ConfigurationError(str(warning)) from None
+
+
+def option_of(where: str) -> str:
+    """The option that names this ledger in a command that is shown, without a password; "" for the default."""
+    from arbiter._databases import shown
+
+    return (
+        "" if where == os.environ.get("ARBITER_LEDGER", LEDGER) else f" --ledger {shlex.quote(shown(where))}"
+    )
+
+
+def key_of_environment() -> bytes | None:
+    """The key that signs anchors, from ARBITER_LEDGER_KEY or the bytes of the file ARBITER_LEDGER_KEY_FILE."""
+    text, path = os.environ.get(_KEY), os.environ.get(_KEY_FILE)
+    if text and path:
+        raise ConfigurationError(f"{_KEY} and {_KEY_FILE} are both set; set one of them.")
+    if not path:
+        return text.encode() if text else None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{_KEY_FILE} is {path!r}, which cannot be read: {error.strerror}."
+        ) from None
+
+
+class Screen:
+    """The standard output: tables for people, or JSON."""
+
+    def __init__(self, format: str) -> None:
+        check_format(format)
+        self.format = format
+        self.console = Console(highlight=False)
+        self._ink = Ink(self.console.encoding)
+
+    def text(self, value: object, cells: int = _CELLS) -> Text:
+        """A value on one line. Control characters are shown, not sent to the terminal."""
+        return Text(self._ink.line("" if value is None else str(value), cells))
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table, as wide as its texts are: a line that a terminal breaks can be read, half a name cannot.
+
+        Columns of numbers have headings that begin with ">"; their cells stand on the right.
+        """
+        found = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for heading in headings:
+            name = heading.removeprefix(">")
+            found.add_column(name, justify="left" if name == heading else "right", no_wrap=True)
+        for row in rows:
+            found.add_row(*map(self.text, row))
+        wide = Console(highlight=False, width=_WIDEST, color_system=None)
+        with wide.capture() as captured:
+            wide.print(found)
+        for line in captured.get().splitlines():
+            self.console.print(Text(line.rstrip()), soft_wrap=True)
+
+    def say(self, sentence: str) -> None:
+        """A sentence below a table. Beside JSON it goes to stderr, so that stdout stays JSON."""
+        console = self.console if self.format == "table" else Console(stderr=True, highlight=False)
+        console.print(Text(sentence), soft_wrap=True)
+
+    def data(self, rows: Sequence[Any] | Mapping[str, Any]) -> None:
+        """Rows as a JSON list, or as one object a line; a single object as it is."""
+        if self.format == "json":
+            sys.stdout.write(json.dumps(rows, indent=2, default=_plain) + "\n")
+        else:
+            each: Sequence[Any] = [rows] if isinstance(rows, Mapping) else rows
+            sys.stdout.writelines(json.dumps(row, default=_plain) + "\n" for row in each)
+        sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def moment(when: datetime) -> str:
+    """A time in UTC to the second."""
+    return when.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def number_of(count: int, singular: str, plural: str | None = None) -> str:
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"

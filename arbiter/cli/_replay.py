@@ -1,0 +1,86 @@
+"""`arbiter replay`: another constitution decides about recorded runs, and the exit code says whether it differs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from arbiter.cli._options import Screen, opened
+from arbiter.errors import ConfigurationError, nearest
+
+if TYPE_CHECKING:
+    from arbiter.ledger import ReplayReport
+
+OUTCOMES = ("looser", "stricter", "elsewhere", "unknown")
+
+
+def replay_runs(
+    where: str,
+    constitution: str | None,
+    threads: Collection[str],
+    *,
+    since: str | None,
+    until: str | None,
+    file: str | None,
+    allow: tuple[str, ...],
+    fail_on: str,
+    all: bool,
+    format: str,
+) -> int:
+    """Print the report. Returns 1 if there are decisions of an outcome in `fail_on`."""
+    screen = Screen(format)
+    failing = _outcomes(fail_on)
+    if constitution is None:
+        raise ConfigurationError("replay needs the constitution that is to decide: arbiter replay -c DIR")
+    report = _report(where, constitution, threads, since=since, until=until, file=file, allow=allow)
+    if format == "json":
+        sys.stdout.write(report.to_json())
+    elif format == "jsonl":
+        sys.stdout.writelines(json.dumps(each) + "\n" for each in report.to_dicts())
+    else:
+        report.pprint(screen.console, all=all)
+    return 1 if any(getattr(report.summary, outcome) for outcome in failing) else 0
+
+
+def _report(
+    where: str,
+    constitution: str,
+    threads: Collection[str],
+    *,
+    since: str | None,
+    until: str | None,
+    file: str | None,
+    allow: tuple[str, ...],
+) -> ReplayReport:
+    chosen = threads or None
+    if file is None:
+        with opened(where) as ledger:
+            return ledger.replay(constitution, threads=chosen, since=since, until=until, allow=allow)
+    from arbiter.ledger._exporting import read_records
+    from arbiter.ledger._queries import time_from
+    from arbiter.ledger.replaying._replay import replay
+
+    now = datetime.now(UTC)
+    return replay(
+        read_records(file),
+        constitution,
+        threads=chosen,
+        since=time_from("since", since, now),
+        until=time_from("until", until, now),
+        allow=allow,
+    )
+
+
+def _outcomes(fail_on: str) -> tuple[str, ...]:
+    if fail_on.strip() == "none":
+        return ()
+    found = tuple(name.strip() for name in fail_on.split(","))
+    for name in found:
+        if name not in OUTCOMES:
+            raise ConfigurationError(
+                f"--fail-on has {name!r}; expected none, or some of {', '.join(OUTCOMES)}.{nearest(name, OUTCOMES)}"
+            )
+    return found

@@ -1,0 +1,99 @@
+"""Standard output and standard error of the commands, and their end."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import os
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
+from io import TextIOWrapper, UnsupportedOperation
+from typing import Any
+
+_ESCAPED = "arbiter.escaped"
+
+
+def write_any_character() -> None:
+    """From now on, characters that a stream cannot encode are written as `\\u00e4`, which is also how JSON has them."""
+    codecs.register_error(_ESCAPED, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    units = (found[at : at + 2].hex() for at in range(0, len(found), 2))
+    return "".join(f"\\u{unit}" for unit in units), error.end
+
+
+def wait_for_no_thread() -> None:
+    """A call of the user's code does not return: its thread, such as one of an event loop's, must not keep the
+    process from ending. It has some seconds from `end` on."""
+    _stuck.append(True)
+
+
+def end(code: Any) -> None:
+    """The command is done. Python ends the process as soon as all threads but daemons have ended."""
+    if _stuck:
+        timer = threading.Timer(_PATIENCE, os._exit, (code if isinstance(code, int) else 1,))
+        timer.daemon = True
+        timer.start()
+
+
+_stuck: list[bool] = []
+_PATIENCE = 3.0
+
+
+@contextmanager
+def stdout_for_results() -> Generator[None]:
+    """Inside, what the user's code writes to standard output goes to standard error, also from subprocesses."""
+    sys.stdout.flush()
+    try:
+        descriptor, errors = sys.stdout.fileno(), sys.stderr.fileno()
+    except (UnsupportedOperation, AttributeError, ValueError):
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    kept = os.dup(descriptor)
+    os.dup2(errors, descriptor)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+@contextmanager
+def each_warning_once() -> Generator[None]:
+    """Inside, Arbiter logs that a rule or evaluator fails once, not for each case: the report counts the rest."""
+    log, told = logging.getLogger("arbiter"), set[object]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        about = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        known = (record.msg, str(about)) in told
+        told.add((record.msg, str(about)))
+        return not known
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
+
+
+@contextmanager
+def reader_may_leave() -> Generator[None]:
+    """Inside, a closed pipe such as that of `| head` is no failure: the exit code stays that of the command."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,46 @@
+"""The command as a new user types it: in this process for what it prints, in another for how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from arbiter.cli._app import app
+from arbiter.errors import ArbiterError
+from tests import docs_check
+from tests.processes import python
+
+
+def typed(*arguments: str, answers: str = "", code: int = 0) -> str:
+    """Stdout of the command in this process."""
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, input=answers)
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.stdout
+
+
+def started(*arguments: str, folder: Path, code: int) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, where nobody can be asked. Nothing ends in a traceback."""
+    done = subprocess.run(
+        python("-m", "arbiter", *arguments),
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(docs_check.ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    return done
+
+
+def refused(*arguments: str) -> str:
+    """The sentence by which the command refuses what it was given."""
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    if isinstance(done.exception, ArbiterError | OSError):
+        return str(done.exception)
+    assert done.exit_code == 2, (done.output, done.exception)
+    return done.stderr
