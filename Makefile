@@ -13,7 +13,7 @@ INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check
 ARGS ?=
 # How large the slow tests are: small (minutes) or full.
 ARBITER_STRESS ?= small
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: help
 help:
@@ -23,8 +23,14 @@ help:
 demo: .venv/.plain ## watch a real graph being governed
 	@$(RUN) examples/stdlib_assistant.py $(ARGS)
 
+.PHONY: view
+view: .venv/.dev ## see recorded payments in the browser, and answer the one that waits
+	@$(RUN) examples/payments/viewer.py --open $(ARGS)
+
 # Without its bytecode each worker compiles all test files at each run, which takes longer than most of them.
 test quick stress: export PYTHONDONTWRITEBYTECODE :=
+# Databases of tests wait for the disk: they are in memory where there is room.
+test quick: export TMPDIR := $(or $(TMPDIR),$(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print $$6 }'))
 
 .PHONY: test
 test: .venv/.dev ## run the tests (not the slow ones)
@@ -44,15 +50,20 @@ check: .venv/.dev ## lint, formatting and types
 .PHONY: bench
 bench: .venv/.dev ## measure what governing and rules cost, against bare LangGraph
 	@failed=0; $(RUN) benchmarks/overhead.py $(ARGS) || failed=1; \
-	for name in rules conditions constitution personas memory growth; do $(RUN) benchmarks/$$name.py || failed=1; done; exit $$failed
+	for name in rules conditions constitution personas memory growth gate harness telemetry store; do $(RUN) benchmarks/$$name.py || failed=1; done; exit $$failed
 
 .PHONY: wheel
 wheel: .venv/.dev ## build the wheel, install it alone, run the demo from it
-	@$(RUN) tests/wheel_check.py
+	@$(RUN) -m tests.wheel_check
 
 .PHONY: docs
 docs: .venv/.dev ## run the Python examples of README.md and docs/
-	@$(RUN) tests/docs_check.py $(ARGS)
+	@$(RUN) -m tests.docs_check $(ARGS)
+
+.PHONY: eval
+eval: .venv/.dev ## measure the suites of the examples, and compare them with their baselines
+	@$(RUN) -m arbiter eval run --ci suites/payments.yaml $(ARGS)
+	@$(RUN) -m arbiter eval run --ci --mock suites/assistant.yaml $(ARGS)
 
 .PHONY: stress
 stress: .venv/.dev ## run the slow tests and more examples of each property (ARBITER_STRESS=full for full size)

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import time
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from arbiter._contracts import Contract
 from arbiter._lifecycle import Schemas, Settings
 from arbiter._lifecycle.background import Background
 from arbiter._lifecycle.core import Core
-from arbiter._lifecycle.registry import Plan, Registry
+from arbiter._lifecycle.registry import Plan, Registry, shadow_of
 from arbiter._lifecycle.shadow import ShadowReport
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_rlock
@@ -52,12 +53,21 @@ from arbiter._weaving.govern import (
     nodes_in,
     rules_for,
     schemas_of,
+    warn_of_other_rules,
 )
 from arbiter.advice import Advisor, CorrectionGate
-from arbiter.errors import ConfigurationError, NotAGraphError, PackError, RegistrationError
+from arbiter.errors import (
+    ArbiterWarning,
+    ConfigurationError,
+    NotAGraphError,
+    PackError,
+    RegistrationError,
+    callers,
+)
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator
 from arbiter.history._facts import KEEP
 from arbiter.history._items import RunHistory
+from arbiter.history._record import Described
 from arbiter.history._recorder import KEEP_THREADS, Recorder
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.listening import HistoryListener, ensure_listener
@@ -127,13 +137,18 @@ class ArbiterOS:
         self._woven: OrderedDict[int, tuple[Any, Any, Graph]] = OrderedDict()
         self._governed: weakref.WeakSet[Origin] = weakref.WeakSet()
         self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+        self._recording: Any = None
+        """The listener that writes to the ledger; None without one."""
         if ledger is not None:
             opened: Any = ledger
             if isinstance(ledger, str | os.PathLike):
                 # Imported by name: the core does not depend on what stands on it.
                 opened = importlib.import_module("arbiter.ledger").Ledger(ledger)
             self.ledger = opened
-            listeners = (opened.listener, *listeners)
+            self._recording = opened.recording()
+            listeners = (self._recording, *listeners)
+            if opened.checker is not None:
+                self.add_policy_checker(opened.checker)
         for listener in listeners:
             self.add_listener(listener)
 
@@ -143,6 +158,8 @@ class ArbiterOS:
         """
         if ensure_listener(listener) not in self._core.settings.listeners:
             self._core.settings.listeners.append(listener)
+            if listener.keeps_facts:
+                self._core.registry.keep_facts()
             for graph in list(self._graphs):
                 report_executions(graph)
 
@@ -243,8 +260,10 @@ class ArbiterOS:
                 loaded = loaded.keeping(before)  # last: it changes contracts that are in force
                 draft = self._core.registry.with_replaced(old, loaded.contracts)
             self._coverage.bindings = loaded.bindings
-            self._core.registry.adopt(draft)
+            self._core.registry.adopt(draft, Described.of(loaded.text))
             self._constitution, self._source = loaded, (source, allow, models)
+            if self._recording is not None:
+                self._recording.keep(loaded.records)
         return loaded
 
     def _refuse_changed_cores(self, loaded: Constitution, also: Iterable[type[Instruction]] = ()) -> None:
@@ -302,13 +321,18 @@ class ArbiterOS:
             in_force = self._constitution
             self._refuse_changed_cores(loaded, () if in_force is None else in_force.cores.values())
             self._coverage.check_names(loaded.contracts)
-        shadow = Registry()
-        for contract in loaded.contracts:
-            if contract.enforced:
-                contract.mode = "audit"  # its side effects are suppressed too
-                shadow.add(contract)
+        shadow = shadow_of(loaded.contracts)
         self._core.settings.shadow.clear()
         self._core.registry.watch(shadow)
+        if self._recording is not None and loaded.records is not None:
+            before = None if in_force is None or in_force.records is None else in_force.records.to_dict()
+            if loaded.records.to_dict() != before:
+                warnings.warn(
+                    f"{loaded.records.source}: these records have no effect, because a shadow constitution only "
+                    "compares decisions. They hold once it is in force.",
+                    ArbiterWarning,
+                    stacklevel=callers(),
+                )
         return loaded
 
     def shadow_report(self) -> ShadowReport:
@@ -590,6 +614,7 @@ class ArbiterOS:
             self._graphs.add(governed)
             self._governed.add(cast(Any, facts_channel_of(governed)).origin)
             self._coverage.add(nodes)
+        warn_of_other_rules(graph, self._core)
         self._coverage.report_missing_instructions()
         return governed
 

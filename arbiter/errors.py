@@ -26,11 +26,16 @@ Each error keeps the parts of its message as fields, and can be pickled, so that
 An exception of a node's body is never wrapped in one of these: it is raised unchanged.
 """
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+_LIBRARIES = frozenset(
+    {"arbiter", "asyncio", "concurrent", "contextvars", "langchain_core", "langgraph", "threading"}
+)
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
@@ -44,6 +49,14 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the end of an error message (with the leading blank), or `""`."""
     found = closest(name, candidates)
     return f" Did you mean {found!r}?" if found else ""
+
+
+def callers() -> int:
+    """The `stacklevel` of the caller's own code, so that a warning points at a line that the user can change."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    return level - 1 if frame is not None else 1
 
 
 def with_article(noun: str) -> str:
@@ -293,15 +306,24 @@ class SyncDriverError(ArbiterError, TypeError):
         )
 
 
+Unscored = Literal["not_applicable", "abstained", "timeout", "error"]
+"""Why an evaluation gave no score."""
+
+
 class EvaluationError(ArbiterError, RuntimeError):
     """An evaluation that gave no result: its evaluator raised, timed out or returned an invalid value.
 
-    Evaluations never raise into a run; this is for code that reads the result of a failed one by name.
+    Evaluations never raise into a run; this is for code that reads the result of a failed one by name. An
+    evaluator raises it to say which `outcome` it is: "abstained" if a judge was asked and decided nothing,
+    "not_applicable" if there was nothing to judge.
     """
 
-    def __init__(self, message: str, *, evaluator: str = "", node: str = "") -> None:
+    def __init__(
+        self, message: str, *, evaluator: str = "", node: str = "", outcome: Unscored = "error"
+    ) -> None:
         self.evaluator = evaluator
         self.node = node
+        self.outcome: Unscored = outcome
         super().__init__(message)
 
 

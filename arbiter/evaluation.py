@@ -4,17 +4,20 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from langchain_core.runnables import RunnableConfig
 
 from arbiter._contracts import Contract, TargetInstructions, TargetNodes, Targets
 from arbiter._values.parameters import Param, check_parameters
-from arbiter._values.states import freeze
+from arbiter._values.states import freeze, is_whole
+from arbiter._values.versions import hash_of
+from arbiter.errors import RegistrationError
 from arbiter.history._items import History
+from arbiter.models import Judge
 from arbiter.verdicts import Evaluated, EvaluationResult, EvaluatorTrace
 
 __all__ = [
@@ -62,6 +65,10 @@ class NodeEvaluator(Contract):
     error. A deadline that you set is always kept, by calling `evaluate` on another thread. The default of 30
     s does not apply to an evaluator that has proved to be quick or declares `blocking = False`: it is called
     in place. An `async def evaluate` runs on an event loop of Arbiter's own.
+
+    `concurrency` is the number of node runs, of all threads, that it judges at once. With 1, the default, its
+    calls run one after another, so that it can count in `self`. The judges that ship have 32. Each node run
+    is judged once, whatever the number.
     """
 
     kind = "evaluator"
@@ -70,6 +77,9 @@ class NodeEvaluator(Contract):
     needs: tuple[str, ...] = ()
     """Other evaluators whose results it reads."""
     deadline: float | None = 30.0
+    concurrency: int = 1
+    scale: tuple[float, float] = (0.0, 1.0)
+    """The lowest and the highest `value_of` a result."""
 
     @check_parameters
     def __init__(
@@ -83,6 +93,14 @@ class NodeEvaluator(Contract):
         super().__init__(name, target_instructions, target_nodes, deadline)
         self.durable = durable
 
+    def ensure_valid(self) -> None:
+        super().ensure_valid()
+        if not is_whole(self.concurrency, least=1):
+            raise RegistrationError(
+                f"evaluator {self.name!r}: concurrency is {self.concurrency!r:.80}; "
+                "expected a whole number from 1."
+            )
+
     def evaluate(self, history: History) -> Evaluated | Awaitable[Evaluated]:
         """Judge the node run `history.item`: an `EvaluationResult`, a bool or a number.
 
@@ -90,6 +108,22 @@ class NodeEvaluator(Contract):
         A mapping gives several results by key. The key `brief` of the evaluator `style` is the result `style.brief`.
         """
         raise NotImplementedError
+
+    def value_of(self, result: EvaluationResult) -> float:
+        """The number of a result on the evaluator's `scale`, by default its score."""
+        return float(result.score)
+
+    def version_parts(self) -> Mapping[str, str]:
+        return {**super().version_parts(), "scale": hash_of(self.scale)}
+
+    def with_judges(self, wrap: Callable[[Judge], Judge], votes: int | None = None) -> Self:
+        """A copy that asks the judges that `wrap` returns in place of its own, each question `votes` times (None:
+        as often as before).
+
+        An evaluator without judges is returned as it is. Replaces the judges of an evaluation harness, which
+        records, counts and limits what they are asked.
+        """
+        return self
 
     def default_cycle(self) -> EvaluatorCycle | None:
         """The cycle that runs this evaluator if none was added; None if it needs no cycle."""

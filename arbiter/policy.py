@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from inspect import iscoroutinefunction
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args
 
 from langchain_core.callbacks import BaseCallbackHandler
 
 from arbiter._contracts import Contract, TargetInstructions, TargetNodes, Targets
 from arbiter._values.parameters import Param, check_parameters
-from arbiter.errors import ConfigurationError, ParameterError
+from arbiter.errors import ConfigurationError, ParameterError, RegistrationError
 from arbiter.history._items import History
 from arbiter.instructions import Instruction
 from arbiter.verdicts import TermsError, Verdict, terms_of
@@ -210,6 +211,8 @@ class PolicyChecker(Contract):
 
         They see its model and tool calls. A handler with `raise_error = True` stops a call by raising in
         `on_tool_start` or `on_llm_start`; `on_caught` is the consequence if the body catches that exception.
+        If this method raises, the node is denied. With `blocking = True` an async run calls it on another
+        thread, after those of the other checkers, so it may wait.
         """
         raise NotImplementedError
 
@@ -237,8 +240,18 @@ class PolicyChecker(Contract):
         _, found, node = self.on_deny.partition("redirect:")
         return (node,) if found else ()
 
+    def tools_not_in(self, held: Collection[str]) -> Sequence[str]:
+        """The tools that it denies by name and that are not among those of a graph. Arbiter warns of such a
+        name if it is nearly that of a tool.
+        """
+        return ()
+
     def ensure_valid(self) -> None:
         super().ensure_valid()
+        if iscoroutinefunction(self.observe):
+            raise RegistrationError(
+                f"checker {self.name!r}: observe is async; it is called in place, so write it with def."
+            )
         caught: Any = self.on_caught
         if caught is not None and caught not in get_args(OnCaught):
             raise ConfigurationError(

@@ -178,6 +178,7 @@ class _Run:
 
     def __init__(self, thread_id: str | None, by_id: Mapping[str, Record]) -> None:
         self.id = uuid4().hex
+        self.uuid = str(uuid4())
         self.thread_id = thread_id
         self.by_id = by_id
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, TypeGuard, cast, get_args
 
 from arbiter._values.states import FrozenDict, freeze, is_whole
 
@@ -56,31 +56,50 @@ FAILED = "the checker failed: "
 """The beginning of the reason of a denial that a checker's failure caused."""
 
 
+Outcome = Literal["scored", "not_applicable", "abstained", "timeout", "error", "skipped_budget"]
+"""How a judgement ended. Only what is "scored" is a number; the other outcomes are counted beside it."""
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class EvaluationResult:
     """The judgement of one node run. `score` is a finite number, by convention 0.0 to 1.0.
 
-    `passed` is None if the evaluator gave a score without a judgement.
+    `passed` is None if the evaluator gave a score without a judgement. With another `outcome` than "scored",
+    such as "not_applicable", policies read the score as usual, and no mean or test counts it.
     """
 
     score: float
     passed: bool | None
     feedback: str = ""
     metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    outcome: Outcome = field(default="scored", kw_only=True)
 
     # Equivalent to the `__init__` of a dataclass, in half the time: every step makes some.
     def __init__(
-        self, score: float, passed: bool | None, feedback: str = "", metadata: Mapping[str, Any] = _NOTHING
+        self,
+        score: float,
+        passed: bool | None,
+        feedback: str = "",
+        metadata: Mapping[str, Any] = _NOTHING,
+        *,
+        outcome: Outcome = "scored",
     ) -> None:
         _set_score(self, score)
         _set_passed(self, passed)
         _set_feedback(self, feedback)
         _set_metadata(self, metadata if type(metadata) is not _DICT else FrozenDict(metadata))
+        _set_outcome(self, outcome)
+
+    def __repr__(self) -> str:
+        shown = f"score={self.score!r}, passed={self.passed!r}, feedback={self.feedback!r}"
+        ended = "" if self.outcome == "scored" else f", outcome={self.outcome!r}"
+        return f"EvaluationResult({shown}, metadata={self.metadata!r}{ended})"
 
 
 _result: Any = EvaluationResult
 _set_score, _set_passed = _result.score.__set__, _result.passed.__set__
 _set_feedback, _set_metadata = _result.feedback.__set__, _result.metadata.__set__
+_set_outcome = _result.outcome.__set__
 
 
 Single = EvaluationResult | bool | float
@@ -246,7 +265,7 @@ def _as_single(answer: object) -> EvaluationResult | str:
         result = answer
     elif isinstance(answer, bool):
         result = EvaluationResult(float(answer), answer)
-    elif _is_number(answer):
+    elif is_numeric(answer):
         result = EvaluationResult(answer, None)
     else:
         return (
@@ -281,6 +300,9 @@ def _fault_in(answer: EvaluationResult) -> str | None:
         return f"returned feedback={_short(feedback)}; expected a text"
     if type(answer.metadata) is not FrozenDict and not _is_mapping(answer.metadata):
         return f"returned metadata={_short(answer.metadata)}; expected a mapping"
+    outcome: object = answer.outcome
+    if outcome != "scored" and outcome not in get_args(Outcome):
+        return f"returned outcome={_short(outcome)}; expected one of {', '.join(get_args(Outcome))}"
     return None
 
 
@@ -303,7 +325,8 @@ def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_numeric(value: object) -> TypeGuard[float]:
+    """True for a number of any library. Truth values are rejected, also those of numpy and torch."""
     if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
         return False
     # The truth values of numpy and torch have `__float__` too, and say "passed", not "score 1".
@@ -311,7 +334,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _is_finite(value: object) -> bool:
-    return _is_number(value) and isfinite(float(value))
+    return is_numeric(value) and isfinite(float(value))
 
 
 def _short(value: object) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import atexit
 import contextlib
 import gc
 import importlib
@@ -34,6 +35,7 @@ import sysconfig
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, Self, TypedDict, TypeVar, cast
 
@@ -681,6 +683,14 @@ def build_arbiter() -> ArbiterOS:
     )
     arbiter_os.add_policy_checker(VerifiedBeforeRespond())
     return arbiter_os
+
+
+@cache
+def governed() -> Pregel[Any, Any, Any, Any]:
+    """The governed assistant over the installed library, as suites/assistant.yaml measures it."""
+    library = Library.installed()
+    atexit.register(library.close)
+    return build_arbiter().govern(build_graph(library), instructions=INSTRUCTIONS)
 
 
 # --- The story: ask, and print what happened ------------------------------------------------------

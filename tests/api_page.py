@@ -33,6 +33,10 @@ MODULES = (
     "arbiter.personas",
     "arbiter.memory",
     "arbiter.redaction",
+    "arbiter.statistics",
+    "arbiter.store",
+    "arbiter.harness",
+    "arbiter.experiments",
 )
 INTRODUCTION = """# API
 

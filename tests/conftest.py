@@ -6,6 +6,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Generator
+from importlib import import_module
 from typing import Any, cast
 
 import pytest
@@ -23,6 +24,7 @@ from tests.memory.memory_stores import (
     emptied,
     opened,
 )
+from tests.web.chromium import NO_BROWSER
 
 COMMON = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -32,6 +34,11 @@ settings.register_profile("stress-small", COMMON, max_examples=100, derandomize=
 settings.register_profile("stress-full", COMMON, max_examples=1000)
 STRESS = os.environ.get("ARBITER_STRESS")
 settings.load_profile(f"stress-{STRESS}" if STRESS else "test")
+if not STRESS:
+    # Else Hypothesis first reads the source of every module for constants, 20 s in each worker of a fresh clone,
+    # and the examples depend on the modules that a worker happens to have imported.
+    providers = import_module("hypothesis.internal.conjecture.providers")
+    vars(providers)["_get_local_constants"] = lambda: vars(providers)["_local_constants"]
 
 Found = tuple[str | None, str]
 
@@ -133,4 +140,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         reason = without[0].removeprefix("Skipped: ")
         terminalreporter.write_line(
             f"Not tested on PostgreSQL ({len(without)} skipped): {reason}", yellow=True
+        )
+    unseen = [reason for reason in reasons if NO_BROWSER in reason]
+    if unseen:
+        terminalreporter.write_line(
+            f"The viewer was not tested in a browser ({len(unseen)} skipped): {unseen[0].partition(NO_BROWSER)[2]}",
+            yellow=True,
         )

@@ -1,6 +1,6 @@
 """Runs the ```python blocks of README.md and docs/, so that every shown program works.
 
-Run by `make docs`, or with the pages to run: `python tests/docs_check.py docs/policies.md`.
+Run by `make docs`, or with the pages to run: `python -m tests.docs_check docs/policies.md`.
 
 The blocks of a page run in order, as one program in an empty working folder; `await` may stand at
 the top level, as in a notebook. A block right after `<!-- not run: the reason -->` is compiled only.

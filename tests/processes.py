@@ -8,6 +8,7 @@ brings, or hash seeds.
 """
 
 import contextlib
+import io
 import json
 import os
 import selectors
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
 PRELOADED = (
+    "alembic.command",
     "arbiter",
     "arbiter.cli",
     "arbiter.memory",
@@ -30,6 +32,7 @@ PRELOADED = (
     "langgraph.checkpoint.sqlite",
     "langgraph.graph",
     "langgraph.store.sqlite",
+    "sqlalchemy.dialects.sqlite",
 )
 
 
@@ -114,6 +117,7 @@ def serve(address: str) -> None:
     import gc
     import importlib
 
+    sys.path[0] = ""  # not this folder: `tests/statistics` is no stand-in for Python's module of that name
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()
@@ -173,6 +177,14 @@ def become(streams: list[int], request: dict[str, Any]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # Those of Python belong to the streams of the server: a pipe cannot be sought, for example.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old: Any = getattr(sys, name)
+        raw = os.fdopen(number, "wb" if number else "rb", closefd=False)
+        made = io.TextIOWrapper(raw, encoding=old.encoding, errors=old.errors)
+        made.reconfigure(line_buffering=name == "stderr" or made.isatty())
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])

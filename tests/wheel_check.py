@@ -92,6 +92,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def check_pages(package: Path) -> str:
+    """Compare the files of the viewer's pages with their installed copies, byte by byte."""
+    for folder in ("static", "templates"):
+        ours, theirs = contents(ROOT / "arbiter" / "web" / folder), contents(package / "web" / folder)
+        if not ours or ours != theirs:
+            lacking = sorted(name for name in ours if ours[name] != theirs.get(name))
+            raise WheelError(f"arbiter/web/{folder}/ differs in {lacking!r}")
+    return "web: the same pages and static files"
+
+
 def check_typed(package: Path) -> None:
     """Without `py.typed` a user's type checker ignores every annotation we ship."""
     if not (package / "py.typed").is_file():
@@ -167,6 +177,7 @@ def main() -> int:
             interpreter = install(wheel, folder / "environment")
             package = installed_package(interpreter, workdir)
             print("installed it alone and imported arbiter from another folder", flush=True)
+            print(check_pages(package), flush=True)
             for line in check_packs(package):
                 print(line, flush=True)
             check_typed(package)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ from langgraph.graph import START, StateGraph
 
 from arbiter import ArbiterOS, PolicyViolationError
 from arbiter.instructions import REFLECT, RESPOND
-from examples import create_agent_one_line, stdlib_assistant
+from examples import create_agent_one_line, memory_tools, stdlib_assistant
 from examples.payments import graph as payments_graph
 from examples.payments import main as payments
 from examples.stdlib_assistant import (
@@ -277,6 +278,25 @@ def test_an_older_verification_does_not_cover_a_newer_draft() -> None:
         governed.invoke(cast(Any, {"terms": {"list": 1.0}}))
 
 
+# --- Monitoring ---
+
+
+@pytest.mark.lengthy
+def test_a_ledger_shows_what_an_agent_did_after_its_process_has_ended(tmp_path: Path) -> None:
+    """Scores over time, the lowest outputs, and the rewards of each step, from the file alone."""
+    assert not run("monitoring.py", "serve", "support.db", folder=tmp_path)
+    printed = run("monitoring.py", "report", "support.db", folder=tmp_path)
+    words = " ".join(re.sub(r"[^\w.:+%()#'-]", " ", printed).split())
+    assert "2026-11-17 12 1.00 1.00 100%" in words  # the last day of the old prompt
+    assert "2026-11-18 20 0.50 0.09 40%" in words
+    assert "24 answers were below 0.6." in words
+    assert "0.09 Soon We are on it" in words
+    assert "2 answer (goes to revise) -0.05" in words
+    assert "in all +0.08" in words
+    assert "The ledger is intact: True" in words
+    assert max(map(len, printed.splitlines())) <= 80
+
+
 # --- As a reader runs them ---
 
 
@@ -332,6 +352,27 @@ def test_the_nodes_of_the_agent_are_recognised_by_the_shipped_pack(
     assert re.findall(instructions, denied) == ["GENERATE", "TOOL_CALL"]
 
 
+# --- Tools for the agent's memory ---
+
+
+@pytest.mark.parametrize("arguments", [[], ["--store", "memory.db"]])
+def test_an_agent_notes_finds_and_forgets_for_its_user_alone(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert memory_tools.main(arguments) == 0
+    told = capsys.readouterr().out
+    parts = [" ".join(part.split()) for part in re.split(r"^(?:ada|bob), ", told, flags=re.M)[1:]]
+    monday, friday, bob, sunday, holiday = parts
+    assert "calls remember Remembered" in monday
+    assert friday.endswith("calls search_memory The user is allergic to nuts")
+    assert bob.endswith("calls search_memory Nothing is known about that.")
+    asked = "a human is asked, and approves calls search_memory calls forget_memory"
+    assert sunday.endswith(f"{asked} Forgotten: 1 record.")
+    assert holiday.endswith("Nothing is known about that.")
+    assert told.count("a human is asked") == 1
+
+
 # --- Paying invoices: a constitution in files ---
 
 PAYMENTS = "payments/main.py"
@@ -381,3 +422,17 @@ def test_the_payments_graph_itself_has_no_findings_of_weight() -> None:
     assert [finding.code for finding in arbiter_os.lint(payments_graph.express()).errors] == [
         "unverified-path"
     ]
+
+
+@pytest.mark.lengthy
+def test_the_experiment_compares_treatment_and_control_and_draws_the_effects(tmp_path: Path) -> None:
+    """The page shows the table that the program prints."""
+    printed = run("experiment.py", "found", folder=tmp_path)
+    page = (EXAMPLES.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
+    shown = page.partition("```text\n")[2].partition("```")[0]
+    for line in shown.strip().splitlines():
+        assert line in printed
+    assert (tmp_path / "found" / "effects.svg").read_text(encoding="utf-8").count("<circle") == 4
+    result = json.loads((tmp_path / "found" / "result.json").read_text(encoding="utf-8"))
+    assert result["plan_hash"] == json.loads((tmp_path / "found" / "plan.json").read_text())["hash"]
+    assert not any(result["exposure"]["control"][name] for name in ("checks", "nudges", "regenerations"))

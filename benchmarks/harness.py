@@ -1,0 +1,164 @@
+"""What the evaluation harness costs: a case of an offline suite, its report, and a judge that takes its time.
+
+    python benchmarks/harness.py [cases]
+
+10,000 offline cases (a function and one scorer, with the journal) may take 0.1 ms of CPU each, and the report of
+them 1 s. pydantic-evals runs the same cases beside it in the same process, if it is installed. A graph of four empty
+nodes may take 1.75 times as long as in a loop of `invoke`: of what it takes more, the journal of node runs is a
+third, and threads that wait for one another another sixth. CPU time, medians of interleaved rounds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from langgraph.graph import START, StateGraph
+from rich.console import Console
+from typing_extensions import TypedDict
+
+from arbiter import ArbiterOS, History, NodeEvaluator
+from arbiter.harness import Case, CaseRun, Limits, Report, Suite
+from arbiter.harness.journal import run_folder
+from arbiter.harness.reports.report import load_report
+
+ROUNDS = 3
+
+
+class State(TypedDict, total=False):
+    question: int
+
+
+def answer(given: dict[str, int]) -> str:
+    return f"answer {given['question']}"
+
+
+def right(run: CaseRun) -> bool:
+    return bool(run.expected == run.output)
+
+
+def cpu(work: Callable[[], Any]) -> tuple[float, Any]:
+    """The seconds of CPU that a call takes, and its result."""
+    begun = time.process_time()
+    result = work()
+    return time.process_time() - begun, result
+
+
+def peer(count: int) -> Callable[[], Any] | None:
+    """The same cases for pydantic-evals; None if it is not installed."""
+    if importlib.util.find_spec("pydantic_evals") is None:
+        return None
+    evals: Any = importlib.import_module("pydantic_evals")
+    equal: Any = importlib.import_module("pydantic_evals.evaluators").EqualsExpected
+    cases = [
+        evals.Case(name=f"case-{n}", inputs={"question": n}, expected_output=f"answer {n}")
+        for n in range(count)
+    ]
+    dataset = evals.Dataset(name="offline", cases=cases, evaluators=[equal()])
+
+    async def task(given: dict[str, int]) -> str:
+        return answer(given)
+
+    return lambda: dataset.evaluate_sync(task, progress=False)
+
+
+class Slow(NodeEvaluator):
+    """A judge that waits for 0.2 s."""
+
+    blocking = True
+    concurrency = 20
+
+    def evaluate(self, history: History) -> float:
+        time.sleep(0.2)
+        return 0.5
+
+
+def draw(report: Report, folder: Path) -> None:
+    """Print and write a report."""
+    report.pprint(Console(file=io.StringIO()))
+    report.write(folder / "report.json")
+
+
+def nothing(state: State) -> State:
+    return {}
+
+
+def judged() -> float:
+    """The wall time of 20 cases with such a judge, all at once."""
+    builder: Any = StateGraph(State)
+    builder.add_node("write", nothing)
+    builder.add_edge(START, "write")
+    cases = [Case(f"case-{n}", {"question": n}) for n in range(20)]
+    suite = Suite("judged", cases, evaluators=[Slow("slow")], limits=Limits(concurrency=20))
+    begun = time.perf_counter()
+    suite.run(builder.compile(), folder=None)
+    return time.perf_counter() - begun
+
+
+def against_a_loop(count: int = 500) -> tuple[float, float]:
+    """The CPU time of a case of a governed graph in the harness, and in a bare loop of `invoke`, in seconds."""
+    builder: Any = StateGraph(State)
+    for name in "abcd":
+        builder.add_node(name, nothing)
+    builder.add_edge(START, "a")
+    for one, other in zip("abc", "bcd", strict=True):
+        builder.add_edge(one, other)
+    arbiter_os = ArbiterOS()
+    graph: Any = arbiter_os.govern(builder.compile())
+    cases = [Case(f"case-{n}", {"question": n}) for n in range(count)]
+    suite = Suite("graph", cases, scorers={"done": lambda run: True})
+    inside, loop = list[float](), list[float]()
+    with tempfile.TemporaryDirectory() as folder:
+        for round_ in range(ROUNDS):
+            inside.append(cpu(lambda: suite.run(graph, arbiter_os=arbiter_os, folder=folder))[0])
+            loop.append(cpu(partial(bare, graph, cases, round_))[0])
+    return statistics.median(inside) / count, statistics.median(loop) / count
+
+
+def bare(graph: Any, cases: list[Case], round_: int) -> None:
+    """The same cases without the harness."""
+    for case in cases:
+        graph.invoke(case.input, {"configurable": {"thread_id": f"{round_}:{case.id}"}})
+
+
+def main(count: int) -> int:
+    cases = [Case(f"case-{n}", {"question": n}, expected=f"answer {n}") for n in range(count)]
+    suite = Suite("offline", cases, scorers=[right])
+    other = peer(count)
+    ours, theirs, shown, resumed = list[float](), list[float](), list[float](), list[float]()
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(ROUNDS):
+            seconds, report = cpu(lambda: suite.run(answer, folder=folder))
+            ours.append(seconds)
+            if other is not None:
+                theirs.append(cpu(other)[0])
+            shown.append(cpu(partial(draw, report, Path(folder)))[0])
+            resumed.append(cpu(lambda: load_report(run_folder("last", Path(folder))))[0])
+    each = statistics.median(ours) / count * 1000
+    print(f"{count:,} offline cases       {each:.3f} ms of CPU each (at most 0.1)")
+    if theirs:
+        print(f"  pydantic-evals          {statistics.median(theirs) / count * 1000:.3f} ms")
+    drawn = statistics.median(shown)
+    print(f"terminal and JSON         {drawn:.2f} s of CPU (at most 1)")
+    print(f"reading the journal       {statistics.median(resumed):.2f} s of CPU (at most 1)")
+    inside, loop = against_a_loop()
+    print(
+        f"governed graph, 4 nodes   {inside * 1000:.2f} ms of CPU a case, × {inside / loop:.2f} of a bare loop "
+        "(at most 1.75)"
+    )
+    waited = judged()
+    print(f"20 cases, judge of 0.2 s  {waited:.2f} s (at most 0.5)")
+    return int(each > 0.1 or drawn > 1 or inside > 1.75 * loop or waited > 0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))
