@@ -32,6 +32,9 @@ COMMON = settings(
 settings.register_profile("test", COMMON, max_examples=30, derandomize=True)
 settings.register_profile("stress-small", COMMON, max_examples=100, derandomize=True)
 settings.register_profile("stress-full", COMMON, max_examples=1000)
+# What a CI server or a terminal sets changes what commands print; tests that are about it set it themselves.
+for name in ("CI", "GITHUB_ACTIONS", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 STRESS = os.environ.get("ARBITER_STRESS")
 settings.load_profile(f"stress-{STRESS}" if STRESS else "test")
 if not STRESS:
