@@ -72,8 +72,8 @@ def _last_run(suite: Suite, found: Calibration, pass_at: float) -> str:
     return f" Last run: {passed} of {n} passed, corrected {corrected.rate:.2f} [{low:.2f}, {high:.2f}]."
 
 
-def write_sample(labels: Path, run: str, row: str, count: int, seed: int) -> None:
-    """Write some of the outputs of a run for people to label."""
+def write_sample(labels: Path, run: str, row: str, count: int, *, seed: int, blind: bool) -> None:
+    """Write some of the outputs of a run for people to label, with the judge's scores if not `blind`."""
     check_place(labels, (".csv",))
     if labels.exists():
         raise ConfigurationError(f"{labels} is there already. People's labels are not overwritten.")
@@ -85,7 +85,7 @@ def write_sample(labels: Path, run: str, row: str, count: int, seed: int) -> Non
     sample = _sample(report, row, count, seed)
     if not sample:
         raise ConfigurationError(f"the run {report.run_id} has no output that {row!r} scored.")
-    write_for_labelling(labels, sample)
+    write_for_labelling(labels, sample, scores=None if blind else report.rows[row].values)
     typer.echo(
         f"wrote {labels}: {len(sample)} outputs. Fill in the column label (0 to 9, or pass and fail), then: "
         f"arbiter eval calibrate {labels} --row {row} --pass-at SCORE"

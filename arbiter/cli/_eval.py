@@ -296,6 +296,7 @@ def calibrate_(
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="With --from, the number of outputs.")] = 100,
     seed: Annotated[int, typer.Option(help="With --from, chooses the outputs.")] = 42,
+    blind: Annotated[bool, typer.Option(help="With --from, leave the judge's scores out.")] = True,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Also keep the calibration in this store.")
     ] = None,
@@ -310,7 +311,7 @@ def calibrate_(
             "give --pass-at to compare labels, or --from to write outputs to be labelled"
         )
     if run is not None:
-        write_sample(labels, run, row, sample, seed)
+        write_sample(labels, run, row, sample, seed=seed, blind=blind)
         return
     assert pass_at is not None
     calibrate_row(

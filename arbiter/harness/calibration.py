@@ -83,7 +83,7 @@ class Calibration:
     is the change of the score when an output is twice as long. `flips` is the share of outputs that the judge
     passes one time and fails the other, if it was asked twice. `top_two` is the share of its two most
     frequent scores, `entropy` that of its scores in bits. `left_out` counts labelled outputs without a score,
-    or on which people are tied.
+    or on which people are tied. `blind` is False if people saw the judge's scores.
     """
 
     row: str
@@ -109,6 +109,7 @@ class Calibration:
     canaries: int
     believed: tuple[str, ...]
     left_out: int = 0
+    blind: bool = True
 
     @classmethod
     def of(
@@ -170,6 +171,7 @@ class Calibration:
             canaries=len(canaries or {}),
             believed=tuple(name for name, score in (canaries or {}).items() if score >= pass_at),
             left_out=len(labels.outputs) - n,
+            blind=labels.blind,
         )
 
     @property
@@ -199,6 +201,8 @@ class Calibration:
             found.append(f"κ is {_shown(self.quadratic)}; {LEAST_KAPPA} is needed")
         elif self.quadratic.interval is None or self.quadratic.interval.low < LEAST_LOW:
             found.append(f"κ is {_shown(self.quadratic)}; the lower end has to be {LEAST_LOW} or more")
+        if not self.blind:
+            found.append("people saw the judge's scores")
         if not self.canaries:
             found.append("no canary was judged")
         if self.believed:

@@ -1,6 +1,7 @@
 """Labels: what people say about outputs, in a CSV file, to compare a judge with.
 
-The columns are `id`, `input`, `output`, `label` and `labeller`; `input` and `labeller` may be left out. A
+The columns are `id`, `input`, `output`, `label` and `labeller`; `input` and `labeller` may be left out. A file
+with the judge's `score`, too, is not blind: people who see it agree with the judge more than they would. A
 label is a whole score from 0 to 9, or "pass" or "fail", and one file has one kind. An id may have several
 labellers.
 """
@@ -20,6 +21,7 @@ from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 from arbiter.harness.writing import write_whole
 
 COLUMNS = ("id", "input", "output", "label", "labeller")
+SCORE = "score"
 _NEEDED = ("id", "output", "label")
 _PASS = {"pass": 1, "fail": 0}
 
@@ -41,10 +43,14 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """All labelled outputs of a file, in its order. `are_scores` is False for passes and failures."""
+    """All labelled outputs of a file, in its order. `are_scores` is False for passes and failures.
+
+    `blind` is False if people saw the judge's scores.
+    """
 
     outputs: tuple[Labelled, ...]
     are_scores: bool
+    blind: bool = True
 
 
 def read_labels(path: str | Path) -> Labels:
@@ -89,15 +95,20 @@ def read_labels(path: str | Path) -> Labels:
         mistake("has no labels.", 1)
     if mistakes:
         raise PackError(mistakes)
-    return Labels(outputs=tuple(found.values()), are_scores=next(iter(kinds)))
+    blind = SCORE not in (reader.fieldnames or ())
+    return Labels(outputs=tuple(found.values()), are_scores=next(iter(kinds)), blind=blind)
 
 
-def write_for_labelling(path: str | Path, outputs: Sequence[Labelled]) -> None:
-    """Write a CSV file for people to label: outputs with empty labels, and without a judge's score."""
+def write_for_labelling(
+    path: str | Path, outputs: Sequence[Labelled], *, scores: Mapping[str, float] | None = None
+) -> None:
+    """Write a CSV file for people to label: outputs with empty labels, and with the judge's `scores` if given."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows((each.id, each.input, each.output, "", "") for each in outputs)
+    writer.writerow(COLUMNS if scores is None else (*COLUMNS, SCORE))
+    for each in outputs:
+        seen = () if scores is None else (scores[each.id],)
+        writer.writerow((each.id, each.input, each.output, "", "", *seen))
     write_whole(Path(path), text.getvalue())
 
 
@@ -126,7 +137,7 @@ def _wrong_columns(names: Sequence[str]) -> Iterator[str]:
         if name not in names:
             yield f"the column {name!r} is missing. Columns: {', '.join(names) or 'none'}.{nearest(name, names)}"
     for name in names:
-        if name not in COLUMNS:
+        if name not in (*COLUMNS, SCORE):
             yield f"{name!r} is no column of labels. Columns: {', '.join(COLUMNS)}.{nearest(name, COLUMNS)}"
 
 

@@ -137,3 +137,28 @@ def test_the_command_writes_outputs_to_be_labelled(tmp_path: Path, monkeypatch: 
     other = ("--row", "polit", "--from", "last")
     assert "Did you mean 'polite'" in refused("eval", "calibrate", "m.csv", *other)
     assert "give --pass-at" in refused("eval", "calibrate", "m.csv", "--row", "polite")
+
+
+def test_labels_of_people_who_saw_the_scores_calibrate_no_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outputs = {f"c{n}": "refund" if n % 4 else "no" for n in range(8)}
+    suite = Suite("refunds", [Case(id, {"q": id}) for id in outputs], scorers={"polite": polite})
+    suite.run(outputs)
+    typed("eval", "calibrate", "blind.csv", "--row", "polite", "--from", "last", "--blind")
+    typed("eval", "calibrate", "seen.csv", "--row", "polite", "--from", "last", "--no-blind")
+    files = ("blind.csv", "seen.csv")
+    lines = {name: Path(name).read_text(encoding="utf-8").splitlines() for name in files}
+    assert [line.rpartition(",")[0] for line in lines["seen.csv"]] == lines["blind.csv"]
+    assert lines["seen.csv"][0] == lines["blind.csv"][0] + ",score"
+    for name, told in (("blind.csv", False), ("seen.csv", True)):
+        rows = list(csv.DictReader(lines[name]))
+        for row in rows:
+            row["label"] = "pass" if row["output"] == "refund" else "fail"
+        with Path(name).open("w", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
+        found = calibrate(suite, name, row="polite", pass_at=0.5)
+        assert ("people saw the judge's scores" in found.problems(version="", judge="none")) is told
