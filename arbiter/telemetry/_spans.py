@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
@@ -15,7 +15,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from arbiter._values.version import __version__
 from arbiter.history import HistoryItem
-from arbiter.history._record import Record
+from arbiter.history._record import NOTHING, Record
 from arbiter.instructions import TOOL_CALL
 from arbiter.listening import ExecutionInfo, HistoryListener
 from arbiter.redaction import ContentRedactor
@@ -31,21 +31,29 @@ _BEYOND = 256
 
 
 class _Open:
-    """A span that has begun, the context in which it is the current one, and the context before."""
+    """A span that has begun, the context in which it is the current one, and those around it."""
 
-    __slots__ = ("before", "context", "ended", "has_inner", "outer", "read", "span")
+    __slots__ = ("before", "context", "has_inner", "is_recording", "outer", "span")
 
-    def __init__(self, span: Span, outer: Context, context: Context | None = None) -> None:
+    def __init__(self, span: Span, context: Context, outer: Context, is_recording: bool) -> None:
         self.span = span
+        self.context = context
         self.outer = outer
+        """The context of the span around it."""
+        self.is_recording = is_recording
+        self.before = contexts.get_current()
         self.has_inner = False
         """True if node runs of another graph belong to it."""
-        self.ended = 0
-        """When it ended, in nanoseconds since 1970."""
-        self.before = contexts.get_current()
-        self.context = trace.set_span_in_context(span, outer) if context is None else context
-        self.read: frozenset[str] = frozenset()
-        """The evaluations that were read before the node run ended."""
+
+
+class _Judged(NamedTuple):
+    """A node run that waits for its evaluations."""
+
+    opened: _Open
+    ended: int
+    """When its span ended, in nanoseconds since 1970."""
+    read: frozenset[str]
+    """The evaluations that were read before."""
 
 
 def _ids_of(span: Span) -> tuple[str, str]:
@@ -110,7 +118,7 @@ class OpenTelemetry(HistoryListener):
         self._executions: dict[str, _Open] = {}
         self._runs: dict[tuple[str, str], _Open] = {}
         """The open node runs, by execution and task."""
-        self._judged: dict[int, _Open] = {}
+        self._judged: dict[int, _Judged] = {}
         """The node runs that wait for their evaluations, by the id of these."""
 
     def execution_began(self, execution: ExecutionInfo) -> None:
@@ -126,9 +134,11 @@ class OpenTelemetry(HistoryListener):
             attributes[names.RULES] = execution.rules
         name = f"{names.INVOKE_AGENT} {execution.graph}"
         span = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
-        if span.get_span_context().is_valid:
-            self._executions[execution.id] = _Open(span, parent)
-            if span.is_recording():
+        if span.get_span_context().is_valid:  # else there is no SDK
+            is_recording = span.is_recording()
+            context = trace.set_span_in_context(span, parent)
+            self._executions[execution.id] = _Open(span, context, parent, is_recording)
+            if is_recording:
                 execution.trace = (*_ids_of(span), _ids_of(trace.get_current_span(parent))[1])
 
     def execution_ended(self, execution: ExecutionInfo) -> None:
@@ -150,14 +160,15 @@ class OpenTelemetry(HistoryListener):
         record = item.record
         execution, instruction = record.execution, record.instruction
         assert execution is not None
-        around = self._around(record.namespace, execution)
-        if around is None:
-            return  # no SDK
-        if record.namespace and (whole := self._executions.get(execution.id)) is not None:
+        around = whole = self._executions.get(execution.id)
+        if around is None or whole is None:
+            return
+        if record.namespace:
             whole.has_inner = True
-        if not around.span.is_recording():  # sampled out: what the body opens is so too
-            self._runs[execution.id, record.id] = opened = _Open(around.span, around.outer, around.context)
-            contexts.attach(opened.context)
+            around = self._around(record.namespace, execution) or whole
+        if not around.is_recording:  # sampled out: what the body opens is so too
+            self._runs[execution.id, record.id] = _Open(around.span, around.context, around.outer, False)
+            contexts.attach(around.context)
             return
         # Attributes cost half as much at the start, where a sampler sees them too.
         attributes: dict[str, Any] = {
@@ -175,28 +186,30 @@ class OpenTelemetry(HistoryListener):
         if (text := self._text(record.input)) is not None:
             attributes[names.INPUT] = text
         span = self._tracer.start_span(name, around.context, SpanKind.INTERNAL, attributes)
-        opened = _Open(span, around.context)
+        context = trace.set_span_in_context(span, around.context)
+        self._runs[execution.id, record.id] = _Open(span, context, around.context, True)
         record.kept_account.trace = _ids_of(span)
-        contexts.attach(opened.context)
-        self._runs[execution.id, record.id] = opened
+        contexts.attach(context)
 
     def ended(self, item: HistoryItem) -> None:
         record = item.record
         assert record.execution is not None
         self._durations.record(record.duration, {names.NODE: record.node, names.STATUS: record.status})
-        self._count(record)
+        if record.checks or record.redirected_by is not None:
+            self._count(record)
         opened = self._runs.pop((record.execution.id, record.id), None)
         if opened is None:
             return
         if contexts.get_current() is opened.context:
             contexts.attach(opened.before)
-        if opened.span.is_recording():
+        if opened.is_recording:
             self._finish(opened, item)
-            opened.ended = time.time_ns()
-            if hasattr(record.evaluations, "then"):
-                opened.read = frozenset(item.read_results)
-                self._judged[id(record.evaluations)] = opened
-            opened.span.end(opened.ended)
+            if record.evaluations is not NOTHING and hasattr(record.evaluations, "then"):
+                ended = time.time_ns()
+                self._judged[id(record.evaluations)] = _Judged(opened, ended, frozenset(item.read_results))
+                opened.span.end(ended)
+            else:
+                opened.span.end()
 
     def _finish(self, opened: _Open, item: HistoryItem) -> None:
         """Add to a span how its node run ended, and log the decisions."""
@@ -228,14 +241,14 @@ class OpenTelemetry(HistoryListener):
                 self._decided(opened, item, verdict.kind, name, verdict.reason, enforced=False)
 
     def judged(self, item: HistoryItem) -> None:
-        opened = self._judged.pop(id(item.record.evaluations), None)
+        judged = self._judged.pop(id(item.record.evaluations), None)
         results, errors = item.evaluation_results, item.evaluation_errors
         evaluations: Any = item.record.evaluations
         versions: Mapping[str, str] = (
             evaluations.versions_of(item.evaluation_outcomes) if hasattr(evaluations, "versions_of") else {}
         )
-        if opened is not None:
-            self._evaluated(opened, item)
+        if judged is not None:
+            self._evaluated(judged, item)
         for name, outcome in item.evaluation_outcomes.items():
             result = results.get(name)
             found: dict[str, Any] = {names.EVALUATION_NAME: name, names.NODE: item.node}
@@ -246,20 +259,20 @@ class OpenTelemetry(HistoryListener):
                 found[names.EVALUATION_SCORE] = float(result.score)
                 if result.passed is not None:
                     found[names.EVALUATION_LABEL] = "pass" if result.passed else "fail"
-            if opened is not None:
-                found[names.EVALUATION_READ] = name in opened.read
+            if judged is not None:
+                found[names.EVALUATION_READ] = name in judged.read
                 found[names.EVALUATION_VERSION] = versions.get(name)
                 found[names.EVALUATION_EXPLANATION] = self._text(
                     errors.get(name) if result is None else result.feedback
                 )
-                self._log(opened, names.EVALUATION, found)
+                self._log(judged.opened, names.EVALUATION, found)
 
-    def _evaluated(self, opened: _Open, item: HistoryItem) -> None:
+    def _evaluated(self, judged: _Judged, item: HistoryItem) -> None:
         """Report each evaluator that ran as a span: a child of its node's, or linked to it if it ran later."""
         times: Mapping[str, tuple[int, int]] = getattr(item.record.evaluations, "times", None) or {}
-        outcomes = item.evaluation_outcomes
+        opened, outcomes = judged.opened, item.evaluation_outcomes
         for name, (begun, ended) in times.items():
-            was_open = begun < opened.ended
+            was_open = begun < judged.ended
             span = self._tracer.start_span(
                 f"{names.EVALUATE} {name}",
                 opened.context if was_open else opened.outer,
@@ -275,13 +288,13 @@ class OpenTelemetry(HistoryListener):
             span.end(ended)
 
     def _around(self, namespace: str, execution: ExecutionInfo) -> _Open | None:
-        """The span around a node run: of the node that its graph is in, else of the execution."""
-        for place in reversed(namespace.split("|")) if namespace else ():
+        """The span of the node that the graph with this namespace is in."""
+        for place in reversed(namespace.split("|")):
             outer = self._runs.get((execution.id, place.rpartition(":")[2]))
             if outer is not None:
                 outer.has_inner = True
                 return outer
-        return self._executions.get(execution.id)
+        return None
 
     def _count(self, record: Record) -> None:
         """Count the decisions of all checkers, and of the router that redirected."""
