@@ -46,8 +46,7 @@ def export_records(
     with opened(where) as ledger:
         records = ledger.records(thread_id=thread, since=since)
         if to == "otlp":
-            count = _sent_spans(records)
-            Screen("table").say(f"sent {number_of(count, 'span')}")
+            Screen("table").say(_sent(records))
             return 0
         if to == "html":
             lines = _html(ledger, str(thread))
@@ -68,12 +67,13 @@ def export_records(
     return 0
 
 
-def _sent_spans(records: LedgerRecords) -> int:
+def _sent(records: LedgerRecords) -> str:
     try:
-        from arbiter.telemetry._recorded import send_spans
+        from arbiter.telemetry._recorded import send_recorded
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"--to otlp needs {error.name}: pip install 'arbiteros[otel]'") from error
-    return send_spans(records, since=records.since)
+    sent = send_recorded(records, since=records.since)
+    return f"sent {number_of(sent.spans, 'span')} and {number_of(sent.log_records, 'log record')}"
 
 
 def _html(ledger: Ledger, thread: str) -> Iterator[str]:

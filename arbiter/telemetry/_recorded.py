@@ -1,6 +1,7 @@
-"""Recorded runs as spans for an OTLP collector, with their recorded ids and times.
+"""Recorded runs for an OTLP collector, as spans and log records with their recorded ids and times.
 
-    entries of a thread ─▶ an execution with its node runs ─▶ ReadableSpan ─▶ OTLPSpanExporter
+    entries of a thread ─▶ an execution with its node runs ─┬▶ ReadableSpan ──────▶ OTLPSpanExporter
+                                                            └▶ ReadableLogRecord ─▶ OTLPLogExporter
 
 A run that was not traced gets ids that are derived from the ledger's own, so sending it again gives the same
 spans. The environment says where they go, as for every OpenTelemetry exporter.
@@ -8,25 +9,41 @@ spans. The environment says where they go, as for every OpenTelemetry exporter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk._logs.export import LogRecordExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
 
 from arbiter._values.version import __version__
+from arbiter.history import HistoryItem
 from arbiter.instructions import TOOL_CALL
 from arbiter.ledger import LedgerError
-from arbiter.ledger._entries import ITEMS, VERDICT, columns_of, times_of
+from arbiter.ledger._entries import ITEMS, VERDICT, columns_of, scores_of, times_of
 from arbiter.ledger._exporting import RecordedThread, Records
+from arbiter.ledger._stored import record_of
 from arbiter.telemetry import _names as names
+from arbiter.telemetry._events import decisions_of, evaluations_of, log_record
 
 _BATCH = 512
 _DECIDED = slice(VERDICT, VERDICT + 3)
@@ -43,46 +60,99 @@ class _Execution:
     """The entry of its end; None if its process was killed."""
     items: list[tuple[Body, Mapping[str, Any]]] = field(default_factory=list[tuple[Body, Mapping[str, Any]]])
     """Its node runs, with their contents."""
+    judged: dict[str, list[Body]] = field(default_factory=dict[str, list[Body]])
+    """The evaluations that ended after their node runs, by the keys of these."""
 
 
-def send_spans(records: Records, *, since: int | None = None, exporter: SpanExporter | None = None) -> int:
-    """Send the executions that ended since then, in microseconds, and their node runs. Returns the number of spans.
+class Sent(NamedTuple):
+    """How much a collector took."""
 
-    Raises `LedgerError` if the collector does not take them.
+    spans: int
+    log_records: int
+
+
+def send_recorded(
+    records: Records,
+    *,
+    since: int | None = None,
+    spans: SpanExporter | None = None,
+    logs: LogRecordExporter | None = None,
+) -> Sent:
+    """Send the executions that ended since then, in microseconds: they and their node runs as spans, evaluations
+    and decisions as log records.
+
+    By default the environment names the collector; OTEL_TRACES_EXPORTER=none and OTEL_LOGS_EXPORTER=none leave
+    out a part. Raises `LedgerError` if the collector does not take them.
     """
-    exporter = exporter or OTLPSpanExporter()
-    resource, sent, batch = Resource.create(), 0, list[ReadableSpan]()
+    resource = Resource.create()
+    to_spans = _Batches("spans", "TRACES", spans or (_wanted("TRACES") and OTLPSpanExporter()) or None)
+    to_logs = _Batches("log records", "LOGS", logs or (_wanted("LOGS") and OTLPLogExporter()) or None)
     try:
         for thread in records.threads():
             for execution in _executions(thread):
                 if since is None or _end(execution) >= since:
-                    batch += _spans(execution, thread, records.uuid, resource)
-                if len(batch) >= _BATCH:
-                    sent += _send(exporter, batch)
-                    batch = []
-        return sent + _send(exporter, batch)
+                    placed = _places(execution, records.uuid)
+                    to_spans.add(_spans(execution, thread, placed, resource))
+                    to_logs.add(_log_records(execution, placed, resource))
+        return Sent(to_spans.finish(), to_logs.finish())
     finally:
-        exporter.shutdown()
+        to_spans.close()
+        to_logs.close()
 
 
-def _send(exporter: SpanExporter, batch: Sequence[ReadableSpan]) -> int:
-    for at in range(0, len(batch), _BATCH):
-        if exporter.export(batch[at : at + _BATCH]) is not SpanExportResult.SUCCESS:
+def _wanted(signal: str) -> bool:
+    return os.environ.get(f"OTEL_{signal}_EXPORTER") != "none"
+
+
+class _Batches:
+    """Sends what it gets in batches; nothing if it has no exporter."""
+
+    def __init__(self, what: str, signal: str, exporter: Any) -> None:
+        self._what = what
+        self._signal = signal
+        self._exporter = exporter
+        self._waiting: list[Any] = []
+        self._sent = 0
+
+    def add(self, found: Iterable[Any]) -> None:
+        if self._exporter is not None:
+            self._waiting += found
+            while len(self._waiting) >= _BATCH:
+                self._send()
+
+    def finish(self) -> int:
+        """Send what is left. Returns how much was sent in all."""
+        while self._waiting:
+            self._send()
+        return self._sent
+
+    def _send(self) -> None:
+        batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+        # The results of both exporters are enums of their own, with the same names.
+        if self._exporter.export(batch).name != "SUCCESS":
             raise LedgerError(
-                "the collector did not take the spans. Check OTEL_EXPORTER_OTLP_ENDPOINT and its headers; "
-                "the exporter's log above says why. Sending them again gives the same spans."
+                f"the collector did not take the {self._what}. Check OTEL_EXPORTER_OTLP_ENDPOINT and its headers; "
+                "the exporter's log above says why. Sending again gives the same spans. "
+                f"OTEL_{self._signal}_EXPORTER=none sends no {self._what}."
             )
-    return len(batch)
+        self._sent += len(batch)
+
+    def close(self) -> None:
+        if self._exporter is not None:
+            self._exporter.shutdown()
 
 
 def _executions(thread: RecordedThread) -> list[_Execution]:
     found: dict[str, _Execution] = {}
     for text, contents in thread.rows:
         body = orjson.loads(text)
-        if body["kind"] in (*ITEMS, "execution"):
-            id = body.get("execution") or body.get("run") or body["key"]
+        id, kind = body.get("execution") or body.get("run") or body["key"], body["kind"]
+        if kind == "judged":
+            if id in found:
+                found[id].judged.setdefault(body["of"], []).append(body)
+        elif kind in (*ITEMS, "execution"):
             execution = found.setdefault(id, _Execution(id))
-            if body["kind"] == "execution":
+            if kind == "execution":
                 execution.own = body
             else:
                 execution.items.append((body, orjson.loads(contents) if contents else {}))
@@ -94,18 +164,37 @@ def _end(execution: _Execution) -> int:
     return int(own["at"] if own is not None else max(body["at"] for body, _ in execution.items))
 
 
-def _spans(
-    execution: _Execution, thread: RecordedThread, ledger: str, resource: Resource
-) -> Iterator[ReadableSpan]:
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The spans of an execution and of its node runs, by the keys of these."""
+
+    root: SpanContext
+    spans: Mapping[str, SpanContext]
+    trace: str
+
+
+def _places(execution: _Execution, ledger: str) -> _Places:
     own: Body = execution.own or {}
     bodies = [body for body, _ in execution.items]
     traced = next((body["trace"] for body in (own, *bodies) if "trace" in body), None)
     trace = traced or _derived(ledger, execution.id, 32)
-    root = _context(trace, own.get("span") or _derived(ledger, f"span {execution.id}", 16))
+    return _Places(
+        root=_context(trace, own.get("span") or _derived(ledger, f"span {execution.id}", 16)),
+        spans={
+            body["key"]: _context(trace, body.get("span") or _derived(ledger, body["key"], 16))
+            for body in bodies
+        },
+        trace=trace,
+    )
+
+
+def _spans(
+    execution: _Execution, thread: RecordedThread, placed: _Places, resource: Resource
+) -> Iterator[ReadableSpan]:
+    own: Body = execution.own or {}
+    bodies = [body for body, _ in execution.items]
+    root, spans, trace = placed.root, placed.spans, placed.trace
     parent = own.get("parent", "")
-    spans = {
-        body["key"]: _context(trace, body.get("span") or _derived(ledger, body["key"], 16)) for body in bodies
-    }
     tasks = {str(body.get("task")): spans[body["key"]] for body in bodies}
     around = {body["key"]: _around(body, tasks) for body in bodies}
     nested = {context.span_id for context in around.values() if context is not None}
@@ -183,6 +272,35 @@ def _node(
         end_time=begin + round(took * 1e9),
         instrumentation_scope=_SCOPE,
     )
+
+
+def _log_records(execution: _Execution, placed: _Places, resource: Resource) -> Iterator[ReadableLogRecord]:
+    """The decisions and evaluations of an execution, without texts."""
+    for body, _ in execution.items:
+        late = execution.judged.get(body["key"], [])
+        item = HistoryItem(record_of(body, None, [(each, None) for each in late]))
+        context = set_span_in_context(NonRecordingSpan(placed.spans[body["key"]]), Context())
+        versions: dict[str, str] = {}
+        read: set[str] = set()
+        for name, was_read, version in (each for part in (body, *late) for each in _judgements(part)):
+            if version:
+                versions[name] = version
+            if was_read:
+                read.add(name)
+        judged_at = max(each["at"] for each in (body, *late))
+        for at, event in (
+            *((body["at"], event) for event in decisions_of(item)),
+            *((judged_at, event) for event in evaluations_of(item, versions, read)),
+        ):
+            yield ReadableLogRecord(log_record(context, event, at * 1000), resource, _SCOPE)
+
+
+def _judgements(body: Body) -> Iterator[tuple[str, bool, str]]:
+    """The evaluations in a body: their names, whether a policy read them, and the versions of the evaluators."""
+    for score in scores_of(body):
+        yield score.evaluator, score.read, score.version
+    for name, _, was_read, version in body.get("failed") or ():
+        yield name, was_read, version
 
 
 def _around(body: Body, tasks: Mapping[str, SpanContext]) -> SpanContext | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
-from opentelemetry._logs import LoggerProvider, LogRecord, SeverityNumber, get_logger_provider
+from opentelemetry._logs import LoggerProvider, get_logger_provider
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
@@ -20,6 +20,7 @@ from arbiter.instructions import TOOL_CALL
 from arbiter.listening import ExecutionInfo, HistoryListener
 from arbiter.redaction import ContentRedactor
 from arbiter.telemetry import _names as names
+from arbiter.telemetry._events import Event, decisions_of, evaluations_of, log_record
 
 if TYPE_CHECKING:
     from arbiter.ledger import Health, Ledger
@@ -28,6 +29,9 @@ _TEXT = 4_000
 """Characters of a state, a reason or an explanation that are sent."""
 _BEYOND = 256
 """Further characters that are searched for secrets, so that no half of one is sent."""
+
+
+_OF_SCORES = (names.EVALUATION_NAME, names.NODE)
 
 
 class _Open:
@@ -230,42 +234,24 @@ class OpenTelemetry(HistoryListener):
         span.set_attributes(found)
         if record.status == "failed":
             span.set_status(Status(StatusCode.ERROR, self._text(record.error)))
-        if decision.policy is not None:
-            verdict = record.checks.get(decision.policy)
-            reason = None if verdict is None else verdict.reason
-            self._decided(opened, item, decision.kind, decision.policy, reason)
-        if record.redirected_by is not None:
-            self._decided(opened, item, "redirect", record.redirected_by, None)
-        for name, verdict in record.checks.items():
-            if verdict.kind != "allow" and name != decision.policy:
-                self._decided(opened, item, verdict.kind, name, verdict.reason, enforced=False)
+        if decision.policy is not None or record.redirected_by is not None or record.checks:
+            for event in decisions_of(item, self._text):
+                self._log(opened, event)
 
     def judged(self, item: HistoryItem) -> None:
-        judged = self._judged.pop(id(item.record.evaluations), None)
-        results, errors = item.evaluation_results, item.evaluation_errors
         evaluations: Any = item.record.evaluations
+        judged = self._judged.pop(id(evaluations), None)
+        if judged is not None:
+            self._evaluated(judged, item)
         versions: Mapping[str, str] = (
             evaluations.versions_of(item.evaluation_outcomes) if hasattr(evaluations, "versions_of") else {}
         )
-        if judged is not None:
-            self._evaluated(judged, item)
-        for name, outcome in item.evaluation_outcomes.items():
-            result = results.get(name)
-            found: dict[str, Any] = {names.EVALUATION_NAME: name, names.NODE: item.node}
-            if result is None or outcome != "scored":
-                found[names.ERROR_TYPE] = outcome
-            else:
-                self._scores.record(float(result.score), found)
-                found[names.EVALUATION_SCORE] = float(result.score)
-                if result.passed is not None:
-                    found[names.EVALUATION_LABEL] = "pass" if result.passed else "fail"
+        for event in evaluations_of(item, versions, () if judged is None else judged.read, self._text):
+            found = event.attributes
+            if (score := found.get(names.EVALUATION_SCORE)) is not None:
+                self._scores.record(score, {name: found[name] for name in _OF_SCORES})
             if judged is not None:
-                found[names.EVALUATION_READ] = name in judged.read
-                found[names.EVALUATION_VERSION] = versions.get(name)
-                found[names.EVALUATION_EXPLANATION] = self._text(
-                    errors.get(name) if result is None else result.feedback
-                )
-                self._log(judged.opened, names.EVALUATION, found)
+                self._log(judged.opened, event)
 
     def _evaluated(self, judged: _Judged, item: HistoryItem) -> None:
         """Report each evaluator that ran as a span: a child of its node's, or linked to it if it ran later."""
@@ -304,43 +290,8 @@ class OpenTelemetry(HistoryListener):
         for policy, kind in made:
             self._decisions.add(1, {names.POLICY: policy, names.DECISION_KIND: kind})
 
-    def _decided(
-        self,
-        opened: _Open,
-        item: HistoryItem,
-        kind: str,
-        policy: str,
-        reason: str | None,
-        *,
-        enforced: bool = True,
-    ) -> None:
-        self._log(
-            opened,
-            names.DECISION,
-            {
-                names.DECISION_KIND: kind,
-                names.POLICY: policy,
-                names.NODE: item.node,
-                names.REDIRECTED_TO: item.redirected_to,
-                names.REASON: self._text(reason),
-                names.ENFORCED: None if enforced else False,
-            },
-        )
-
-    def _log(
-        self,
-        opened: _Open,
-        event: str,
-        attributes: Mapping[str, Any],
-    ) -> None:
-        self._logger.emit(
-            LogRecord(
-                context=opened.context,
-                severity_number=SeverityNumber.INFO,
-                event_name=event,
-                attributes={name: value for name, value in attributes.items() if value is not None},
-            )
-        )
+    def _log(self, opened: _Open, event: Event) -> None:
+        self._logger.emit(log_record(opened.context, event))
 
     def _text(self, value: Any) -> str | None:
         """A state or a text as an attribute, redacted; None unless contents are asked for."""

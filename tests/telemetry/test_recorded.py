@@ -1,49 +1,63 @@
-"""Recorded runs reach an OTLP collector as the spans that they were, or would have been."""
+"""Recorded runs reach an OTLP collector as the spans and log records that they were, or would have been."""
 
 from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk._logs import LoggerProvider, ReadableLogRecord
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from arbiter import ArbiterOS, PolicyViolationError
+from arbiter import ArbiterOS, EvaluationResult, PolicyViolationError
 from arbiter.instructions import TOOL_CALL
 from arbiter.ledger import Ledger, LedgerError
 from arbiter.telemetry import OpenTelemetry
-from arbiter.telemetry._recorded import send_spans
+from arbiter.telemetry._recorded import send_recorded
 from tests.processes import python
-from tests.support import Check, Spy, State, chain
+from tests.support import Check, Judge, Route, Spy, State, chain
 
 Facts = dict[str, tuple[Any, ...]]
 
 
 class Collector:
-    """An OTLP collector: keeps the spans that it gets, unless its status is an error."""
+    """An OTLP collector: keeps the spans and log records that it gets, unless its status is an error."""
 
     def __init__(self) -> None:
         self.status = 200
+        self.logs_status = 200
         self.spans: list[Any] = []
+        self.log_records: list[Any] = []
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                request = ExportTraceServiceRequest()
-                request.ParseFromString(self.rfile.read(int(self.headers["Content-Length"])))
-                if collector.status == 200 and self.path == "/v1/traces":
-                    for resource in request.resource_spans:
-                        for scope in resource.scope_spans:
-                            collector.spans += scope.spans
-                self.send_response(collector.status)
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                status = collector.status if self.path == "/v1/traces" else collector.logs_status
+                if status == 200 and self.path == "/v1/traces":
+                    traces = ExportTraceServiceRequest()
+                    traces.ParseFromString(data)
+                    for of_traces in traces.resource_spans:
+                        for spans in of_traces.scope_spans:
+                            collector.spans += spans.spans
+                elif status == 200:
+                    logs = ExportLogsServiceRequest()
+                    logs.ParseFromString(data)
+                    for of_logs in logs.resource_logs:
+                        for records in of_logs.scope_logs:
+                            collector.log_records += records.log_records
+                self.send_response(status)
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
@@ -66,6 +80,18 @@ class Collector:
             for span in self.spans
         }
 
+    def events(self) -> list[tuple[str, ...]]:
+        """Of each log record trace, span, name, and attributes."""
+        return sorted(
+            (
+                record.trace_id.hex(),
+                record.span_id.hex(),
+                record.event_name,
+                str(sorted((each.key, _value(each.value)) for each in record.attributes)),
+            )
+            for record in self.log_records
+        )
+
 
 def _value(value: Any) -> Any:
     return getattr(value, value.WhichOneof("value"))
@@ -86,7 +112,29 @@ def fail(state: State) -> State:
 
 
 def runs(arbiter_os: ArbiterOS) -> None:
-    """A graph in a graph with a tool, a failure, and a denial."""
+    """A graph in a graph with a tool, a failure, a denial, one without effect, a redirect, and evaluations: one
+    that a router reads, one that fails, one with nothing to judge, and one that ends after its node.
+    """
+    late = threading.Event()
+
+    def slowly(_: Any) -> EvaluationResult:
+        assert late.wait(30)
+        return EvaluationResult(0.25, False, "slow")
+
+    def broken(_: Any) -> EvaluationResult:
+        raise ValueError("no judgement")
+
+    for judge in (
+        Judge("early", lambda _: EvaluationResult(1.0, True, "fine")),
+        Judge("late", slowly),
+        Judge("broken", broken),
+        Judge("idle", lambda _: None),
+    ):
+        arbiter_os.add_evaluator(judge)
+    arbiter_os.add_policy_checker(Check("watches", lambda _: False, target_nodes=["deep"], on_deny="audit"))
+    read = Route("read", lambda history, _: END if history.item.evaluation_results["early"].passed else None)
+    read.target_nodes = ("tool",)
+    arbiter_os.add_policy_router(read)
     arbiter_os.add_policy_checker(Check("never", lambda history: history.item.node != "pay"))
     builder: Any = StateGraph(State)
     builder.add_node("plan", Spy("plan"))
@@ -99,6 +147,8 @@ def runs(arbiter_os: ArbiterOS) -> None:
         arbiter_os.govern(chain(fail)).invoke({})
     with pytest.raises(PolicyViolationError):
         arbiter_os.govern(chain(Spy("pay"))).invoke({})
+    late.set()
+    assert arbiter_os.drain(30)
 
 
 def live(span: ReadableSpan) -> tuple[str, tuple[Any, ...]]:
@@ -110,53 +160,83 @@ def live(span: ReadableSpan) -> tuple[str, tuple[Any, ...]]:
     return f"{span.context.span_id:016x}", (trace, parent, span.name, is_error, attributes)
 
 
-def test_recorded_spans_are_those_that_were_sent_when_they_happened(
+def live_event(record: ReadableLogRecord) -> tuple[str, ...]:
+    found = record.log_record
+    attributes = str(sorted((found.attributes or {}).items()))
+    return f"{found.trace_id or 0:032x}", f"{found.span_id or 0:016x}", str(found.event_name), attributes
+
+
+def test_recorded_spans_and_log_records_are_those_that_were_sent_when_they_happened(
     tmp_path: Path, collector: Collector
 ) -> None:
     memory, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(memory))
+    exporter: Any = InMemoryLogRecordExporter
+    events, logs = exporter(), LoggerProvider()
+    logs.add_log_record_processor(SimpleLogRecordProcessor(events))
+    begun = time.time_ns()
     with Ledger(tmp_path / "l.db") as ledger:
-        arbiter_os = ArbiterOS(ledger=ledger, listeners=[OpenTelemetry(provider)])
+        arbiter_os = ArbiterOS(ledger=ledger, listeners=[OpenTelemetry(provider, logger_provider=logs)])
         with provider.get_tracer("app").start_as_current_span("request"):
             runs(arbiter_os)
         assert ledger.flush(10)
         assert ledger.verify()
-        sent = send_spans(ledger.records())
-    were = dict(live(span) for span in memory.get_finished_spans() if span.name != "request")
-    assert sent == len(were) == 9
+        ended = time.time_ns()
+        sent = send_recorded(ledger.records())
+    were = dict(
+        live(span)
+        for span in memory.get_finished_spans()
+        if span.name != "request" and not span.name.startswith("evaluate ")
+    )
+    assert sent.spans == len(were) == 9
     assert collector.facts() == were
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in collector.spans)
+    told = sorted(live_event(record) for record in events.get_finished_logs())
+    assert sent.log_records == len(told) == 4 * 4 + 3
+    assert collector.events() == told
+    assert all(begun - 1000 <= record.time_unix_nano <= ended for record in collector.log_records)
 
 
 def test_runs_that_were_not_traced_get_the_same_ids_each_time(tmp_path: Path, collector: Collector) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         runs(ArbiterOS(ledger=ledger))
         assert ledger.flush(10)
-        send_spans(ledger.records())
-        once = collector.facts()
-        send_spans(ledger.records())
-        assert send_spans(ledger.records(thread_id="t")) == 5
+        send_recorded(ledger.records())
+        once, events = collector.facts(), collector.events()
+        send_recorded(ledger.records())
+        assert send_recorded(ledger.records(thread_id="t")).spans == 5
     assert collector.facts() == once
+    assert set(collector.events()) == set(events)
+    assert {span for _, span, *_ in events} <= once.keys()
     assert len(once) == 9
     assert len(collector.spans) == 9 + 9 + 5
 
 
-def test_a_collector_that_refuses_is_an_error(tmp_path: Path, collector: Collector) -> None:
+def test_a_collector_that_refuses_is_an_error_and_either_part_can_be_left_out(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collector.status = 400
     with Ledger(tmp_path / "l.db") as ledger:
         runs(ArbiterOS(ledger=ledger))
         assert ledger.flush(10)
-        with pytest.raises(LedgerError, match="OTEL_EXPORTER_OTLP_ENDPOINT"):
-            send_spans(ledger.records())
+        with pytest.raises(LedgerError, match=r"the spans\. Check OTEL_EXPORTER_OTLP_ENDPOINT"):
+            send_recorded(ledger.records())
+        collector.status, collector.logs_status = 200, 400
+        with pytest.raises(LedgerError, match="OTEL_LOGS_EXPORTER=none sends no log records"):
+            send_recorded(ledger.records())
+        monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
+        assert send_recorded(ledger.records()) == (9, 0)
+        monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+        assert send_recorded(ledger.records()) == (0, 0)
 
 
 @pytest.mark.lengthy
-def test_the_command_sends_spans(tmp_path: Path, collector: Collector) -> None:
+def test_the_command_sends_spans_and_log_records(tmp_path: Path, collector: Collector) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         runs(ArbiterOS(ledger=ledger))
     command = python("-m", "arbiter", "export", "--to", "otlp", "--ledger", str(tmp_path / "l.db"))
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "sent 9 spans\n"
+    assert done.stdout == "sent 9 spans and 19 log records\n"
     assert len(collector.spans) == 9
     done = subprocess.run([*command, "--since", "2200-01-01"], capture_output=True, text=True, check=True)
-    assert done.stdout == "sent 0 spans\n"
+    assert done.stdout == "sent 0 spans and 0 log records\n"
