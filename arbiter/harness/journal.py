@@ -1,12 +1,14 @@
 """The journal of a run: one JSON line for each fact, written when it happens.
 
     .arbiter/evals/<run id>/run.json        the suite as it was read, its identity and options
-                            journal.jsonl   session, nodes, answer, score, case and end lines
+                            journal.jsonl   session, spent, nodes, answer, judgement, score, case and end lines
                             blobs/          outputs and node runs over 64 KB, by hash
 
 A line is flushed when it is written, so a killed process loses nothing but a torn last line. Reports are made
 from these files alone, and a run is resumed from them: a case with a `case` line is done, one with an `answer`
-is judged without calling the target again. Of two lines about the same thing the later one counts.
+is judged without calling the target again. Of two lines about the same thing the later one counts. A `spent` line
+is written when a call of a model begins and when its usage is known, so that the sums have what a killed process
+bought.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from arbiter.harness.canonical import compact, is_mapping
 from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
+from arbiter.harness.usage import NOTHING, Spent
 from arbiter.models import JudgeReply, judgement_of
 
 __all__ = [
@@ -146,6 +149,36 @@ class Kept:
         return self if len(good) == len(self.scores) else Kept(self.answer, good)
 
 
+@dataclass(slots=True)
+class Bought:
+    """The `spent` lines of a case × repeat: amounts by purse and model, and calls by purse whose answers never came."""
+
+    spent: dict[str, dict[str, Spent]] = field(default_factory=dict[str, "dict[str, Spent]"])
+    running: dict[str, int] = field(default_factory=dict[str, int])
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self.running[line["purse"]] = line.get("running", 0)
+        if "model" in line:
+            self._add(line["purse"], line["model"], Spent.from_dict(line))
+
+    def give_up(self) -> None:
+        """The process has ended: what runs has no answer."""
+        for purse, calls in self.running.items():
+            if calls:
+                self._add(purse, "", Spent.unanswered(calls))
+        self.running.clear()
+
+    def _add(self, purse: str, model: str, spent: Spent) -> None:
+        models = self.spent.setdefault(purse, {})
+        models[model] = models.get(model, NOTHING) + spent
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        return {
+            purse: {model: spent.to_dict() for model, spent in models.items()}
+            for purse, models in self.spent.items()
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """The files of a run, as read: `head` is run.json, `kept` has its lines by case and repeat."""
@@ -155,6 +188,8 @@ class Written:
     kept: Mapping[tuple[str, int], Kept]
     judgements: Mapping[tuple[str, str], Mapping[str, Any]]
     """By their key and case."""
+    bought: Mapping[tuple[str, int], Bought]
+    """The amounts of each case and repeat that called models."""
     sessions: int = 0
     end: Mapping[str, Any] | None = None
     seq: int = 0
@@ -170,6 +205,7 @@ class Written:
         path = folder / "journal.jsonl"
         kept: dict[tuple[str, int], Kept] = {}
         judgements: dict[tuple[str, str], Mapping[str, Any]] = {}
+        bought: dict[tuple[str, int], Bought] = {}
         sessions = seq = whole = 0
         end: Mapping[str, Any] | None = None
         began = last = 0.0
@@ -187,17 +223,24 @@ class Written:
             began = began or last
             if line["kind"] == "session":
                 sessions, end = sessions + 1, None
+                for each in bought.values():
+                    each.give_up()
             elif line["kind"] == "end":
                 end = line
             elif line["kind"] == "judgement":
                 judgements[line["key"], line["case"]] = line
+            elif line["kind"] == "spent":
+                bought.setdefault((line["case"], line["repeat"]), Bought()).add(line)
             else:
                 _keep(kept.setdefault((line["case"], line["repeat"]), Kept()), line, folder)
+        for each in bought.values():
+            each.give_up()
         return cls(
             folder=folder,
             head=head,
             kept=kept,
             judgements=judgements,
+            bought=bought,
             sessions=sessions,
             end=end,
             seq=seq,
@@ -205,6 +248,11 @@ class Written:
             last=last,
             whole=whole,
         )
+
+    def unfinished(self) -> list[Mapping[str, Any]]:
+        """The usage of the cases that are not done, by purse and model."""
+        done = {place for place, kept in self.kept.items() if kept.done is not None}
+        return [bought.to_dict() for place, bought in self.bought.items() if place not in done]
 
     def results(self) -> list[CaseResult]:
         """The results of the cases that are done, in the order of the suite."""
@@ -362,6 +410,16 @@ class Journal:
         if result.usage:
             line["usage"] = dict(result.usage)
         self.write("case", line)
+
+    def spent(self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int) -> None:
+        """Write the amount of a call, or that one has begun. `running` is the number of calls without an answer."""
+        line: dict[str, Any] = {"case": case_id, "repeat": repeat, "purse": purse}
+        if spent != NOTHING:
+            amounts = spent.to_dict().items()
+            line |= {"model": model, **{name: amount for name, amount in amounts if amount != 0}}
+        if running:
+            line["running"] = running
+        self.write("spent", line)
 
     def judgement(self, asked: Asked, reply: JudgeReply) -> None:
         """Write an answer of a judge that was paid for."""

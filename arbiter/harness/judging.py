@@ -139,9 +139,18 @@ class Judging:
             self.cache.put(asked.key, judgement_of(asked.request, reply))
         return reply
 
-    def failed(self, asked: Asked, thread_id: str) -> None:
-        """Count a call that failed; what it cost is unknown."""
-        self.usage.add("judge", str(asked.judge["model"]), None, thread_id=thread_id)
+    @contextmanager
+    def buying(self, asked: Asked, thread_id: str) -> Generator[None]:
+        """A call of a judge runs inside. If it fails or is cancelled it is counted; what it cost is unknown."""
+        self.usage.begin("judge", thread_id)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            self.usage.end("judge", thread_id)
+            if failed:
+                self.usage.add("judge", str(asked.judge["model"]), None, thread_id=thread_id)
 
     def _count(self, asked: Asked, reply: JudgeReply, thread_id: str, *, replayed: bool = False) -> None:
         model = reply.model or str(asked.judge["model"])
@@ -170,28 +179,22 @@ class _RowJudge:
         asked, thread_id, reply = self._asked(request)
         if reply is not None:
             return reply
-        try:
+        with self._judging.buying(asked, thread_id):
             if self._limiter is not None:
                 reply = self._limiter.call(lambda: self._inner.judge(request))
             else:
                 reply = self._inner.judge(request)
-        except Exception:
-            self._judging.failed(asked, thread_id)
-            raise
         return self._judging.keep(asked, reply, thread_id)
 
     async def ajudge(self, request: JudgeRequest) -> JudgeReply:
         asked, thread_id, reply = self._asked(request)
         if reply is not None:
             return reply
-        try:
+        with self._judging.buying(asked, thread_id):
             if self._limiter is not None:
                 reply = await self._limiter.acall(lambda: self._inner.ajudge(request))
             else:
                 reply = await self._inner.ajudge(request)
-        except Exception:
-            self._judging.failed(asked, thread_id)
-            raise
         return self._judging.keep(asked, reply, thread_id)
 
     def _asked(self, request: JudgeRequest) -> tuple[Asked, str, JudgeReply | None]:

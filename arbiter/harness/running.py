@@ -20,7 +20,7 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
-from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Kept, answer_to_dict
+from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Bought, Kept, answer_to_dict
 from arbiter.harness.judging import Judging, asking_on
 from arbiter.harness.limits import Budget, Limits
 from arbiter.harness.node_runs import node_runs_of, steering
@@ -33,7 +33,6 @@ from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.harness.trajectories import from_lists, to_lists, trajectory_of
 from arbiter.harness.usage import Spent, UsageCallback, count_here, counting
 from arbiter.history._items import HistoryItem, RunHistory
-from arbiter.models import reply_of
 
 __all__ = ["Call", "LateError", "Session", "Steps", "Stop"]
 
@@ -47,6 +46,9 @@ class Wire(Protocol):
     def nodes(self, case_id: str, repeat: int, nodes: Sequence[Sequence[Mapping[str, Any]]]) -> None: ...
     def answer(self, line: Mapping[str, Any]) -> None: ...
     def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None: ...
+    def spent(
+        self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int
+    ) -> None: ...
     def case(self, result: CaseResult) -> None: ...
 
 
@@ -142,17 +144,22 @@ class Session:
         """The number of cases × repeats."""
         return len(self._todo)
 
-    def recount(self, judgements: Iterable[Mapping[str, Any]]) -> None:
-        """Count the judgements that an earlier session paid for, of the cases that it did not finish."""
-        threads = {(case.id, repeat): self.thread_id(case, repeat) for case, repeat in self._todo}
-        done = {(result.case_id, result.repeat) for result in self.results.values()}
-        for line in judgements:
-            place = line["case"], line["repeat"]
-            if place in threads and place not in done:
-                reply = reply_of(line)
-                self.judging.usage.add(
-                    "judge", reply.model, reply.usage, calls=reply.calls, thread_id=threads[place]
-                )
+    def write_to(self, wire: Wire) -> None:
+        """Send the facts of the run there, and what it spends."""
+        self.journal = wire
+
+        def spent(thread_id: str, purse: str, model: str, amount: Spent, running: int) -> None:
+            case_id, _, repeat = thread_id.removeprefix(f"{self.run_id}:").rpartition(":")
+            wire.spent(case_id, int(repeat), purse, model, amount, running)
+
+        self.judging.usage.kept = spent
+
+    def recount(self, bought: Mapping[tuple[str, int], Bought]) -> None:
+        """Count what earlier sessions bought for the cases that they did not finish."""
+        for at, (case, repeat) in enumerate(self._todo):
+            if at not in self.results and (found := bought.get((case.id, repeat))) is not None:
+                # Apart from what the case uses now, which its scorers may see.
+                self.judging.usage.restore(_earlier(self.thread_id(case, repeat)), found.to_dict())
 
     def stop(self, reason: Stop) -> None:
         """Start no further case. The first reason counts."""
@@ -267,8 +274,8 @@ class Session:
             return None
         if answer["status"] == "completed" and self.target.evaluators and EVALUATIONS not in kept.scores:
             return None
-        self._count(answer.get("usage", {}), self.thread_id(case, repeat), replayed=replayed)
         if replayed:
+            self._count(answer.get("usage", {}), self.thread_id(case, repeat))
             self._count_judged(kept.scores.get(EVALUATIONS, ()), self.thread_id(case, repeat))
         return CaseRun(
             case=case,
@@ -284,11 +291,8 @@ class Session:
             policies=tuple(answer.get("policies", ())),
         )
 
-    def _count(self, models: Mapping[str, Any], thread_id: str, *, replayed: bool) -> None:
-        """Count what an earlier session paid for, or what a recording cost once."""
-        if not replayed:
-            self.judging.usage.restore(thread_id, {"target": models})
-            return
+    def _count(self, models: Mapping[str, Any], thread_id: str) -> None:
+        """Count what a recording cost once."""
         for model, spent in models.items():
             calls = int(spent.get("calls", 0))
             self.judging.usage.add("target", model, spent, calls=calls, thread_id=thread_id, replayed=True)
@@ -354,13 +358,9 @@ class Session:
             answer = run(case, thread_id)
         return answer if isinstance(answer, Answered) else _acounted(lambda: answer, callback)
 
-    def _usage(self, thread_id: str) -> Mapping[str, Mapping[str, Spent]]:
-        """The amounts of a case, by purse and model."""
-        return self.judging.usage.of(thread_id)
-
     def _spent(self, thread_id: str) -> dict[str, Any]:
         """What the target used, as fields of a `CaseRun`."""
-        models = self._usage(thread_id).get("target")
+        models = self.judging.usage.of(thread_id).get("target")
         if not models:
             return {}
         dollars = [spent.usd for spent in models.values()]
@@ -420,11 +420,16 @@ class Session:
         )
 
     def used(self, thread_id: str) -> dict[str, dict[str, Any]]:
-        """What a case used, by purse and model, as JSON-able data."""
+        """What a case used in all sessions of the run, by purse and model, as JSON-able data."""
         return {
             purse: {model: spent.to_dict() for model, spent in models.items()}
-            for purse, models in self._usage(thread_id).items()
+            for purse, models in self.judging.usage.of(thread_id, _earlier(thread_id)).items()
         }
+
+    def unfinished(self) -> list[Mapping[str, Any]]:
+        """The usage of the cases that are not done, as `used` returns it."""
+        left = (place for at, place in enumerate(self._todo) if at not in self.results)
+        return [found for case, repeat in left if (found := self.used(self.thread_id(case, repeat)))]
 
     def thread_id(self, case: Case, repeat: int) -> str:
         return f"{self.run_id}:{case.id}:{repeat}"
@@ -449,6 +454,11 @@ class Session:
                         case_id=case.id, repeat=repeat, status="skipped_budget", as_expected=False
                     )
         return [self.results[at] for at in sorted(self.results)]
+
+
+def _earlier(thread_id: str) -> str:
+    """The name under which a case has what earlier sessions spent on it."""
+    return f"{thread_id}:earlier"
 
 
 def evaluations_of(item: HistoryItem, evaluators: Mapping[str, NodeEvaluator]) -> Iterator[Score]:

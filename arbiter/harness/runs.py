@@ -94,19 +94,22 @@ class Run:
         if written is not None:
             self.journal = Journal(written.folder, seq=written.seq, whole=written.whole)
             session.judging.known = written.judgements
-            session.recount(written.judgements.values())
+            session.recount(written.bought)
         elif self.folder is not None:
             self.journal = Journal.begin(self.folder, session.run_id, self.head)
         if (journal := self.journal) is not None:
-            session.journal = journal
+            session.write_to(journal)
             journal.write("session", {})
             session.judging.kept = journal.judgement
 
     def _close(self) -> None:
         self.release()
         journal, session = self.journal, self.session
+        with suppress(OSError):  # a full disk has been raised already
+            session.judging.usage.give_up()
+        session.judging.usage.kept = None
         if journal is not None:
-            with suppress(OSError):  # a full disk has been raised already
+            with suppress(OSError):
                 end = {"stopped": session.stopped, "left_behind": session.left_behind, **self._evidence()}
                 journal.write("end", {name: value for name, value in end.items() if value != ()})
             with suppress(OSError):
@@ -137,6 +140,7 @@ class Run:
         Raises `RecordingError` for questions that had no valid recording.
         """
         session, recordings = self.session, self.session.judging.recordings
+        unfinished = session.unfinished()  # before the cases that were skipped count as results
         if recordings is not None:
             recordings.close(is_whole=self._is_complete)
             if recordings.mode == "replay":
@@ -149,6 +153,7 @@ class Run:
             gate=self.gate,
             stopped=session.stopped,
             left_behind=session.left_behind,
+            unfinished=unfinished,
             sessions=1 if self.resumed is None else self.resumed.sessions + 1,
             began=self.began,
             seconds=perf_counter() - self.clock,

@@ -9,8 +9,8 @@ are counted apart.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +23,17 @@ from langchain_core.tracers.context import register_configure_hook
 
 from arbiter.models import JudgeReply, Price, counted_apart, dollars, prices_of, usage_meter
 
-__all__ = ["PURSES", "Purse", "Spent", "Usage", "UsageCallback", "count_here", "counting"]
+__all__ = [
+    "PURSES",
+    "Purse",
+    "Purses",
+    "Spent",
+    "Usage",
+    "UsageCallback",
+    "count_here",
+    "counting",
+    "purse_of",
+]
 
 Purse = Literal["target", "judge", "correction", "intervention"]
 PURSES: tuple[Purse, ...] = get_args(Purse)
@@ -34,6 +44,7 @@ class Spent:
     """An amount of usage. `usd` is None if a call has no price, or did not report its tokens.
 
     `replayed_calls` and `replayed_tokens` are those of recorded and cached answers, which no other number has.
+    Calls whose answers a killed process never got are unknown calls that leave `usd` as it is.
     """
 
     input_tokens: int = 0
@@ -69,10 +80,17 @@ class Spent:
         """The amount that `to_dict` wrote."""
         return cls(**{name: data[name] for name in cls.__slots__ if name in data})
 
+    @classmethod
+    def unanswered(cls, calls: int) -> Spent:
+        """Calls that were running when their process ended."""
+        return cls(calls=calls, unknown_calls=calls)
+
 
 NOTHING = Spent()
 Purses = dict[Purse, dict[str, Spent]]
 """Amounts by purse and model."""
+Keep = Callable[[str, Purse, str, Spent, int], None]
+"""Called with the thread, the purse, the model, the amount, and the number of calls that are still running."""
 
 
 class Usage:
@@ -83,8 +101,11 @@ class Usage:
     """
 
     def __init__(self, prices: Mapping[str, Price | Mapping[str, Any]] | None = None) -> None:
+        self.kept: Keep | None = None
+        """Called with each amount when it is known, and with an amount of nothing when a call begins."""
         self._prices = prices_of("usage", prices or {})
         self._lock = threading.Lock()
+        self._running: Counter[tuple[str, Purse]] = Counter()
         self._spent: dict[str, Purses] = defaultdict(lambda: defaultdict(dict))
         self._sum = NOTHING
         self._unpriced: dict[str, None] = {}
@@ -121,17 +142,52 @@ class Usage:
                 ),
             )
 
+    def begin(self, purse: Purse, thread_id: str) -> None:
+        """Note that a call begins, of which `add` will count the answer."""
+        with self._lock:
+            self._running[thread_id, purse] += 1
+            self._keep(purse, "", thread_id, NOTHING)
+
+    def end(self, purse: Purse, thread_id: str) -> None:
+        """Note that a call has ended."""
+        with self._lock:
+            self._running[thread_id, purse] -= 1
+            if not self._running[thread_id, purse]:
+                del self._running[thread_id, purse]
+
+    def take(self, thread_id: str, purse: Purse, model: str, spent: Spent, running: int) -> None:
+        """Count what another process tells, in the form of `Keep`."""
+        with self._lock:
+            self._running[thread_id, purse] = running
+        self._put(purse, model, thread_id, spent)
+
+    def give_up(self, *thread_ids: str) -> None:
+        """Count the calls of these threads, or of all, that are still running: their answers will not be known."""
+        with self._lock:
+            left = [each for each in self._running if not thread_ids or each[0] in thread_ids]
+            counts = {each: self._running.pop(each) for each in left}
+        for (thread_id, purse), count in counts.items():
+            if count > 0:
+                self._put(purse, "", thread_id, Spent.unanswered(count))
+
     def restore(self, thread_id: str, purses: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         """Count the usage of a case in an earlier session of the run, from the form of `to_dict`."""
         for purse in PURSES:
             for model, spent in purses.get(purse, {}).items():
-                self._put(purse, model, thread_id, Spent.from_dict(spent))
+                self._put(purse, model, thread_id, Spent.from_dict(spent), is_new=False)
 
-    def _put(self, purse: Purse, model: str, thread_id: str, spent: Spent) -> None:
+    def _put(self, purse: Purse, model: str, thread_id: str, spent: Spent, *, is_new: bool = True) -> None:
         with self._lock:
-            models = self._spent[thread_id][purse]
-            models[model] = models.get(model, NOTHING) + spent
-            self._sum += spent
+            if spent != NOTHING:
+                models = self._spent[thread_id][purse]
+                models[model] = models.get(model, NOTHING) + spent
+                self._sum += spent
+            if is_new and not spent.replayed_calls:
+                self._keep(purse, model, thread_id, spent)
+
+    def _keep(self, purse: Purse, model: str, thread_id: str, spent: Spent) -> None:
+        if self.kept is not None and thread_id:
+            self.kept(thread_id, purse, model, spent, max(self._running[thread_id, purse], 0))
 
     def callback(self, thread_id: str, purse: Purse = "target") -> UsageCallback:
         """A callback for the config of a call; all model calls inside it are counted."""
@@ -194,7 +250,8 @@ class UsageCallback(BaseCallbackHandler):
         self._usage = usage
         self._thread_id = thread_id
         self._purse: Purse = purse
-        self._models: dict[Any, str] = {}
+        self._calls: dict[Any, tuple[Purse, str | None]] = {}
+        """The purse of each running call, and its model; None for one that a meter counts."""
 
     @property
     def ignore_chain(self) -> bool:
@@ -204,11 +261,12 @@ class UsageCallback(BaseCallbackHandler):
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: Any = None, **known: Any
     ) -> None:
-        """Note the model's name, for a call that fails."""
-        if counted_apart.get():
-            return
+        """Note that a call begins, and the model's name, for a call that fails."""
+        apart = counted_apart.get()
         told: Mapping[str, Any] = known.get("metadata") or {}
-        self._models[run_id] = str(told.get("ls_model_name") or known.get("name") or "")
+        purse, model = self._purse, str(told.get("ls_model_name") or known.get("name") or "")
+        self._calls[run_id] = (purse, model) if apart is None else (purse_of(apart), None)
+        self._usage.begin(self._calls[run_id][0], self._thread_id)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: Any = None, **known: Any) -> None:
         """As `on_chat_model_start`."""
@@ -216,7 +274,7 @@ class UsageCallback(BaseCallbackHandler):
 
     def on_llm_end(self, response: LLMResult, *, run_id: Any = None, **known: Any) -> None:
         """Count the call."""
-        asked = self._models.pop(run_id, None)
+        asked = self._ended(run_id)
         if asked is None:
             return
         for generations in response.generations:
@@ -231,17 +289,30 @@ class UsageCallback(BaseCallbackHandler):
 
     def on_llm_error(self, error: BaseException, *, run_id: Any = None, **known: Any) -> None:
         """Count a call that failed; its cost is unknown."""
-        asked = self._models.pop(run_id, None)
+        asked = self._ended(run_id)
         if asked is not None:
             self._usage.add(self._purse, asked, None, thread_id=self._thread_id)
 
+    def _ended(self, run_id: Any) -> str | None:
+        """The model of a call that has ended; None if it is not to be counted here."""
+        found = self._calls.pop(run_id, None)
+        if found is None:
+            return None
+        self._usage.end(found[0], self._thread_id)
+        return found[1]
+
     def meter(self, purse: str, reply: JudgeReply | None) -> None:
         """Count the reply of a judge inside the run: of a correction gate, an intervention, or the user's own."""
-        known: Purse = purse if purse in PURSES else "judge"
+        known = purse_of(purse)
         if reply is None:
             self._usage.add(known, "", None, thread_id=self._thread_id)
         else:
             self._usage.add(known, reply.model, reply.usage, calls=reply.calls, thread_id=self._thread_id)
+
+
+def purse_of(name: str) -> Purse:
+    """The purse of that name; that of judges if there is none."""
+    return name if name in PURSES else "judge"
 
 
 _counted: ContextVar[Any] = ContextVar("arbiter_usage", default=None)

@@ -30,8 +30,8 @@ Meter = Callable[[str, "JudgeReply | None"], None]
 """Called with the purse and the reply of each call of a judge; None for a call that failed."""
 usage_meter: ContextVar[Meter | None] = ContextVar("arbiter_usage_meter", default=None)
 """Counts what the judges inside a node's run use: those of correction gates and interventions."""
-counted_apart: ContextVar[bool] = ContextVar("arbiter_counted_apart", default=False)
-"""True inside calls of models that a meter or a harness counts by the judge's reply. Callbacks that count the
+counted_apart: ContextVar[str | None] = ContextVar("arbiter_counted_apart", default=None)
+"""The purse inside calls of models that a meter or a harness counts by the judge's reply. Callbacks that count the
 calls of a run leave them out."""
 Purpose = Literal["score", "batch", "check", "ideas", "grade"]
 
@@ -102,9 +102,9 @@ class Judge(Protocol):
 
 
 @contextmanager
-def counting_apart() -> Generator[None]:
-    """Calls of models inside are counted by their caller."""
-    token = counted_apart.set(True)
+def counting_apart(purse: str) -> Generator[None]:
+    """Calls of models inside are counted by their caller, in that purse."""
+    token = counted_apart.set(purse)
     try:
         yield
     finally:
@@ -124,12 +124,12 @@ class ChatJudge:
 
     def judge(self, request: JudgeRequest) -> JudgeReply:
         """Ask the model, at most twice. Raises the model's errors."""
-        with counting_apart():
+        with counting_apart(request.purse):
             return _reply(ask(self.model, request.messages, request.schema))
 
     async def ajudge(self, request: JudgeRequest) -> JudgeReply:
         """Async version of `judge`."""
-        with counting_apart():
+        with counting_apart(request.purse):
             return _reply(await aask(self.model, request.messages, request.schema))
 
 

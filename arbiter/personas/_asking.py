@@ -111,7 +111,7 @@ def ask_all(
     """
     calls = [partial(judge.judge, request) for request in asked]
     if timeout is None and (concurrency == 1 or len(asked) == 1):
-        return _metered(asked, [_outcome(call) for call in calls])
+        return [_metered(*each) for each in zip(asked, map(_outcome, calls), strict=True)]
     outcomes: dict[int, Outcome] = {}
     waiting = deque(enumerate(calls))
     running: dict[Future[Any], tuple[int, float]] = {}
@@ -126,16 +126,15 @@ def ask_all(
         for future, (at, end) in [*running.items()]:
             if future.done() or end <= now:
                 del running[future]
-                outcomes[at] = _outcome(partial(future.result, 0))
-    return _metered(asked, [outcomes[at] for at in range(len(asked))])
+                outcomes[at] = _metered(asked[at], _outcome(partial(future.result, 0)))
+    return [outcomes[at] for at in range(len(asked))]
 
 
-def _metered(asked: Sequence[JudgeRequest], outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes, reported to the meter of the caller if there is one."""
+def _metered(request: JudgeRequest, found: Outcome) -> Outcome:
+    """The outcome, reported to the meter of the caller if there is one."""
     if (meter := usage_meter.get()) is not None:
-        for request, found in zip(asked, outcomes, strict=True):
-            meter(request.purse, found if isinstance(found, JudgeReply) else None)
-    return outcomes
+        meter(request.purse, found if isinstance(found, JudgeReply) else None)
+    return found
 
 
 async def aask_all(
@@ -148,8 +147,10 @@ async def aask_all(
         async with free:
             return _checked(await awaited(timeout, judge.ajudge(request)))
 
-    found = await asyncio.gather(*(aoutcome(answer(request)) for request in asked))
-    return _metered(asked, found)
+    async def metered(request: JudgeRequest) -> Outcome:
+        return _metered(request, await aoutcome(answer(request)))
+
+    return list(await asyncio.gather(*map(metered, asked)))
 
 
 def _outcome(call: Callable[[], Any]) -> Outcome:

@@ -485,7 +485,7 @@ class PersonaGate(CorrectionGate):
         if isinstance(op, _Rewrite):
             writer: Any = self.rewriter
             call = partial(writer.invoke, list(op.messages))
-            with counting_apart():
+            with counting_apart("correction"):
                 begun = start(call, name="arbiter-gate-rewriter")
             return _rewritten(outcome(lambda: within(self.rewriter_timeout, begun)))
         end = time.monotonic() + op.timeout
@@ -505,7 +505,7 @@ class PersonaGate(CorrectionGate):
             return await op.ado()
         if isinstance(op, _Rewrite):
             writer: Any = self.rewriter
-            with counting_apart():
+            with counting_apart("correction"):
                 asked = awaited(self.rewriter_timeout, areply(writer, list(op.messages)))
                 return _rewritten(await aoutcome(asked))
         questions = [awaited(op.timeout, self.engine.arun(steps)) for steps in op.questions.values()]

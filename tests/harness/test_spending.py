@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from pydantic import BaseModel
 
 from arbiter import ArbiterOS, Verdict
 from arbiter.evaluators import JudgeEvaluator
-from arbiter.harness import Case, Limits, Suite, load_suite
+from arbiter.harness import Case, Limits, Score, Suite, load_suite
 from arbiter.harness.journal import run_folder
+from arbiter.harness.reports.report import load_report
+from arbiter.models import ChatJudge, JudgeRequest
 from tests.scripted import Scripted, usage
 from tests.support import MODES, Check, Spy, State, chain
 
@@ -188,3 +192,92 @@ def test_judgements_that_were_paid_for_are_not_bought_again() -> None:
     report = suite.run(graph, resume="last")
     assert judge.calls == 1
     assert report.rows["good"].mean == 0.8
+
+
+def killed_after(count: int, **about: Any) -> None:
+    """Cut the journal of the last run after that many lines about this, as a kill would have."""
+    path = run_folder("last") / "journal.jsonl"
+    kept: list[str] = []
+    for text in path.read_text().splitlines(keepends=True):
+        kept.append(text)
+        count -= about.items() <= json.loads(text).items()
+        if not count:
+            break
+    path.write_text("".join(kept))
+
+
+class Asking:
+    """A scorer that asks a judge, and tells the tokens of the run."""
+
+    name = "asked"
+
+    def __init__(self, judge: Any) -> None:
+        self.judge = judge
+
+    def with_judges(self, wrap: Callable[[Any], Any], votes: int | None = None) -> Asking:
+        return Asking(wrap(self.judge))
+
+    def score(self, run: Any) -> Score:
+        request = JudgeRequest(
+            purpose="grade", propositions=(), messages=(HumanMessage(run.case.id),), schema=Grade
+        )
+        self.judge.judge(request)
+        return Score("asked", run.tokens, scale=(0, 100))
+
+
+class Grade(BaseModel):
+    score: float
+
+
+def priced(answer: str) -> Scripted:
+    said = {"model_name": "gpt-4o-mini"}
+    return Scripted(answers=[AIMessage(answer, usage_metadata=usage(7, 3), response_metadata=said)])
+
+
+def bought_twice(writer: Scripted, reader: Scripted) -> tuple[Suite, Callable[[Any], str]]:
+    """A suite of two cases that each call `writer` twice and `reader` once, one after another."""
+    suite = Suite(
+        "twice", cases(2), scorers=[Asking(ChatJudge(reader))], limits=Limits(concurrency=1, usd=1000)
+    )
+    return suite, lambda given: f"{writer.invoke('Hi').text} {writer.invoke('Hi').text}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "about", "unknown"),
+    [
+        (1, {"kind": "session"}, 0),
+        (1, {"kind": "spent", "purse": "target", "running": 1}, 1),
+        (1, {"kind": "spent", "purse": "target", "input_tokens": 7}, 0),
+        (2, {"kind": "spent", "purse": "target", "running": 1}, 1),
+        (2, {"kind": "spent", "purse": "target", "input_tokens": 7}, 0),
+        (1, {"kind": "answer"}, 0),
+        (1, {"kind": "spent", "purse": "judge", "running": 1}, 1),
+        (1, {"kind": "spent", "purse": "judge", "input_tokens": 7}, 0),
+        (1, {"kind": "judgement"}, 0),
+        (1, {"kind": "case"}, 0),
+        (2, {"kind": "spent", "case": "case-1", "running": 1}, 1),
+    ],
+)
+def test_what_a_killed_run_had_bought_counts_once(
+    lines: int, about: dict[str, Any], unknown: int
+) -> None:
+    """Calls of the target and of the judge; a call whose answer never came is an unknown call."""
+    writer, reader = priced("Hello."), priced(GRADE)
+    suite, write = bought_twice(writer, reader)
+    whole = suite.run(write)
+    killed_after(lines, **about)
+    before = load_report(run_folder("last")).usage
+    told = {purse: spent.calls for purse, spent in before.items()}
+    writer.asked.clear()
+    reader.asked.clear()
+    resumed = suite.run(write, resume="last")
+    assert {purse: spent.calls for purse, spent in resumed.usage.items()} == {
+        "target": told.get("target", 0) + writer.calls,
+        "judge": told.get("judge", 0) + reader.calls,
+    }
+    assert resumed.unknown_calls == unknown
+    known = sum(spent.calls for spent in resumed.usage.values()) - unknown
+    assert sum(spent.tokens for spent in resumed.usage.values()) == 10 * known
+    assert resumed.rows["asked"].values == whole.rows["asked"].values == {"case-0": 20, "case-1": 20}
+    assert resumed.stopped is None  # a limit in dollars does not end a run because a call was lost
+    assert load_report(run_folder("last")).usage == resumed.usage

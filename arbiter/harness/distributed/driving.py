@@ -25,6 +25,7 @@ from arbiter.harness.journal import Journal, Kept, answer_to_dict
 from arbiter.harness.results import CaseRun
 from arbiter.harness.running import GRACE, Session
 from arbiter.harness.suites import Mode, Suite
+from arbiter.harness.usage import Spent, purse_of
 
 __all__ = ["on_ray"]
 
@@ -179,11 +180,6 @@ class _Crew:
         self.known = {place: _Known(replace(kept)) for place, kept in session.kept.items()}
         for line in session.judging.known.values():
             self._know(line)
-        for (case_id, repeat), at in self.places.items():
-            answer = self._known((case_id, repeat)).kept.answer
-            if at not in session.results and answer is not None and "usage" in answer:
-                thread_id = session.thread_id(session.todo[at][0], repeat)
-                session.judging.usage.restore(thread_id, {"target": answer["usage"]})
 
     def run(self) -> None:
         """Run all cases, and wait for them. Ctrl-C ends it in good order, a second one at once."""
@@ -264,6 +260,8 @@ class _Crew:
         """Run the cases of a task again that have no result; a case whose worker died twice is lost."""
         left = [at for at in task.places if at not in self.session.results]
         for at in left:
+            case, repeat = self.session.todo[at]
+            self.session.judging.usage.give_up(self.session.thread_id(case, repeat))
             self.strikes[at] += died or len(left) == len(task.places)
             if self.strikes[at] >= _STRIKES:
                 self._lose(at)
@@ -315,8 +313,11 @@ class _Crew:
             journal.write("judgement", line)
         self._know(line)
 
-    def _on_spent(self, thread_id: str, purse: str, model: str, spent: Mapping[str, Any]) -> None:
-        self.session.judging.usage.restore(thread_id, {purse: {model: spent}})
+    def _on_spent(
+        self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int
+    ) -> None:
+        thread_id = self.session.thread_id(self.session.todo[self.places[case_id, repeat]][0], repeat)
+        self.session.judging.usage.take(thread_id, purse_of(purse), model, spent, running)
 
     def _on_case(self, case_id: str, repeat: int, as_expected: bool) -> None:
         at, kept = self.places[case_id, repeat], self._known((case_id, repeat)).kept

@@ -80,7 +80,7 @@ def work(errand: Errand, task: Task, desk: Any) -> int:
     wire = _Wire(desk, is_alone=len(task.places) == 1)
     judging = session.judging
     judging.kept, judging.known = wire.judgement, task.judgements
-    judging.usage = _SentUsage(wire)
+    judging.usage = Usage()
     judging.limiters.share(lambda key: DeskPlaces(desk, task.id, key, judging.limiters.most))
     # The driver keeps the budget and the clock of the run.
     session.limits = replace(
@@ -92,7 +92,7 @@ def work(errand: Errand, task: Task, desk: Any) -> int:
         seconds=None,
         run_timeout=task.seconds,
     )
-    session.journal = wire
+    session.write_to(wire)
     session.take(task.places, task.kept)
     session.begin()
     if session.target.is_async:
@@ -149,8 +149,8 @@ class _Wire:
     def judgement(self, asked: Asked, reply: JudgeReply) -> None:
         self._add(("judgement", (judgement_line(asked, reply),)), at_once=True)
 
-    def spent(self, thread_id: str, purse: str, model: str, spent: Mapping[str, Any]) -> None:
-        self._add(("spent", (thread_id, purse, model, spent)), at_once=True)
+    def spent(self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int) -> None:
+        self._add(("spent", (case_id, repeat, purse, model, spent, running)), at_once=True)
 
     def case(self, result: CaseResult) -> None:
         self._add(("case", (result.case_id, result.repeat, result.as_expected)))
@@ -171,24 +171,3 @@ class _Wire:
         lines, self._lines, self._sent = self._lines, [], monotonic()
         if lines:
             ray.get(self._desk.put.remote(lines))
-
-
-class _SentUsage(Usage):
-    """Counts, and sends each amount."""
-
-    def __init__(self, wire: _Wire) -> None:
-        super().__init__()
-        self._wire = wire
-        self._restoring = threading.local()
-
-    def restore(self, thread_id: str, purses: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-        self._restoring.on = True  # the driver knows these
-        try:
-            super().restore(thread_id, purses)
-        finally:
-            self._restoring.on = False
-
-    def _put(self, purse: Any, model: str, thread_id: str, spent: Spent) -> None:
-        super()._put(purse, model, thread_id, spent)
-        if not getattr(self._restoring, "on", False):
-            self._wire.spent(thread_id, purse, model, spent.to_dict())

@@ -49,9 +49,9 @@ class Report:
 
     `stopped` says why the run ended early: "interrupted", "stuck", "budget" or "run_timeout"; None if it did not.
     `left_behind` counts calls of sync functions that were late and could not be stopped. `sessions` counts the
-    processes that the run took. `outdated` has the stale recordings that a replay took because it was allowed, each
-    with the change since, and `unused` those that it did not need. `comparison` uses `baseline`, `gate`, `ci` and
-    `accept_changed`.
+    processes that the run took. `unfinished` has the usage of each case that is not done, by purse and model.
+    `outdated` has the stale recordings that a replay took because it was allowed, each with the change since, and
+    `unused` those that it did not need. `comparison` uses `baseline`, `gate`, `ci` and `accept_changed`.
     """
 
     run_id: str
@@ -68,6 +68,7 @@ class Report:
     stopped: str | None = None
     left_behind: int = 0
     sessions: int = 1
+    unfinished: tuple[Mapping[str, Any], ...] = ()
     outdated: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     baseline: Baseline | None = None
@@ -133,8 +134,8 @@ class Report:
     def usage(self) -> Mapping[str, Spent]:
         """The calls and tokens of the run by purse: target, judge, correction, intervention."""
         found: dict[str, Spent] = {}
-        for result in self.results:
-            for purse, models in result.usage.items():
+        for usage in (*(result.usage for result in self.results), *self.unfinished):
+            for purse, models in usage.items():
                 for spent in models.values():
                     found[purse] = found.get(purse, Spent()) + Spent.from_dict(spent)
         return found
@@ -268,6 +269,7 @@ def report_of(
     stopped: str | None = None,
     left_behind: int = 0,
     sessions: int = 1,
+    unfinished: Sequence[Mapping[str, Any]] = (),
     outdated: Sequence[str] = (),
     unused: Sequence[str] = (),
 ) -> Report:
@@ -288,6 +290,7 @@ def report_of(
         stopped=stopped,
         left_behind=left_behind,
         sessions=sessions,
+        unfinished=tuple(unfinished),
         outdated=tuple(outdated),
         unused=tuple(unused),
         **head.get("options", {}),
@@ -311,6 +314,7 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
         stopped=end["stopped"],
         left_behind=end["left_behind"],
         sessions=written.sessions,
+        unfinished=written.unfinished(),
         outdated=end.get("outdated", ()),
         unused=end.get("unused", ()),
     )

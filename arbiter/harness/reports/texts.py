@@ -182,7 +182,9 @@ def spending(report: Report) -> str:
     purses = " · ".join(_spent(purse, spent) for purse, spent in report.usage.items())
     dollars = [spent.usd for spent in report.usage.values()]
     known = [amount for amount in dollars if amount is not None]
-    return f"{purses}   {f'cost ${fsum(known):.2f}' if len(known) == len(dollars) else 'cost unknown'}"
+    if len(known) < len(dollars):
+        return f"{purses}   cost unknown"
+    return f"{purses}   cost {'≥ ' if report.unknown_calls else ''}${fsum(known):.2f}"
 
 
 def _spent(purse: str, spent: Spent) -> str:
