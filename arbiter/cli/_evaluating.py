@@ -304,7 +304,8 @@ class Progress:
 
     def __call__(self, session: Session) -> None:
         now = time.monotonic()
-        if self.last is None:
+        if self.last is not session:
+            self.end()
             self.begun = self.shown = now - session.elapsed
         self.last = session
         if not self.quiet and now - self.shown > (0.1 if self.live else 10):

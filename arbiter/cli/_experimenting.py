@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,11 @@ from arbiter.cli._streams import stdout_for_results
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.experiments import SCENARIOS, AgentFactory, Experiment, ExperimentResult, verify_table1
 from arbiter.experiments.plans import COLUMNS, ExperimentPlan
-from arbiter.experiments.replicating import replicated, scenarios_named
 from arbiter.experiments.results import ENDINGS, load_result
 from arbiter.experiments.runner import FOLDER, LIMITS
 from arbiter.harness import Limits, Suite
 from arbiter.harness.journal import Written, run_folder, runs_in
+from arbiter.harness.runs import Run
 from arbiter.models import visible
 from arbiter.personas import Persona
 
@@ -131,36 +131,47 @@ class Places:
 def run_experiment(scenario: str, settings: Settings, places: Places, format: str) -> int:
     """Run an experiment and print its result. Returns the exit code."""
     check_format(format, FORMATS)
-    with stdout_for_results():
-        result = _ran(scenario, settings, settings.experiment(scenario), places)
+    with stdout_for_results(), recording(places) as kept:
+        experiment = replace(settings.experiment(scenario), **kept)
+        progress = Progress()
+        result = ExperimentResult.of(prepared(scenario, settings, experiment, places, progress).run())
+        progress.end()
     if places.out is not None:
         result.write(places.out)
     _print(result, format)
-    return _code(result)
+    if result.stopped == "interrupted":
+        how = f"arbiter experiment run {result.plan.scenario} ... --resume {result.run_id}"
+        err.print(Text(f"interrupted. Go on, with the same options: {how}", "yellow"))
+    return exit_code(result)
 
 
-def _ran(scenario: str, settings: Settings, experiment: Experiment, places: Places) -> ExperimentResult:
-    progress = Progress()
+@contextmanager
+def recording(places: Places) -> Generator[dict[str, Any]]:
+    """The open store and ledger, as fields of an experiment that runs inside."""
+    found: dict[str, Any] = {}
     with ExitStack() as opening:
         if places.store is not None:
-            repository = opening.enter_context(opened_store(places.store))
-            experiment = replace(experiment, repository=repository)
+            found["repository"] = opening.enter_context(opened_store(places.store))
         if places.ledger is not None:
-            ledger = opening.enter_context(opened(places.ledger, create=True, sign=True))
-            experiment = replace(experiment, ledger=ledger)
+            found["ledger"] = opening.enter_context(opened(places.ledger, create=True, sign=True))
         opening.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", ArbiterWarning)  # the result has them
         opening.enter_context(ends_in_good_order())
-        suite = experiment.suite(places.plan)
-        run = suite.prepare(resume=places.resume, folder=FOLDER, progress=progress)
-        if places.ray is not None:
-            from arbiter.harness.distributed import on_ray
+        yield found
 
-            make = partial(settings.suite_on_worker, scenario, _invented(experiment))
-            run.driver = on_ray(places.ray, make)
-        result = ExperimentResult.of(run.run())
-    progress.end()
-    return result
+
+def prepared(
+    scenario: str, settings: Settings, experiment: Experiment, places: Places, progress: Progress
+) -> Run:
+    """The run of an experiment, new or the one to resume."""
+    suite = experiment.suite(places.plan)
+    run = suite.prepare(resume=places.resume, folder=FOLDER, progress=progress)
+    if places.ray is not None:
+        from arbiter.harness.distributed import on_ray
+
+        make = partial(settings.suite_on_worker, scenario, _invented(experiment))
+        run.driver = on_ray(places.ray, make)
+    return run
 
 
 def _invented(experiment: Experiment) -> Sequence[Persona] | None:
@@ -169,10 +180,9 @@ def _invented(experiment: Experiment) -> Sequence[Persona] | None:
     return given.agents(experiment.plan.distinct) if isinstance(given, AgentFactory) else None
 
 
-def _code(result: ExperimentResult) -> int:
+def exit_code(result: ExperimentResult) -> int:
+    """130 for an experiment that was interrupted, 5 for one that says nothing, else 0."""
     if result.stopped == "interrupted":
-        how = f"arbiter experiment run {result.plan.scenario} ... --resume {result.run_id}"
-        err.print(Text(f"interrupted. Go on, with the same options: {how}", "yellow"))
         return 130
     return 5 if {"incomplete", "not_scored", "treatment_not_exercised"} & {*result.marks} else 0
 
@@ -255,29 +265,6 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 # Table 1 ------------------------------------------------------------------------------------------
-
-
-def replicate(experiments: Sequence[str], settings: Settings, places: Places, format: str) -> int:
-    """Run experiments of Table 1, and print them beside the paper's. Returns the exit code."""
-    check_format(format, FORMATS)
-    if settings.mode != "llm":
-        raise ConfigurationError(
-            f"--mode {settings.mode}: templates are not scored, so there is nothing to compare with the paper."
-        )
-    results: list[ExperimentResult] = []
-    with stdout_for_results():
-        # All are checked before the first one runs.
-        found = {id: settings.experiment(id) for id in scenarios_named(experiments)}
-        for id, each in found.items():
-            results.append(_ran(id, settings, each, places))
-            if results[-1].stopped is not None:
-                break
-    replication = replicated(results)
-    if format == "json":
-        typer.echo(json.dumps(replication.to_dict(), ensure_ascii=False, allow_nan=False))
-    else:
-        typer.echo(replication.text())
-    return max(map(_code, results))
 
 
 def verify_table(data: Path | None, *, sensitivity: bool, format: str) -> int:

@@ -210,13 +210,18 @@ def table1(
     calls: Calls = None,
     usd: Usd = None,
     mode: Mode = "llm",
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="Go on with a table that was stopped or killed, or last."),
+    ] = None,
     ray: Ray = None,
     store: Store = None,
     ledger: KeptIn = None,
     format: Format = "table",
 ) -> None:
     """Run the experiments of Table 1 with models of your own, and compare directions with the paper."""
-    from arbiter.cli._experimenting import Places, Settings, replicate
+    from arbiter.cli._experimenting import Places, Settings
+    from arbiter.cli._replicating import replicate
 
     settings = Settings(
         model=model,
@@ -232,7 +237,7 @@ def table1(
         calls=calls,
         usd=usd,
     )
-    places = Places(ray=ray, store=store, ledger=ledger)
+    places = Places(resume=resume, ray=ray, store=store, ledger=ledger)
     raise typer.Exit(replicate(experiments.split(","), settings, places, format))
 
 

@@ -77,8 +77,8 @@ class Replication:
             yield f" {paper:<3} {plan.scenario}   N_a {plan.agents} · N_e {plan.pairs} · profile {plan.profile}"
             yield f" {head}"
             yield from (f" {_line(row)}" for row in self.rows if row.published.experiment == paper)
-            if "treatment_not_exercised" in result.marks:
-                yield f" no p-values: {result.comparisons[0].untested}"
+            if untested := result.comparisons[0].untested:
+                yield f" no p-values: {untested}"
             yield ""
         yield (
             f"{self.matching} of {len(self.counted)} starred rows point in the published direction; "

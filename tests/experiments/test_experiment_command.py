@@ -239,6 +239,81 @@ def test_table1_runs_and_prints_both(project: Path) -> None:
     assert re.search(r"[0-2] of 2 starred rows point in the published direction", shown)
 
 
+COUNTED = f"""
+{MODELS}
+def noted(answers):
+    def answer(prompt):
+        with open("bought.txt", "a") as file:
+            print("a call", file=file)
+        return answers[0](prompt)
+    return [answer]
+
+for each in (agents, corrector, judge):
+    each.answers = noted(each.answers)
+"""
+
+
+@pytest.mark.lengthy
+def test_a_table_that_was_stopped_goes_on(project: Path) -> None:
+    """A budget is that of the whole table. What was judged is not bought again, and neither is a whole experiment."""
+    (project / "counted.py").write_text(COUNTED)
+    models = [each.replace("models.py", "counted.py") for each in WITH]
+    table = ("experiment", "table1", *models, *SMALL, "--format", "json")
+    some = ("--experiments", "2.2,3", "--concurrency", "1")
+
+    def bought() -> int:
+        lines = (project / "bought.txt").read_text().splitlines()
+        (project / "bought.txt").unlink()
+        return len(lines)
+
+    def plain(shown: str) -> Any:
+        found = json.loads(shown)
+        for result in found["results"]:
+            del result["run_id"]
+        return found
+
+    whole = plain(typed(*table, *some, code=5))  # so small, no intervention of 2.2 fires
+    usual = bought()
+    calls = [sum(purse["calls"] for purse in result["usage"].values()) for result in whole["results"]]
+    assert usual == sum(calls)
+    stopped = plain(typed(*table, *some, "--calls", str(calls[0] + 1), code=5))
+    assert [result["marks"][:1] for result in whole["results"]] == [["treatment_not_exercised"], []]
+    assert [result["marks"][:1] for result in stopped["results"]] == [
+        ["treatment_not_exercised"],
+        ["incomplete"],
+    ]
+    first = bought()
+    assert calls[0] < first < usual
+    assert plain(typed(*table, "--resume", "last", code=5)) == whole
+    assert first + bought() == usual
+    assert plain(typed(*table, "--resume", "last", code=5)) == whole
+    assert not (project / "bought.txt").exists()
+    changed = refused(*table, "--resume", "last", "--seed", "7")
+    assert "the table cannot go on, because brainstorming-difficult-variety is done: " in changed
+    assert "Leave --experiments out" in refused(*table, "--resume", "last", "--experiments", "3")
+    assert "there is no table 'none'" in refused(*table, "--resume", "none")
+
+
+@pytest.mark.lengthy
+def test_a_table_goes_on_after_a_kill(project: Path) -> None:
+    """Killed in its second experiment, it knows the first one."""
+    (project / "counted.py").write_text(COUNTED)
+    (project / "killed.py").write_text(
+        "import os\nfrom pathlib import Path\nfrom counted import agents, corrector, judge\n"
+        "answer = agents.answers[0]\n"
+        "def dies(prompt):\n"
+        "    if len([*Path('.arbiter/experiments').glob('*/run.json')]) == 2:\n"
+        "        os._exit(9)\n"
+        "    return answer(prompt)\n"
+        "agents.answers = [dies]\n"
+    )
+    options = ["experiment", "table1", *WITH, *SMALL, "--experiments", "2.2,3"]
+    started(*(each.replace("models", "killed") for each in options), folder=project, code=9)
+    shown = typed(*(each.replace("models", "counted") for each in options), "--resume", "last", code=5)
+    assert len([*Path(".arbiter/experiments").glob("*/run.json")]) == 2
+    assert re.search(r"[0-9] of 5 starred rows", shown), shown
+
+
 @pytest.mark.lengthy
 @pytest.mark.slow
 def test_an_interrupted_experiment_says_how_it_goes_on(project: Path) -> None:

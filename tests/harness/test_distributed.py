@@ -441,16 +441,17 @@ def test_an_experiment_on_ray_has_the_same_result(project: Path, cluster: str) -
     models = [f"--{role}={name}.py:{given}" for role, given in ROLES.items()]
     command = ["experiment", "run", "debate-controversial", "--scale", "0.05", "--profile", "seed", *models]
 
-    def ran(*options: str) -> tuple[dict[str, Any], Counter[str]]:
+    def ran(*options: str) -> tuple[dict[str, Any], Counter[str], dict[str, int]]:
         (project / "bought.txt").unlink(missing_ok=True)
         typed(*command, "--out", "result.json", *options)
         found = json.loads((project / "result.json").read_text())
+        calls = {purse: amount["calls"] for purse, amount in found["usage"].items()}
         del found["run_id"], found["usage"], found["unknown_calls"]
-        return found, bought()
+        return found, bought(), calls
 
-    expected, spent = ran()
+    expected, spent, _ = ran()
     (project / "kill").touch()
-    result, again = ran("--ray", cluster)
+    result, again, calls = ran("--ray", cluster)
     assert json.dumps(result) == json.dumps(expected)
     assert (project / "agent-died").exists()
     assert (project / "judge-died").exists()
@@ -458,6 +459,10 @@ def test_an_experiment_on_ray_has_the_same_result(project: Path, cluster: str) -
     assert 1 <= repeated.total() < 15  # the turns of one conversation until its worker died
     assert all(line.startswith("agents") for line in repeated)
     assert not spent - again
+    asked = Counter(line.split()[0] for line in again.elements())
+    # Those that ran when a worker died count too, once: as many as there are agents, or questions at once.
+    assert 0 <= calls["target"] - asked["agents"] <= 5
+    assert 1 <= calls["judge"] - asked["judge"] <= 8
     assert {line.split()[1] for line in (project / "loops.txt").read_text().splitlines()} == {"1"}
 
 

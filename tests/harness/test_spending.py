@@ -258,9 +258,7 @@ def bought_twice(writer: Scripted, reader: Scripted) -> tuple[Suite, Callable[[A
         (2, {"kind": "spent", "case": "case-1", "running": 1}, 1),
     ],
 )
-def test_what_a_killed_run_had_bought_counts_once(
-    lines: int, about: dict[str, Any], unknown: int
-) -> None:
+def test_what_a_killed_run_had_bought_counts_once(lines: int, about: dict[str, Any], unknown: int) -> None:
     """Calls of the target and of the judge; a call whose answer never came is an unknown call."""
     writer, reader = priced("Hello."), priced(GRADE)
     suite, write = bought_twice(writer, reader)
