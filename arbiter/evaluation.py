@@ -174,6 +174,8 @@ class TurnOutcome:
     results: Mapping[str, EvaluationResult] = field(default_factory=lambda: _NOTHING)
     errors: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     trace: Sequence[EvaluatorTrace] = ()
+    times: Mapping[str, tuple[int, int]] = field(default_factory=lambda: _NOTHING)
+    """When each evaluator that ran began and ended, in nanoseconds since 1970."""
 
 
 class EvaluatorCycle:

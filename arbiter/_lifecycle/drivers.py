@@ -185,8 +185,11 @@ def _call_all(op: CallAll, run: NodeRun) -> Unusual:
     unusual: Unusual = []
     args = op.args
     token = _set_ambient(run.contract_config)
+    model_checks = run.model_checks
     try:
         for registration in op.registrations:
+            if model_checks is not None:
+                model_checks.next(registration.name)
             try:
                 if registration.in_place:
                     answer = registration.method(*args)
@@ -203,6 +206,8 @@ def _call_all(op: CallAll, run: NodeRun) -> Unusual:
                 if _pauses(exc, registration):
                     break
     finally:
+        if model_checks is not None:
+            model_checks.next(None)
         _reset_ambient(token)
     return unusual
 
@@ -252,8 +257,11 @@ async def _acall_all(op: CallAll, run: NodeRun) -> Unusual:
     unusual: Unusual = []
     args = op.args
     token = _set_ambient(run.contract_config)
+    model_checks = run.model_checks
     try:
         for registration in op.registrations:
+            if model_checks is not None:
+                model_checks.next(registration.name)
             try:
                 if registration.in_place and registration.timing.inline:
                     answer = registration.timing.timed(registration.method, *args)
@@ -270,6 +278,8 @@ async def _acall_all(op: CallAll, run: NodeRun) -> Unusual:
                 if _pauses(exc, registration):
                     break
     finally:
+        if model_checks is not None:
+            model_checks.next(None)
         _reset_ambient(token)
     return unusual
 

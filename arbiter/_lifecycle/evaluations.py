@@ -476,6 +476,8 @@ class Evaluations(Lazy):
         for queue in self.together.queues:
             if not self.done(queue):
                 self.found[self.queues.index(queue)] = _settled(queue.name, outcome)
+        if self.times is not None:
+            self.times.update(outcome.times)
         self.let_go()
 
     @property

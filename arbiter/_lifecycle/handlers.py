@@ -1,8 +1,9 @@
-"""Callback handlers of checkers without effect: their exceptions never reach the graph."""
+"""Callback handlers of checkers: those of one without effect, and one that sees which of them ask a model."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import wraps
@@ -16,6 +17,31 @@ from langchain_core.runnables.config import var_child_runnable_config
 from arbiter._threads.deadlines import is_from_outside
 
 _log = logging.getLogger("arbiter")
+
+
+class ModelChecks(BaseCallbackHandler):
+    """Sees which of the checkers of a node run ask a model, and when these began and ended."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, int, int]] = []
+        """The names, and when they began and ended, in nanoseconds since 1970."""
+        self._now: tuple[str, int] | None = None
+        self._asks = False
+
+    def next(self, name: str | None) -> None:
+        """That checker is called now; None after the last one."""
+        at = time.time_ns()
+        if self._asks and self._now is not None:
+            self.found.append((*self._now, at))
+        self._asks, self._now = False, None if name is None else (name, at)
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self._asks = True
+
+    def on_llm_start(self, serialized: Any, prompts: Any, **kwargs: Any) -> None:
+        self._asks = True
 
 
 class Harmless(BaseCallbackHandler):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, Callbacks
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from arbiter._contracts import Contract
 from arbiter._lifecycle.background import Background
 from arbiter._lifecycle.evaluations import Evaluations, EvaluatorQueue, ReadEvaluations
+from arbiter._lifecycle.handlers import ModelChecks
 from arbiter._lifecycle.registry import Plan
 from arbiter._lifecycle.requests import Entry, Raised, Saved, Saving
 from arbiter._lifecycle.saving import Access
@@ -174,6 +175,8 @@ class NodeRun:
     """True if the node's output differs from the one that its body returned or streamed."""
     shadow: ShadowDecision | None = None
     """The decision of a shadow constitution before the node."""
+    model_checks: ModelChecks | None = None
+    """The checkers of this node run that ask a model; None if nobody listens."""
     is_told: bool = False
     """True while listeners know of this attempt's begin and not of its end."""
     _shadow_view: CausalHistory | None = None
@@ -260,6 +263,8 @@ class NodeRun:
         record, listeners = self.record, self.settings.listeners
         if record.status == "interrupted" and record.execution is not None:
             record.execution.outcome = "paused"
+        if self.model_checks is not None and self.model_checks.found:
+            record.kept_account.model_checks = tuple(self.model_checks.found)
         tell(listeners, "ended", HistoryItem(record, self.reads))
         evaluations = record.evaluations
         if isinstance(evaluations, Evaluations):
@@ -310,7 +315,10 @@ class NodeRun:
         """
         if self._contract_config is None and (config := self.config) is not None:
             tags = [*(config.get("tags") or ()), "nostream"]
-            self._contract_config = {**config, "callbacks": None, "tags": tags}
+            if self.is_told:
+                self.model_checks = ModelChecks()
+            callbacks: Callbacks = None if self.model_checks is None else [self.model_checks]
+            self._contract_config = {**config, "callbacks": callbacks, "tags": tags}
         return self._contract_config
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -467,19 +468,21 @@ class EvaluationCycle(EvaluatorCycle):
         chosen, remarks = await self._select(passed, ctx, trace)
         results: dict[str, EvaluationResult] = {}
         errors: dict[str, str] = {}
+        times: dict[str, tuple[int, int]] = {}
         for evaluator in chosen:
             ctx.prior = dict(results)
-            name = evaluator.name
+            name, begun = evaluator.name, time.time_ns()
             if isinstance(evaluator, CognitiveEvaluator):
                 done = await call(evaluator.handle, ctx, timeout=self.handler_timeout_s)
             else:
                 done = await call(evaluator.evaluate, ctx.history, timeout=self.handler_timeout_s)
+            times[name] = begun, time.time_ns()
             trace[name] = settled(evaluator, done, results, errors)
             self._tell(name, ctx, done)
             if name in errors and self.mode == "background":
                 _log.warning("evaluator %r failed in the background: %s", name, errors[name])
         ordered = [trace[evaluator.name] for evaluator in evaluators if evaluator.name in trace]
-        return TurnOutcome(results=results, errors=errors, trace=(*remarks, *ordered))
+        return TurnOutcome(results=results, errors=errors, trace=(*remarks, *ordered), times=times)
 
     def _tell(self, name: str, ctx: EvalContext, done: Called | None = None) -> None:
         """Warn, once for each cause, of models and stores that an evaluator lacked or could not reach."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as contexts
@@ -208,6 +208,8 @@ class OpenTelemetry(HistoryListener):
             contexts.attach(opened.before)
         if opened.is_recording:
             self._finish(opened, item)
+            if record.account is not None and record.account.model_checks:
+                self._asked(opened, item, record.account.model_checks)
             if record.evaluations is not NOTHING and hasattr(record.evaluations, "then"):
                 ended = time.time_ns()
                 self._judged[id(record.evaluations)] = _Judged(opened, ended, frozenset(item.read_results))
@@ -252,6 +254,18 @@ class OpenTelemetry(HistoryListener):
                 self._scores.record(score, {name: found[name] for name in _OF_SCORES})
             if judged is not None:
                 self._log(judged.opened, event)
+
+    def _asked(self, opened: _Open, item: HistoryItem, checks: Sequence[tuple[str, int, int]]) -> None:
+        """Report each checker that asked a model as a span."""
+        for name, begun, ended in checks:
+            attributes = {names.EVALUATION_NAME: name, names.POLICY: name, names.NODE: item.node}
+            self._tracer.start_span(
+                f"{names.EVALUATE} {name}",
+                opened.context,
+                SpanKind.INTERNAL,
+                attributes,
+                start_time=begun,
+            ).end(ended)
 
     def _evaluated(self, judged: _Judged, item: HistoryItem) -> None:
         """Report each evaluator that ran as a span: a child of its node's, or linked to it if it ran later."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.language_models import FakeListLLM
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
@@ -27,7 +29,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from arbiter import ArbiterOS, EvaluationResult, PolicyViolationError, Verdict
 from arbiter.instructions import TOOL_CALL
 from arbiter.ledger import Ledger
+from arbiter.memory import CognitiveEvaluator, EvalContext, EvaluationCycle
 from arbiter.telemetry import OpenTelemetry
+from tests.scripted import Scripted
 from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, chain, run, thread
 
 
@@ -385,3 +389,45 @@ def test_the_health_of_a_ledger_is_reported_as_gauges(tmp_path: Path) -> None:
             name: kept.points(f"arbiter.ledger.{name}")[0].value for name in ("queued", "dropped", "lag")
         }
     assert values == {"queued": 0, "dropped": 0, "lag": 0.0}
+
+
+@MODES
+def test_a_check_that_asks_a_model_is_a_span_of_its_node(mode: str) -> None:
+    def ask(_: Any) -> bool:
+        return Scripted(answers=["yes"]).invoke("may it?").text == "yes"
+
+    def ask_in_a_chain(_: Any) -> bool:
+        return bool((RunnableLambda(str) | FakeListLLM(responses=["no"])).invoke("may it?") == "yes")
+
+    arbiter_os, kept = observed(
+        Check("quick", allow),
+        Check("guard", ask),
+        Check("quick too", allow),
+        Check("watches", ask_in_a_chain, on_deny="audit"),
+    )
+    run(arbiter_os.govern(chain(Spy("a"))), {}, mode=mode)
+    node = kept.span("a")
+    assert {pair for pair in kept.tree() if pair[0].startswith("evaluate ")} == {
+        ("evaluate guard", "a"),
+        ("evaluate watches", "a"),
+    }
+    guard = kept.span("evaluate guard")
+    assert dict(guard.attributes or {})["arbiter.policy"] == "guard"
+    assert (node.start_time or 0) <= (guard.start_time or 0) <= (guard.end_time or 0) <= (node.end_time or 0)
+
+
+class Remembers(CognitiveEvaluator):
+    needs_messages = False
+    always_run = True
+
+    async def handle(self, ctx: EvalContext) -> EvaluationResult:
+        return EvaluationResult(1.0, True)
+
+
+def test_the_evaluators_of_a_cycle_are_spans_of_their_node() -> None:
+    arbiter_os, kept = observed()
+    arbiter_os.add_evaluation_cycle(EvaluationCycle(mode="inline"))
+    arbiter_os.add_evaluator(Remembers("remembers"))
+    arbiter_os.govern(chain(Spy("a"))).invoke({})
+    assert arbiter_os.drain(10)
+    assert ("evaluate remembers", "a") in kept.tree()
