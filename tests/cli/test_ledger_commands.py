@@ -609,6 +609,7 @@ def test_an_empty_ledger_is_no_mistake(tmp_path: Path) -> None:
     for arguments in (("history",), ("history", "--node", "pay"), ("history", "pay-7"), ("verify",)):
         assert typed(*arguments, "--ledger", str(tmp_path / "l.db")) == "nothing is recorded yet\n"
     assert len(typed("export", "--ledger", str(tmp_path / "l.db")).splitlines()) == 1
+    assert "ISO text" in refused("history", "--since", "yesterday", "--ledger", str(tmp_path / "l.db"))
 
 
 def test_a_mistake_ends_with_2_and_a_password_is_not_shown(folder: Path) -> None:
