@@ -1,12 +1,13 @@
-"""The graph's store for a contract without effects: read-only."""
+"""Stores: the graph's for a contract without effects, which is read-only, and inner parts that memory reads."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
-from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result, SearchOp
+from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, SearchOp
 
 from arbiter.errors import ReadOnlyTypeError
 
@@ -41,3 +42,22 @@ def _reading(op: Op) -> Op:
         )
     # Reading an item would postpone the time at which the store drops it.
     return op._replace(refresh_ttl=False) if isinstance(op, GetOp | SearchOp) else op
+
+
+def loop_of(store: BaseStore) -> asyncio.AbstractEventLoop | None:
+    """The event loop that an async store belongs to; None for other stores."""
+    home: object = getattr(store, "_loop", None)
+    return home if isinstance(home, asyncio.AbstractEventLoop) else None
+
+
+def held_items(store: BaseStore, namespace: tuple[str, ...]) -> list[Item] | None:
+    """The items of a namespace of LangGraph's own InMemoryStore, the latest last; None for other stores.
+
+    A search of such a store looks at the namespaces of all users, so its time would grow with their number.
+    """
+    from langgraph.store.memory import InMemoryStore
+
+    spaces: object = getattr(store, "_data", None) if type(store) is InMemoryStore else None
+    if not isinstance(spaces, dict):
+        return None
+    return list(cast("dict[tuple[str, ...], dict[str, Item]]", spaces).get(namespace, {}).values())

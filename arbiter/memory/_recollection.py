@@ -437,20 +437,13 @@ class Memory:
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a method's async twin."""
-        if LOOP.is_here or self._is_home():
+        if LOOP.is_here or self.store.is_home:
             coroutine.close()
             raise StoreLoopError(
                 "a sync method of Memory was called on the event loop that it has to wait for. "
                 "Await its twin, such as afacts."
             )
         return LOOP.submit(coroutine).result()
-
-    def _is_home(self) -> bool:
-        """True if the caller runs on the loop that an async store belongs to."""
-        try:
-            return getattr(self.store.store, "_loop", None) is asyncio.get_running_loop()
-        except RuntimeError:
-            return False
 
 
 def _check_one_of(method: str, name: str, value: str | None, kind: Any) -> None:

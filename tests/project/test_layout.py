@@ -201,12 +201,16 @@ def test_built_ins_depend_on_the_contracts_only() -> None:
 
 def test_personas_and_memory_know_nothing_of_the_core() -> None:
     """They stand on the contracts, and the core does not know them. Replay alone goes through the lifecycle's
-    stages: it has to decide as a live run does.
+    stages: it has to decide as a live run does. Memory's access to stores alone asks the weaving for what
+    LangGraph's own do not say.
     """
     core = {name for layer in LAYERS[RANK["_lifecycle"] : RANK["personas"]] for name in layer}
     guests = [name for name in MODULES if noun(name) in GUESTS and not name.startswith("ledger.replaying.")]
     beyond = {module: nouns(module) & core for module in guests}
-    assert not {module: found for module, found in beyond.items() if found}
+    assert {module: found for module, found in beyond.items() if found} == {
+        "memory.stores._access": {"_weaving"}
+    }
+    assert "arbiter._weaving.stores" in imports("memory.stores._access")
 
 
 def test_packs_know_nothing_of_langgraph() -> None:

@@ -27,8 +27,11 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._read import DEFAULT_BOUND, PregelNode
 from langgraph.pregel._retry import _should_retry_on  # pyright: ignore[reportPrivateUsage]
 from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry, ChannelWriteTupleEntry
+from langgraph.store.base.batch import AsyncBatchedBaseStore
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, interrupt
 
+from arbiter._weaving.stores import held_items, loop_of
 from tests.support import Spy, State, chain, thread
 
 
@@ -224,6 +227,26 @@ def test_small_helpers() -> None:
     assert not _should_retry_on(RetryPolicy(retry_on=ValueError), KeyError("x"))
     coerce: Any = cast(Any, _runnable).coerce_to_runnable
     assert coerce(Spy("y"), name="x", trace=False).name == "x"
+
+
+def test_a_store_in_memory_holds_its_items_by_namespace() -> None:
+    store = InMemoryStore()
+    for key in ("a", "b", "a"):
+        store.put(("some", "where"), key, {"n": key})
+    assert [item.key for item in held_items(store, ("some", "where")) or ()] == ["a", "b"]
+    assert held_items(store, ("elsewhere",)) == []
+    assert loop_of(store) is None
+
+
+async def test_an_async_store_has_its_event_loop() -> None:
+    class Batched(AsyncBatchedBaseStore):
+        async def abatch(self, ops: Any) -> Any:
+            return []
+
+        def batch(self, ops: Any) -> Any:
+            return []
+
+    assert loop_of(Batched()) is asyncio.get_running_loop()
 
 
 def test_an_unwritten_channel_is_updated_at_each_superstep() -> None:

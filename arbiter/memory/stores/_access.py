@@ -14,6 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
+from arbiter._weaving.stores import held_items, loop_of
 from arbiter.errors import ArbiterError
 from arbiter.memory.stores._embedders import watched_view
 from arbiter.memory.stores._locks import Locks
@@ -46,7 +47,8 @@ class Access:
         self._untidy = _is_sqlite(store) and bool(getattr(store, "index_config", None))
         self._whole = _is_of(store, _WHOLE)
         self._sorts = _is_of(getattr(store, "inner", store), _SORTING)
-        viewed = watched_view(store)
+        # An async store works off its operations in a task of its own.
+        viewed = None if loop_of(store) else watched_view(store)
         self._view = None if viewed is None else viewed[0]
         self.embedder = None if viewed is None else viewed[1]
         self.words = WordSearch(self._all, self._last)
@@ -63,6 +65,15 @@ class Access:
     def hands_out_its_own(self) -> bool:
         """True if the store may return the very objects that it keeps."""
         return self._in_memory or not self._whole
+
+    @property
+    def is_home(self) -> bool:
+        """True on the event loop that an async store belongs to."""
+        home = loop_of(self.store)
+        try:
+            return home is not None and home is asyncio.get_running_loop()
+        except RuntimeError:
+            return False
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """The result of a method of `BaseStore`, given by its sync name.
@@ -86,7 +97,7 @@ class Access:
             await self._keep_vectors_with_records()
         if not self._threaded:
             calling: Callable[..., Coroutine[Any, Any, Any]] = getattr(store, f"a{method}")
-            home = _home_of(store)
+            home = loop_of(store)
             try:
                 if home is not None:
                     return await _over_there(home, lambda: calling(*args, **kwargs), store)
@@ -104,7 +115,7 @@ class Access:
         # SqliteStore declares a cascade from records to vectors, but SQLite ignores it unless foreign keys are on:
         # the vectors of forgotten records would stay in the file.
         store: Any = self.store
-        home = _home_of(store)
+        home = loop_of(store)
         if home is None:
 
             def turn_on() -> None:
@@ -135,7 +146,7 @@ class Access:
         def kept(page: Sequence[Item]) -> list[Item]:
             return [item for item in page if tuple(item.namespace) == ns and wanted(item)]
 
-        if (held := self._held(ns)) is not None:
+        if (held := held_items(self.store, ns)) is not None:
             found = kept(held)
         elif not self._whole:
             found = kept(await self._paged(ns, narrow))
@@ -163,7 +174,7 @@ class Access:
 
     async def _last(self, ns: Namespace, known: int) -> list[Item]:
         """The items of a namespace written last, as far as the store knows, if `known` of it are known."""
-        if (held := self._held(ns)) is not None:
+        if (held := held_items(self.store, ns)) is not None:
             return held[max(known - 1, 0) :]
         found: Sequence[Item]
         if self._in_memory:  # it returns the latest last
@@ -171,17 +182,6 @@ class Access:
         else:
             found = await self._search(ns, limit=LAST)
         return [item for item in found if tuple(item.namespace) == ns]
-
-    def _held(self, ns: Namespace) -> list[Item] | None:
-        """The items of a namespace of LangGraph's own InMemoryStore, the latest last; None for other stores.
-
-        A search of such a store looks at the namespaces of all users, so its time would grow with their number.
-        """
-        store = self.store
-        spaces: object = getattr(store, "_data", None) if type(store) is InMemoryStore else None
-        if not isinstance(spaces, dict):
-            return None
-        return list(cast("dict[Namespace, dict[str, Item]]", spaces).get(ns, {}).values())
 
     async def _paged(self, ns: Namespace, filter: Mapping[str, Any] | None) -> list[SearchItem]:
         # An unknown store may return fewer items than asked for, so only an empty page is the end.
@@ -235,11 +235,6 @@ def _same_everywhere(key: str, value: object) -> bool:
     return bool(_NAME.match(key)) and (
         isinstance(value, bool) or (isinstance(value, str) and value.isprintable())
     )
-
-
-def _home_of(store: BaseStore) -> asyncio.AbstractEventLoop | None:
-    home: object = getattr(store, "_loop", None)
-    return home if isinstance(home, asyncio.AbstractEventLoop) else None
 
 
 async def _over_there(

@@ -86,13 +86,12 @@ class WatchedEmbeddings(Embeddings):
 def watched_view(store: BaseStore) -> tuple[BaseStore, WatchedEmbeddings] | None:
     """A view of a store whose embedder is watched, and that embedder; None if the store has none or hides it.
 
-    The view is a shallow copy: it shares the records and connections of the store, which stays as it is. Only sync
-    stores of LangGraph and of `open_store` are viewed: an async store works off its operations in a task of its
-    own, and other classes may keep a state that a copy would not share.
+    The view is a shallow copy: it shares the records and connections of the store, which stays as it is. Only stores
+    of LangGraph and of `open_store` are viewed: other classes may keep a state that a copy would not share.
     """
     inner: object = getattr(store, "embeddings", None)
     config: object = getattr(store, "index_config", None)
-    if not isinstance(inner, Embeddings) or not isinstance(config, dict) or hasattr(store, "_loop"):
+    if not isinstance(inner, Embeddings) or not isinstance(config, dict):
         return None
     if not type(store).__module__.startswith(_KNOWN):
         return None

@@ -316,6 +316,11 @@ class MemoryStore:
         return copied(value) if self._access.hands_out_its_own else value
 
     @property
+    def is_home(self) -> bool:
+        """True on the event loop that an async store belongs to."""
+        return self._access.is_home
+
+    @property
     def indexed(self) -> bool | None:
         """True if the store has embeddings; None if it does not say."""
         if not hasattr(self.store, "index_config"):
