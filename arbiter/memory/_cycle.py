@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -31,9 +32,10 @@ from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, RunHistory
 from arbiter.memory._characters import Character
 from arbiter.memory._context import EvalContext, NotAvailableError
-from arbiter.memory._conversation import Shown, heard, responded, text_of, window
+from arbiter.memory._conversation import Shown, heard, originals, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
+from arbiter.memory._keys import key_of_messages
 from arbiter.memory._off_record import without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names
@@ -189,6 +191,8 @@ class EvaluationCycle(EvaluatorCycle):
         self._rooms: OrderedDict[str, str] = OrderedDict()
         self._unsaved: OrderedDict[str, None] = OrderedDict()
         """Threads without a checkpointer: their messages have other ids in each run. See `MessageIds`."""
+        self._keys: weakref.WeakKeyDictionary[MemoryStore, bytes] = weakref.WeakKeyDictionary()
+        self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._warned = False
         self._reports = Told()
@@ -271,7 +275,7 @@ class EvaluationCycle(EvaluatorCycle):
             return outcome
 
     async def _context_of(self, turn: Turn) -> EvalContext:
-        said = self._said(turn)
+        said = await self._said(turn)
         named = await self._named(turn, said.messages)
         ctx = self._context(turn, said, named, await self._strangers(turn, said, named))
         ctx.entities = self._participants(ctx, named)
@@ -309,11 +313,15 @@ class EvaluationCycle(EvaluatorCycle):
         """
         config = _config_here()
         runtime = runtime_of(config)
+        place = place_of(config, runtime)
+        store = self.store or self._of_runtime(runtime)
         recent = Shown(latest(state, self.messages_key, self.conversation_length))
-        room_id, entity_id = self._where(place_of(config, runtime), history, newest_human(recent))
+        room_id, entity_id = self._where(place, history, newest_human(recent))
         messages = without_hidden(recent)
+        # Before the first turn of this process ends, nobody knows whether the thread keeps ids.
+        ids = MessageIds(_scope(place) or room_id, kept=False)
         return ProviderContext(
-            store=self.store or self._of_runtime(runtime),
+            store=store,
             agent_id=self.agent_id,
             room_id=room_id,
             entity_id=entity_id,
@@ -324,7 +332,31 @@ class EvaluationCycle(EvaluatorCycle):
             is_private=self._private(config),
             query=query_of(messages),
             fact_rules=self.fact_rules,
+            known_ids=partial(self._known_ids, store, originals(recent), state, ids),
         )
+
+    async def _known_ids(
+        self,
+        store: MemoryStore | None,
+        recent: Sequence[BaseMessage],
+        state: Mapping[str, Any],
+        ids: MessageIds,
+    ) -> dict[str, str]:
+        """The ids under which memory knows the last messages of a state, by those that they have there."""
+        ids.key = await self._key(store)
+        known = as_messages(given(state, self.messages_key), ids)
+        pairs = zip(reversed(recent), reversed(known), strict=False)
+        return {here.id: there.id for here, there in pairs if here.id and there.id}
+
+    async def _key(self, store: MemoryStore | None) -> bytes:
+        """The key of made ids; one of this process if the store cannot be read, or if there is none."""
+        found = None if store is None else self._keys.get(store)
+        if found is None and store is not None:
+            try:
+                found = self._keys[store] = await key_of_messages(store, self.agent_id)
+            except Exception as exc:
+                _log.warning("the key of message ids could not be read: %s", type(exc).__name__)
+        return found or self._own_key
 
     # Called by tools
 
@@ -341,11 +373,8 @@ class EvaluationCycle(EvaluatorCycle):
             )
         place = place_of(config, runtime)
         seen = as_state(state)
-        if _scope(place) in self._unsaved:
-            ids = MessageIds(_scope(place), kept=False)
-            messages = as_messages(given(seen, self.messages_key), ids)
-        else:
-            messages = latest(seen, self.messages_key, self.conversation_length)
+        messages = latest(seen, self.messages_key, self.conversation_length)
+        ids = MessageIds(_scope(place), kept=_scope(place) not in self._unsaved)
         entity_id = place.entity_id or speaker_said(newest_human(messages))
         if entity_id is None and place.thread_id is None:
             return None
@@ -360,6 +389,7 @@ class EvaluationCycle(EvaluatorCycle):
             messages=messages,
             is_private=self._private(config),
             fact_rules=self.fact_rules,
+            known_ids=partial(self._known_ids, store, messages, seen, ids),
         )
 
     # Quiet threads
@@ -567,10 +597,13 @@ class EvaluationCycle(EvaluatorCycle):
 
     # The context of a turn
 
-    def _said(self, turn: Turn) -> _Said:
+    async def _said(self, turn: Turn) -> _Said:
         place = place_of(turn.config, turn.kept["runtime"])
         scope = _scope(place) or self._room_of_run(_run_of(turn.history))
-        ids = MessageIds(scope, kept=turn.saved)
+        found = (*turn.kept["messages"], *turn.kept["new_messages"])
+        has_ids = turn.saved and all(isinstance(part, BaseMessage) and part.id for part in found)
+        store = self.store or self._of_runtime(turn.kept["runtime"])
+        ids = MessageIds(scope, kept=turn.saved, key=b"" if has_ids else await self._key(store))
         before = as_messages(turn.kept["messages"], ids)
         new = as_messages(turn.kept["new_messages"], ids)
         added = {part.id for part in new} - {part.id for part in before}

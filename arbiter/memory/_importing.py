@@ -9,16 +9,18 @@ from typing import Any
 
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._entities import Entities, Entity
+from arbiter.memory._keys import KEYS, read_key
 from arbiter.memory._records import Fact, Goal, Record, Relationship, Thought, mistakes_in
 from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Tombstones
 from arbiter.memory._traces import Traces
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._intake import KINDS, LONGEST
-from arbiter.memory.facts._normal import KEYS, FactIds, is_key
+from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._privacy import has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
 from arbiter.memory.facts._rules import expiry, prior
+from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._relationships import key_of
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.trust._evidence import TrustProfile
@@ -182,7 +184,7 @@ class Import:
         elif isinstance(record, Thought) and has_secret(record.text):
             return ".text: it holds a secret, which is never stored"
         elif kind == KEYS:
-            return None if is_key(value) else ": it is no key of an entity"
+            return None if read_key(value) else ": it is no key of an entity"
         elif record is None and any(has_secret(text) for text in _texts_in(value)):
             return ": it holds a secret, which is never stored"
         return None
@@ -256,7 +258,7 @@ class Import:
         return bool(record.source_message_ids) and buried.issuperset(record.source_message_ids)
 
     async def _trace(self, planned: Planned) -> None:
-        """Note what a request to forget must find."""
+        """Note what a request to forget, or another export, must find."""
         record, scope = planned.record, planned.ns[-1]
         if isinstance(record, Fact):
             own = namespace(self.agent_id, planned.kind, record.speaker)[-1]
@@ -265,6 +267,8 @@ class Import:
                 await traces.has_told(record.id, kind=planned.kind, scope=record.subject)
             for room_id in record.room_ids:
                 await traces.was_in(room_id)
+        if isinstance(record, Goal):
+            await Goals(self.store, self.agent_id).belongs(record)
         if isinstance(record, Thought):
             for entity_id in record.entity_ids:
                 await Traces(self.store, agent_id=self.agent_id, entity_id=entity_id).was_in(record.room_id)

@@ -22,6 +22,7 @@ from arbiter.memory._characters import Character
 from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._importing import Import
+from arbiter.memory._keys import KEYS
 from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
     Claim,
@@ -37,8 +38,8 @@ from arbiter.memory._records import (
     readable,
     utc_now,
 )
+from arbiter.memory._traces import Traces
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
-from arbiter.memory.facts._normal import KEYS
 from arbiter.memory.facts._profiles import Profiles, checked_schemas
 from arbiter.memory.goals import Goals
 from arbiter.memory.reflection._relationships import Relationships
@@ -368,8 +369,8 @@ class Memory:
         """All records about an entity as JSON.
 
         These are its facts, statuses and opinions of every state, its profiles, trust and tombstones,
-        relationships in both directions, its goals, the thoughts that name it or come from conversations that
-        it took part in, and its registration.
+        relationships in both directions, its goals, the thoughts about conversations that it took part in, and
+        other thoughts about these rooms that name it, and its registration.
         """
         kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
         # A wish to forget everything that was not confirmed is none.
@@ -377,15 +378,17 @@ class Memory:
         known = await Entities(self.store, agent_id=self.agent_id).get([entity_id])
         registered = list(known.values())
         names = (entity_id, *(name for entity in registered for name in entity.names))
-        goals = readable(Goal, await self._everywhere("goals"))
-        thoughts = readable(Thought, await self._everywhere("thoughts"))
+        _, rooms = await Traces(self.store, agent_id=self.agent_id, entity_id=entity_id).read()
+        thoughts = readable(
+            Thought, [value for room in rooms for value in await self._values("thoughts", room)]
+        )
         return {
             "entity_id": entity_id,
             "agent_id": self.agent_id,
             "exported_at": self.clock().astimezone(UTC).isoformat(),
             **kinds,
             "relationships": [each.to_value() for each in await self.arelationships(entity_id)],
-            "goals": [goal.to_value() for goal in goals if goal.entity_id == entity_id],
+            "goals": [goal.to_value() for goal in await Goals(self.store, self.agent_id).of(entity_id)],
             "thoughts": [
                 thought.to_value()
                 for thought in sorted(thoughts, key=lambda thought: thought.at)
@@ -429,11 +432,6 @@ class Memory:
 
     async def _values(self, kind: str, scope: str) -> list[Value]:
         return [entry.value for entry in await self.store.alist(namespace(self.agent_id, kind, scope))]
-
-    async def _everywhere(self, kind: str) -> list[Value]:
-        """The records of a kind in all rooms."""
-        places = await self.store.aspaces(self.agent_id, kind)
-        return [entry.value for place in places for entry in await self.store.alist(place)]
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a method's async twin."""

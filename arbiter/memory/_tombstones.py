@@ -1,7 +1,8 @@
 """Tombstones: the messages of a room from which nothing may be remembered, as ids and a time.
 
-They hold no words and no hashes of words: what was forgotten cannot be read from them, and what is said again
-in a later message is learned again.
+They hold no words: what was forgotten cannot be read from them, and what is said again in a later message is
+learned again. (The id of a message that came without one is made of its text with a key of the store; see
+`arbiter.memory._keys`.)
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import uuid
 from collections import Counter
@@ -138,11 +139,13 @@ class MessageIds:
     messages before it, so a history that a client sends again has the same ids. The id of an AI message also
     depends on the message that it answers: "OK." to a new message is not the "OK." of an earlier turn. If the
     thread is not `kept`, random ids are replaced in the same way, because LangGraph creates new ones in each run.
+    Without the `key`, no guess of a text can be checked against such an id.
     """
 
-    def __init__(self, scope: str, *, kept: bool) -> None:
+    def __init__(self, scope: str, *, kept: bool, key: bytes = b"") -> None:
         self.scope = scope
         self.kept = kept
+        self.key = key
         self._equals = Counter[str]()
         self._given: dict[str, str] = {}
         self._answered = ""
@@ -165,7 +168,8 @@ class MessageIds:
             [self.scope, message.type, speaker_said(message), message.name, repr(message.content)]
             + ([self._answered] if isinstance(message, AIMessage) else [])
         )
-        made = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{said}#{self._equals[said]}"))
+        digest = hmac.digest(self.key, f"{said}#{self._equals[said]}".encode(), "sha256")
+        made = str(uuid.UUID(bytes=digest[:16], version=5))  # any but the version of random ids
         self._equals[said] += 1
         if id:
             self._given[id] = made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -181,10 +182,8 @@ class Room:
 
     async def dump(self) -> str:
         """The whole content of the store as one text."""
-        found: list[Any] = []
-        for kind in ("facts", "status", "opinions", "thoughts", "cursors", "tombstones", "relationships"):
-            for ns in await self.store.aspaces(AGENT, kind):
-                found += [[*ns, entry.key, entry.value] for entry in await self.store.alist(ns)]
+        items = await asyncio.to_thread(self.store.store.search, (), limit=10_000)
+        found = [[*item.namespace, item.key, item.value] for item in items]
         return json.dumps(found, ensure_ascii=False)
 
 

@@ -26,9 +26,8 @@ async def think(room: Room, id: str, text: str, *sources: str, room_id: str = "r
 
 
 async def thoughts(room: Room) -> list[str]:
-    spaces = await room.store.aspaces("sarah", "thoughts")
-    found = [await room.store.alist(ns) for ns in spaces]
-    return sorted(entry.key for entries in found for entry in entries)
+    found = await asyncio.to_thread(room.store.store.search, ("arbiter", "sarah", "thoughts"), limit=10_000)
+    return sorted(item.key for item in found)
 
 
 async def test_a_query_forgets_facts_that_contain_it(any_indexed_store: BaseStore) -> None:

@@ -200,17 +200,21 @@ def test_a_turn_reads_no_more_with_more_people(any_store: BaseStore, made: Any) 
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("made", GROWING.values(), ids=GROWING.keys())
-def test_forgetting_reads_no_more_with_more_people(any_store: BaseStore, made: Any) -> None:
+def test_forgetting_and_exporting_read_no_more_with_more_people(any_store: BaseStore, made: Any) -> None:
     """By a program; the next turn learns the claim again."""
     store = Counting(any_store)
     app = App(store)
+    app.cycle.memory.create_goal("elsewhere", "Move", entity_id="ada")
     counts: list[tuple[int, int]] = []
     for numbers in (range(10), range(10, 2_000)):
         put(any_store, made(numbers))
         for _ in range(2):
             app.turn()
             store.operations = store.records = 0
+            exported = app.cycle.memory.export("ada")
             assert app.cycle.memory.forget("ada", "Oslo") == 1
+        assert len(exported["thoughts"]) == 1  # of the last turn; the others were forgotten
+        assert [goal["name"] for goal in exported["goals"]] == ["Move"]
         counts.append((store.operations, store.records))
     assert counts[1][0] <= counts[0][0] + 4  # the rooms of Ada's turns are more by then
     assert counts[1][1] <= counts[0][1] + 20
@@ -483,8 +487,8 @@ async def test_traces_are_bounded_and_what_they_lead_to_goes_with_them(
         await room.hears("...", claim(f"Bob has sailed to {number} islands", subject="sarah"))
     told, rooms = await Traces(store, agent_id="sarah", entity_id=room.user).read()
     assert len(told) + len(rooms) == 20
-    spaces = await store.aspaces("sarah", "thoughts")
-    assert {ns[-1] for ns in spaces if await store.alist(ns)} == {*rooms}
+    found = await asyncio.to_thread(any_store.search, ("arbiter", "sarah", "thoughts"), limit=10_000)
+    assert {item.namespace[-1] for item in found} == {*rooms}
     assert {fact.id for fact in await room.facts("sarah")} == {id for id, _, _ in told}
     if isinstance(any_store, InMemoryStore):  # the others may note whole seconds
         assert (len(told), rooms[0]) == (10, "r24")

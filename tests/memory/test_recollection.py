@@ -16,6 +16,7 @@ from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory import EvaluationCycle, Fact, Memory, MemoryStore, Objective, Relationship, Thought
 from arbiter.memory._records import Record
 from arbiter.memory._related import Related
+from arbiter.memory._traces import Traces
 from arbiter.memory.stores import namespace
 from tests.memory.memory_support import NOON, Clock
 from tests.support import MODES
@@ -124,14 +125,19 @@ def test_export_returns_all_records_about_an_entity(any_store: BaseStore, mode: 
     put(any_store, "thoughts", "room", "t", Thought(id="t", text="Ada is well.", room_id="room", at=NOON))
     put(any_store, "thoughts", "room", "u", Thought(id="u", text="Canada is large.", room_id="room", at=NOON))
     found = memory(any_store)
+    asyncio.run(Traces(found.store, agent_id="agent", entity_id="ada").was_in("room"))
     ask(mode, found, "register_entity", "ada", "Ada", "Countess")
-    ask(mode, found, "create_goal", "room", "Move", entity_id="ada")
-    ask(mode, found, "create_goal", "room", "Stay", entity_id="bob")
+    for room in ("room", "room.2"):
+        ask(mode, found, "create_goal", room, "Move", entity_id="ada")
+        ask(mode, found, "create_goal", room, "Stay", entity_id="bob")
     exported = json.loads(json.dumps(ask(mode, found, "export", "ada")))
     assert [part["claim"] for part in exported["facts"]] == ["Ada lives in Oslo"]
     assert [part["tags"] for part in exported["relationships"]] == [["friendly"]]
     assert [part["text"] for part in exported["thoughts"]] == ["Ada is well."]
-    assert [part["name"] for part in exported["goals"]] == ["Move"]
+    assert [(part["room_id"], part["name"]) for part in exported["goals"]] == [
+        ("room", "Move"),
+        ("room.2", "Move"),
+    ]
     assert exported["entities"][0]["names"] == ["Ada", "Countess"]
     assert "Bob" not in json.dumps(exported)
 

@@ -332,6 +332,52 @@ def test_a_message_that_a_model_sees_to_be_off_the_record_is_shown_to_no_later_c
     assert "kündige" not in later + talk.dump() + "\n".join(spy.seen[seen:])
 
 
+def without_checkpoints(talk: Talk) -> Callable[[str], None]:
+    """Says a text in a call that sends the whole conversation so far, as clients without a checkpointer do."""
+    graph = StateGraph(MessagesState).add_node("reply", talk._reply).add_edge(START, "reply")
+    app: Any = talk.arbiter_os.govern(graph.compile(), {"reply": "RESPOND"})
+    so_far: list[tuple[str, str]] = []
+
+    def say(text: str) -> None:
+        config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+        said = app.invoke({"messages": [*so_far, ("human", text)]}, config)["messages"]
+        so_far[:] = [(message.type, message.text) for message in said]
+
+    return say
+
+
+def test_a_conversation_that_is_sent_anew_keeps_its_messages_off_the_record() -> None:
+    """Its messages have other ids in each call: in the calls of providers, too, which come first."""
+    spy = Spy()
+    store = InMemoryStore(index={"dims": 2, "embed": spy, "fields": ["claim"]})
+    for _ in range(2):  # also by a process that has not seen the conversation before
+        talk = Talk({"kündige": off_record(), "hello": claims(OSLO)}, store=store, conversation_length=8)
+        say = without_checkpoints(talk)
+        say("hello there")
+        say("Sag das bitte keinem: ich kündige im Mai")
+        seen = len(spy.seen)
+        for text in ("Wie geht es dir?", "Und sonst?", "Aha"):
+            say(text)
+        assert talk.known() == [OSLO]
+        assert any("Und sonst" in text for text in spy.seen[seen:])
+        assert "kündige" not in "\n".join(spy.seen[seen:]) + talk.dump()
+
+
+def test_no_guess_of_a_forgotten_text_can_be_checked_against_the_ids_of_another_store() -> None:
+    """Messages without ids get them from their texts and a random key of the store."""
+    buried: list[Any] = []
+    for _ in range(2):
+        talk = Talk({"Pixel": claims(CAT), "Forget": forget("Pixel")})
+        say = without_checkpoints(talk)
+        say("My cat is called Pixel")
+        say("Forget my cat")
+        assert talk.known() == []
+        [tombstone] = talk.store.search(("arbiter", "agent", "tombstones"))
+        buried.append(set(tombstone.value["messages"]))
+    assert all(buried)
+    assert buried[0].isdisjoint(buried[1])
+
+
 def test_records_without_another_source_go_with_their_message() -> None:
     talk = Talk({"I live": claims(OSLO), "Pixel": claims(CAT), "earlier": off_record("m1")})
     talk.say("I live in Oslo", id="m1").say("My cat is called Pixel", id="m2").say("I live in Oslo", room="b")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hmac
 import json
 import re
-import secrets
 
 from arbiter._values.normal import normalized
-from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory._keys import KEYS, key_in
+from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.redaction._texts import bare
 
-KEYS = "keys"
-"""The kind of the records with the secrets of entities."""
 _OF_FACTS = "facts"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
@@ -41,10 +39,7 @@ class FactIds:
 
     async def ready(self) -> FactIds:
         """These ids with their key, which is made if the entity has none."""
-        if self._key is None:
-            self._key = _key(await self.store.aget(self.space, _OF_FACTS))
-        if self._key is None:
-            self._key = _key(await self.store.aupdate(self.space, _OF_FACTS, _with_key))
+        self._key = self._key or await key_in(self.store, self.space, _OF_FACTS)
         return self
 
     def of(self, subject: str, claim: str, generation: int = 0) -> str:
@@ -55,22 +50,6 @@ class FactIds:
         # JSON keeps ("a", "bc") and ("ab", "c") apart, and can encode lone surrogates, unlike UTF-8.
         parts = json.dumps([self.agent_id, subject, normal_form(claim), generation])
         return hmac.digest(self._key, parts.encode(), "sha256").hex()[:32]
-
-
-def _key(value: Value | None) -> bytes | None:
-    try:
-        return bytes.fromhex((value or {})["key"]) or None
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def is_key(value: Value) -> bool:
-    """True for a record that holds the key of an entity's ids."""
-    return _key(value) is not None
-
-
-def _with_key(value: Value | None) -> Value:
-    return {"id": _OF_FACTS, "key": secrets.token_hex(16)} if value is None or _key(value) is None else value
 
 
 def sentences(texts: tuple[str, ...]) -> frozenset[str]:

@@ -25,6 +25,7 @@ from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.goals._answers import GoalsAnswer, asking, shown_of
 from arbiter.memory.goals._progress import Allowed, Applied, GoalUpdate, apply_updates, progress
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores._names import joined
 from arbiter.models import ChatModel
 
 MAX_GOALS = 50
@@ -45,10 +46,24 @@ class Goals:
         be updated.
         """
         _check(goal)
+        await self.belongs(goal)
         stored = await self.store.aupdate(
             self._namespace(goal.room_id), goal.id, lambda found: goal.to_value() if found is None else found
         )
         return Goal.read(stored) or goal
+
+    async def belongs(self, goal: Goal) -> None:
+        """Note where the goals of an entity are, so that they are found without a look at all rooms."""
+        place = {"room_id": goal.room_id, "id": goal.id}
+        key = joined((goal.room_id, goal.id))
+        await self.store.aupdate(self._owned(goal.entity_id), key, lambda known: known or place)
+
+    async def of(self, entity_id: str) -> list[Goal]:
+        """The goals for an entity, of all rooms, sorted by room and id."""
+        places = [entry.value for entry in await self.store.alist(self._owned(entity_id))]
+        found = [await self.get(place["room_id"], place["id"]) for place in places]
+        own = [goal for goal in found if goal is not None and goal.entity_id == entity_id]
+        return sorted(own, key=lambda goal: (goal.room_id, goal.id))
 
     async def get(self, room_id: str, goal_id: str) -> Goal | None:
         return Goal.read(await self.store.aget(self._namespace(room_id), goal_id))
@@ -112,6 +127,9 @@ class Goals:
 
     def _namespace(self, room_id: str) -> Namespace:
         return namespace(self.agent_id, "goals", room_id)
+
+    def _owned(self, entity_id: str) -> Namespace:
+        return namespace(self.agent_id, "goals_of", entity_id)
 
 
 def _check(goal: Goal) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -51,7 +51,8 @@ class ProviderContext:
 
     `messages` are the last ones of the conversation, read-only, without secrets, without those off the record
     and those that were forgotten, and with the head and the tail of long texts; `query` is the text of the last
-    few, for searches. `entity_id` is the user; `entities` are participants known beforehand.
+    few, for searches. `entity_id` is the user; `entities` are participants known beforehand. `known_ids` returns
+    the ids of records by those of messages, because a thread without a checkpointer has other ids in each run.
     """
 
     store: MemoryStore | None
@@ -65,6 +66,7 @@ class ProviderContext:
     is_private: bool = False
     query: str = ""
     fact_rules: Any = None
+    known_ids: Callable[[], Awaitable[Mapping[str, str]]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         # Whatever is given: providers, and the embedder of their searches, see no secret.
@@ -195,7 +197,10 @@ async def _on_record(ctx: ProviderContext) -> ProviderContext:
     if ctx.store is None or not ctx.messages:
         return ctx
     tombstones = Tombstones(ctx.store, agent_id=ctx.agent_id, room_id=ctx.room_id)
-    messages = without_hidden(ctx.messages, (await tombstones.read()).ids)
+    hidden = (await tombstones.read()).ids
+    if hidden and ctx.known_ids is not None:
+        hidden |= {id for id, known in (await ctx.known_ids()).items() if known in hidden}
+    messages = without_hidden(ctx.messages, hidden)
     if len(messages) == len(ctx.messages):
         return ctx
     return replace(ctx, messages=messages, query=query_of(messages))

@@ -15,7 +15,7 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import cause_of
 from arbiter.memory.stores._access import access_to
-from arbiter.memory.stores._names import Namespace, joined, namespace, safe_key
+from arbiter.memory.stores._names import Namespace, joined, safe_key
 from arbiter.memory.stores._ranking import Hit, Place, is_open
 from arbiter.memory.stores._values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
 
@@ -28,7 +28,6 @@ LockProvider = Callable[[str], AbstractAsyncContextManager[Any]]
 """A function of a name that returns a lock which several processes share."""
 
 _TRIES = 3
-_PAGE = 1_000
 _BATCH = 500
 _PRUNED = 100
 _ALIKE = 16
@@ -237,19 +236,6 @@ class MemoryStore:
     async def aindex(self, spaces: Iterable[Namespace]) -> None:
         """Index the words of what was written in these namespaces, so that the next search need not do it."""
         await self._access.words.ready(self.store, list(dict.fromkeys(spaces)))
-
-    async def aspaces(self, agent_id: str, kind: str) -> list[Namespace]:
-        """The namespaces of an agent that hold records of one kind."""
-        prefix = namespace(agent_id, kind, "")[:-1]
-        found: dict[Namespace, None] = {}
-        while True:
-            page: list[Namespace] = await self._access.call(
-                "list_namespaces", prefix=prefix, max_depth=4, limit=_PAGE, offset=len(found)
-            )
-            before = len(found)
-            found.update(dict.fromkeys(map(tuple, page)))
-            if len(found) == before:
-                return [ns for ns in found if len(ns) == len(prefix) + 1]
 
     async def aupdate(
         self,
