@@ -27,9 +27,10 @@ def counts(message: BaseMessage) -> bool:
 
 def speaker_of(message: BaseMessage, *, agent_id: str, entity_id: str) -> str:
     """The id of the message's speaker: `additional_kwargs["entity_id"]` if set, else the agent for an AI
-    message and the user of the turn for a human one. `message.name` is not used as an id."""
+    message and the user of the turn for a human one. `message.name` is not used as an id, and no human message is
+    the agent's."""
     said: Any = message.additional_kwargs.get(SPEAKER)
-    if isinstance(said, str) and said:
+    if isinstance(said, str) and said and (said != agent_id or not isinstance(message, HumanMessage)):
         return said
     return agent_id if isinstance(message, AIMessage) else entity_id
 

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 1000
-_RUN = "run:"
+_RUN, _NAMESAKE = "run:", "user:"
 _NO_STORE, _NO_MODEL = "there is no store", "there is no model"
 _CAUSES = {_NO_STORE: NO_STORE, _NO_MODEL: NO_MODEL}
 Privacy = bool | Callable[[RunnableConfig], bool]
@@ -197,7 +197,7 @@ class EvaluationCycle(EvaluatorCycle):
         self._warned = False
         self._reports = Told()
         self._bins_emptied_at: datetime | None = None
-        self._warned_of_strangers = False
+        self._warned_of_strangers = self._warned_of_namesake = False
         self._members: tuple[NodeEvaluator, ...] = ()
         self._quiet = Quiet(after_idle_s, self._work_through, messages_key=messages_key)
         renew_in_child(self)
@@ -375,7 +375,7 @@ class EvaluationCycle(EvaluatorCycle):
         seen = as_state(state)
         messages = latest(seen, self.messages_key, self.conversation_length)
         ids = MessageIds(_scope(place), kept=_scope(place) not in self._unsaved)
-        entity_id = place.entity_id or speaker_said(newest_human(messages))
+        entity_id = self._user(place, newest_human(messages))
         if entity_id is None and place.thread_id is None:
             return None
         room_id = place.thread_id or _RUN + secrets.token_hex(16)
@@ -698,7 +698,21 @@ class EvaluationCycle(EvaluatorCycle):
     def _where(self, place: Place, history: History, message: BaseMessage | None) -> tuple[str, str]:
         """The ids of the room and of the user."""
         room_id = place.thread_id or self._room_of_run(_run_of(history))
-        return room_id, place.entity_id or speaker_said(message) or self._anonymous(room_id)
+        return room_id, self._user(place, message) or self._anonymous(room_id)
+
+    def _user(self, place: Place, message: BaseMessage | None) -> str | None:
+        """The id of the user, if anybody has named one: never that of the agent, whose memory everybody shares."""
+        found = place.entity_id or speaker_said(message)
+        if found is None or found != self.agent_id:
+            return found
+        if not self._warned_of_namesake:
+            self._warned_of_namesake = True
+            _log.warning(
+                "a user has the id of the agent, %r: what is known about that user is kept under %r. Give the "
+                "EvaluationCycle an agent_id that no user has.",
+                *(found, _NAMESAKE + found),
+            )
+        return _NAMESAKE + found
 
     def _room_of_run(self, run_id: str) -> str:
         """The id of the room of a run without a thread: each run is a room of its own."""

@@ -205,6 +205,7 @@ def test_forgetting_and_exporting_read_no_more_with_more_people(any_store: BaseS
     store = Counting(any_store)
     app = App(store)
     app.cycle.memory.create_goal("elsewhere", "Move", entity_id="ada")
+    exported: dict[str, Any] = {}
     counts: list[tuple[int, int]] = []
     for numbers in (range(10), range(10, 2_000)):
         put(any_store, made(numbers))

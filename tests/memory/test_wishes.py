@@ -116,6 +116,19 @@ class Talk:
         self.app.invoke({"messages": [HumanMessage(text, id=id)]}, config)
         return self
 
+    def without_checkpoints(self) -> Callable[[str], None]:
+        """Says a text in a call that sends the whole conversation, as clients without a checkpointer do."""
+        graph = StateGraph(MessagesState).add_node("reply", self._reply).add_edge(START, "reply")
+        app: Any = self.arbiter_os.govern(graph.compile(), {"reply": "RESPOND"})
+        so_far: list[tuple[str, str]] = []
+
+        def say(text: str) -> None:
+            config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
+            said = app.invoke({"messages": [*so_far, ("human", text)]}, config)["messages"]
+            so_far[:] = [(message.type, message.text) for message in said]
+
+        return say
+
     def known(self, user: str = "ada") -> list[str]:
         return sorted(fact.claim for fact in self.memory.facts(user, state=None))
 
@@ -332,27 +345,13 @@ def test_a_message_that_a_model_sees_to_be_off_the_record_is_shown_to_no_later_c
     assert "kündige" not in later + talk.dump() + "\n".join(spy.seen[seen:])
 
 
-def without_checkpoints(talk: Talk) -> Callable[[str], None]:
-    """Says a text in a call that sends the whole conversation so far, as clients without a checkpointer do."""
-    graph = StateGraph(MessagesState).add_node("reply", talk._reply).add_edge(START, "reply")
-    app: Any = talk.arbiter_os.govern(graph.compile(), {"reply": "RESPOND"})
-    so_far: list[tuple[str, str]] = []
-
-    def say(text: str) -> None:
-        config: Any = {"configurable": {"thread_id": "room", "user_id": "ada"}}
-        said = app.invoke({"messages": [*so_far, ("human", text)]}, config)["messages"]
-        so_far[:] = [(message.type, message.text) for message in said]
-
-    return say
-
-
 def test_a_conversation_that_is_sent_anew_keeps_its_messages_off_the_record() -> None:
     """Its messages have other ids in each call: in the calls of providers, too, which come first."""
     spy = Spy()
     store = InMemoryStore(index={"dims": 2, "embed": spy, "fields": ["claim"]})
     for _ in range(2):  # also by a process that has not seen the conversation before
         talk = Talk({"kündige": off_record(), "hello": claims(OSLO)}, store=store, conversation_length=8)
-        say = without_checkpoints(talk)
+        say = talk.without_checkpoints()
         say("hello there")
         say("Sag das bitte keinem: ich kündige im Mai")
         seen = len(spy.seen)
@@ -368,7 +367,7 @@ def test_no_guess_of_a_forgotten_text_can_be_checked_against_the_ids_of_another_
     buried: list[Any] = []
     for _ in range(2):
         talk = Talk({"Pixel": claims(CAT), "Forget": forget("Pixel")})
-        say = without_checkpoints(talk)
+        say = talk.without_checkpoints()
         say("My cat is called Pixel")
         say("Forget my cat")
         assert talk.known() == []
@@ -581,6 +580,63 @@ def test_a_message_that_is_nothing_but_the_command_is_carried_out_at_once(comman
     assert talk.known() == []
     assert talk.model.calls == 0
     assert talk.result.metadata["everything"] == "done"
+
+
+@pytest.mark.parametrize("model", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Delete my data?",
+        "\u201eVergiss alles\u201c",
+        "> forget everything",
+        "`forget everything`",
+        "\u5fd8\u8bb0\u4e00\u5207\uff1f",
+    ],
+)
+def test_a_question_a_quotation_or_code_is_no_command(text: str, model: bool) -> None:
+    talk = Talk(model=model)
+    talk.memory.remember("ada", OSLO)
+    assert talk.say(text).known() == [OSLO]
+
+
+def test_a_model_that_names_all_facts_of_a_user_is_asked_back() -> None:
+    """A wish for everything is confirmed, in whichever form the model gives it."""
+    texts = [f"User owns thing {n}" for n in range(8)]
+    talk = Talk(
+        {"list": claims(*texts), "rid of": forget("User"), "yes": forget("User"), "two": forget("2", "3")}
+    )
+    talk.say("my list").say("get rid of it all")
+    assert (len(talk.known()), talk.result.metadata["everything"]) == (8, "asked")
+    talk.say("yes, forget it")
+    assert (talk.known(), talk.result.metadata["everything"]) == ([], "done")
+    talk.say("my list").say("forget two of them")
+    assert len(talk.known()) == 6
+
+
+def test_undoing_leaves_what_was_learned_again_meanwhile() -> None:
+    """Also after everything was forgotten, with the key that the ids of facts are made with."""
+    talk = Talk(
+        {"Pixel": claims(CAT), "Oslo": claims(OSLO)}, fact_rules=FactRules(undo_within=timedelta(days=1))
+    )
+    talk.say("My cat Pixel").say("I live in Oslo").say("Forget everything about me").say("My cat is Pixel")
+    assert talk.known() == [CAT]
+    assert talk.memory.undo("ada") == 1
+    assert talk.known() == [CAT, OSLO]
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_user_with_the_id_of_the_agent_shares_nothing_with_others(
+    claimed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the program or a message says so: facts of the agent are in the prompts of all users."""
+    talk = Talk({"Berg": claims("User lives in Bergen")})
+    said: Any = HumanMessage("I live in Bergen", additional_kwargs={"entity_id": "agent"} if claimed else {})
+    where = {"thread_id": "room", **({} if claimed else {"user_id": "agent"})}
+    talk.app.invoke({"messages": [said]}, {"configurable": where})
+    talk.say("hello", user="bob", room="b")
+    assert "Bergen" not in talk.model.prompt() + talk.shown
+    assert (talk.known("agent"), talk.known("user:agent")) == ([], ["User lives in Bergen"])
+    assert caplog.text.count("Give the EvaluationCycle an agent_id that no user has") == 1
 
 
 def test_a_plain_command_is_carried_out_whatever_a_selector_chooses() -> None:

@@ -12,6 +12,7 @@ from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory._traces import Traces
 from arbiter.memory.facts._changes import ending
+from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 
@@ -91,13 +92,28 @@ class Bin:
         for room_id, ids in binned.messages.items():
             await Tombstones(self.store, agent_id=self.agent_id, room_id=room_id).dig_up(ids)
         facts = 0
+        again = await self._learned_again(binned)
         for record in binned.records:
+            if (tuple(record["namespace"]), record["key"]) in again:
+                continue
             facts += await self._put_back(tuple(record["namespace"]), record["key"], record["value"])
             fact = Fact.read(record["value"]) if "claim" in record["value"] else None
             if fact is not None and fact.planned(now):
                 await self._plan_again(fact, record["namespace"][-1])
         await self._drop(binned)
         return facts
+
+    async def _learned_again(self, binned: Binned) -> set[tuple[Namespace, str]]:
+        """The records whose claims were learned again under other ids, because the key of the ids went, too."""
+        saved: dict[Namespace, list[Value]] = {}
+        for record in binned.records if binned.is_everything else ():
+            if "claim" in record["value"]:
+                saved.setdefault(tuple(record["namespace"]), []).append(record["value"])
+        found: set[tuple[Namespace, str]] = set()
+        for ns, values in saved.items():
+            known = {_said(entry.value) for entry in await self.store.alist(ns)}
+            found |= {(ns, str(value["id"])) for value in values if _said(value) in known}
+        return found
 
     async def _plan_again(self, plan: Fact, scope: str) -> None:
         """Let the fact that a restored plan replaces end again when the plan begins."""
@@ -157,6 +173,10 @@ async def empty_bins(store: MemoryStore, agent_id: str, now: datetime) -> None:
             _HOURS,
             lambda value: {_HOURS: [hour for hour in _hours(value) if hour >= this]},
         )
+
+
+def _said(value: Value) -> tuple[object, str]:
+    return value.get("subject"), normal_form(str(value.get("claim")))
 
 
 _HOURS = "hours"

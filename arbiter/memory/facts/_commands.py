@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from unicodedata import category
 
 from arbiter.memory._off_record import folded
 
@@ -120,6 +121,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 _LONGEST = 120
+_PLAIN = frozenset(".,!'-\n\t\u2019\u2026\u00a1\u060c\u06d4\u0964\u3001\u3002\uff01\uff0c\uff0e")
+_EMOJIS = "\U0001f000"
 
 # Parts of words with which people ask to forget or to keep a secret. They make an extraction due at once and decide
 # nothing, so a few too many cost a call and nothing else.
@@ -147,8 +150,17 @@ HASTENING = (
 
 
 def plain_command(text: str) -> Command | None:
-    """The command that a whole message is, apart from politeness; None if it is anything else."""
-    return None if len(text) > _LONGEST else _WHOLE.get(folded(text))
+    """The command that a whole message is, apart from politeness; None if it is anything else, also a question
+    ("Delete my data?"), a quotation or a piece of code."""
+    return None if len(text) > _LONGEST or not _is_said(text) else _WHOLE.get(folded(text))
+
+
+def _is_said(text: str) -> bool:
+    """True if a text has words, marks of a plain sentence and emojis only."""
+    return all(
+        char in _PLAIN or char >= _EMOJIS or category(char)[0] in "LMZN" or category(char) in ("So", "Cf")
+        for char in text
+    )
 
 
 def hastens(text: str, *, limit: int) -> bool:

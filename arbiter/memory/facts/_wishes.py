@@ -18,9 +18,11 @@ from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._commands import plain_command
 from arbiter.memory.facts._extraction import Request, Wishes, label
-from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
+from arbiter.memory.facts._forgetting import OPEN, Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import normal_form
 
+_ALL = 5
+"""As many facts of a speaker, if the model names all that it was shown, are everything."""
 _PATIENCE = 2
 """Turns that may pass without an answer to the question whether to forget everything."""
 
@@ -109,6 +111,13 @@ class WishBook:
         """Carry out a model's answer about `fresh` messages; `shown` are the facts of its prompt by id, and
         `earlier` the other messages in it."""
         asked = self._checked(wishes, shown, fresh, earlier)
+        newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
+        decision = wishes.forget_everything
+        if newest is not None and self._is_all(
+            asked.get(self._speaker(newest)), shown, self._speaker(newest)
+        ):
+            del asked[self._speaker(newest)]
+            decision = True
         for speaker, what in asked.items():
             self.carried.off_record += len(what.messages)
             await self._forget(
@@ -119,7 +128,8 @@ class WishBook:
                 ),
             )  # fmt: skip
             self.carried.asking |= dict.fromkeys(what.asking - what.messages)
-        await self._decide_everything(wishes.forget_everything, fresh)
+        if newest is not None:
+            await self._decide_everything(decision, newest)
         if self.carried.gone or asked or self.carried.everything:
             await self.ctx.hidden(anew=True)
 
@@ -156,6 +166,13 @@ class WishBook:
                 what.asking.add(str(asking.id))
         return found
 
+    def _is_all(self, what: _Asked | None, shown: Mapping[str, Fact], speaker: str) -> bool:
+        """True if a wish names all facts of its speaker that the model was shown: it is asked back."""
+        if what is None or what.messages:
+            return False
+        theirs = {id for id, fact in shown.items() if fact.state in OPEN and self._is_theirs(fact, speaker)}
+        return len(theirs) >= _ALL and theirs <= what.facts
+
     def _asking(
         self, request: Request, humans: Mapping[str, BaseMessage], default: BaseMessage | None
     ) -> BaseMessage | None:
@@ -169,11 +186,10 @@ class WishBook:
 
     # Everything
 
-    async def _decide_everything(self, decision: bool | None, fresh: Sequence[BaseMessage]) -> None:
+    async def _decide_everything(self, decision: bool | None, newest: BaseMessage) -> None:
         """Ask back before everything is forgotten; carry it out if the wish is reported again."""
         ctx = self.ctx
-        newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
-        if newest is None or (speaker := self._speaker(newest)) == ctx.agent_id:
+        if (speaker := self._speaker(newest)) == ctx.agent_id:
             return
         everything = ctx.everything(speaker)
         pending = await everything.pending(ctx.clock())
