@@ -122,6 +122,7 @@ MAX_VALUES = 100_000
 """The number of values, at any depth, that one exported value may contain. A count replaces the rest."""
 _DEPTH = 20
 _BITS = 10_000
+_PLAIN = frozenset({type(None), bool})
 
 
 def jsonable(value: Any, models: Callable[[Any], Any] | None = None) -> Any:
@@ -152,40 +153,42 @@ class _Export:
 
     def of(self, value: Any, depth: int) -> Any:
         self._left -= 1
+        kind = cast(Any, type(value))
+        if kind in _PLAIN or (kind is str and value.isascii()):  # needs no look
+            return value
         try:
             return self._plain(value, depth)
         except Exception:  # a value whose own methods fail has at least a type
             return f"<{_name(value)}>"
 
     def _plain(self, value: Any, depth: int) -> Any:
-        parts: Any = value
         kind = cast(Any, type(value))
-        if value is None or kind is bool:
-            return value
-        if issubclass(kind, Enum):
-            return self.of(value.value, depth + 1)
-        if issubclass(kind, str):
-            return _clean(str.__str__(value))
         if kind is int:
             # Python refuses to write numbers of very many digits.
             bits = value.bit_length()
             return value if bits <= _BITS else f"<int of {bits} bits>"
-        if issubclass(kind, float):
-            return float(value) if math.isfinite(value) else str(float(value))
-        if (plain := unboxed(value)) is not value:
-            return self.of(plain, depth)
-        if depth < _DEPTH and (export := self._export_of(value)) is not None:
-            if id(value) in self._around:
+        if kind is not dict and kind is not list:
+            if issubclass(kind, Enum):
+                return self.of(value.value, depth + 1)
+            if issubclass(kind, str):
+                return _clean(str.__str__(value))
+            if issubclass(kind, float):
+                return float(value) if math.isfinite(value) else str(float(value))
+            if (plain := unboxed(value)) is not value:
+                return self.of(plain, depth)
+        if depth < _DEPTH and (export := self._export_of(kind, value)) is not None:
+            mark = id(value)
+            if mark in self._around:
                 return f"<{_name(value)} that holds itself>"
-            self._around.add(id(value))
+            self._around.add(mark)
             try:
-                return export(parts, depth)
+                return export(value, depth)
             finally:
-                self._around.remove(id(value))
+                self._around.remove(mark)
         return _clean(str(value))
 
-    def _export_of(self, value: Any) -> Callable[[Any, int], Any] | None:
-        if isinstance(value, Mapping):
+    def _export_of(self, kind: type, value: Any) -> Callable[[Any, int], Any] | None:
+        if kind is dict or isinstance(value, Mapping):
             return self._fields
         if isinstance(value, list | tuple | set | frozenset):
             return self._elements
@@ -212,7 +215,8 @@ class _Export:
             if self._left <= 0:
                 found["..."] = _more(parts, found)
                 break
-            found[_clean(_text(key))] = self.of(parts[key], depth + 1)
+            name = key if type(key) is str and key.isascii() else _clean(_text(key))
+            found[name] = self.of(parts[key], depth + 1)
         return found
 
 

@@ -167,7 +167,7 @@ class Case:
             "cluster": self.cluster,
             "must_pass": self.must_pass,
             "repeats": self.repeats,
-            "metadata": jsonable(self.metadata),
+            "metadata": self.metadata and jsonable(self.metadata),
             "source": self.source,
         }
         if isinstance(self.expect, Expect):

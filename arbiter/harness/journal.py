@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,17 +53,17 @@ EVALUATIONS, EXPECTATIONS = "", "expect."
 _LARGE = 64 * 1024
 _SYNC = 0.5
 """Seconds between two writes to the disk itself."""
-_NAMES = tuple(each.name for each in fields(Score))
-_DEFAULTS = {each.name: each.default for each in fields(Score)}
+_NAMES, _DEFAULTS = zip(*((each.name, each.default) for each in fields(Score)), strict=True)
+_fields_of = attrgetter(*_NAMES)
 
 
 def score_to_dict(score: Score) -> dict[str, Any]:
     """A score as JSON-able data: its name, and the fields that differ from their defaults."""
-    found: dict[str, Any] = {"name": score.name}
-    for name in _NAMES[1:]:
-        value = getattr(score, name)
-        if value != _DEFAULTS[name]:
-            found[name] = value
+    found: dict[str, Any] = {
+        name: value
+        for name, value, default in zip(_NAMES, _fields_of(score), _DEFAULTS, strict=True)
+        if value is not default and value != default
+    }
     if "scale" in found:
         found["scale"] = plain_scale(score.scale)
     return found
@@ -353,8 +354,9 @@ class Journal:
         except OSError as error:
             raise ConfigurationError(f"{place} cannot be written: {error.strerror or error}.") from None
 
-    def write(self, kind: str, body: Mapping[str, Any], *, large: str = "") -> None:
-        """Write a line, and flush it. The value of the name `large` becomes a blob if it is over 64 KB."""
+    def write(self, kind: str, body: Mapping[str, Any], *, large: str = "", flush: bool = True) -> None:
+        """Write a line, and flush it, unless another one follows at once. The value of the name `large` becomes a
+        blob if it is over 64 KB."""
         text = compact(body)
         if large in body and len(text) > _LARGE // 4:  # a character has up to four bytes
             text = compact(self._with_blob(body, large))
@@ -364,6 +366,8 @@ class Journal:
             head = f'{{"v":{VERSION},"seq":{self._seq},"at":{time.time():.3f},"kind":"{kind}"{comma}'
             try:
                 self._file.write((head + text[1:] + "\n").encode("utf-8", "replace"))
+                if not flush:
+                    return
                 self._file.flush()
                 if (now := time.monotonic()) - self._synced > _SYNC:
                     self._synced = now
@@ -380,8 +384,8 @@ class Journal:
         self.write("answer", line, large="output")
 
     def nodes(self, case_id: str, repeat: int, nodes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Write the node runs of a case, superstep by superstep."""
-        self.write("nodes", {"case": case_id, "repeat": repeat, "nodes": nodes}, large="nodes")
+        """Write the node runs of a case, superstep by superstep. Its answer follows."""
+        self.write("nodes", {"case": case_id, "repeat": repeat, "nodes": nodes}, large="nodes", flush=False)
 
     def _with_blob(self, body: Mapping[str, Any], large: str) -> Mapping[str, Any]:
         """The body with the name of a blob in place of a value that is over 64 KB."""
@@ -394,14 +398,17 @@ class Journal:
         place.write_bytes(data)
         return {name: value for name, value in body.items() if name != large} | {"blob": blob}
 
-    def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None:
+    def scores(
+        self, case_id: str, repeat: int, by: str, scores: Sequence[Score], *, flush: bool = True
+    ) -> None:
         """Write the scores of one source: a scorer, or all node evaluators."""
-        self.write(
-            "score", {"case": case_id, "repeat": repeat, "by": by, "scores": [*map(score_to_dict, scores)]}
-        )
+        line = {"case": case_id, "repeat": repeat, "by": by, "scores": [*map(score_to_dict, scores)]}
+        self.write("score", line, flush=flush)
 
-    def case(self, result: CaseResult) -> None:
-        """Write that a case is done."""
+    def case(self, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None:
+        """Write that a case is done, after the scores of its last source."""
+        if last is not None:
+            self.scores(result.case_id, result.repeat, *last, flush=False)
         line: dict[str, Any] = {
             "case": result.case_id,
             "repeat": result.repeat,

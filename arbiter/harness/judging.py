@@ -7,7 +7,6 @@ Evaluators and scorers know none of this: `Judging` gives them other judges in p
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -69,7 +68,6 @@ class Judging:
         """Judgements that an earlier session of the run has paid for, by `Asked.key` and case. Cases with the same
         answer are judged separately, as in a run that is not interrupted."""
         self._places: dict[str, Place] = {}
-        self._lock = threading.Lock()
 
     def evaluator(self, evaluator: NodeEvaluator) -> NodeEvaluator:
         """A copy of the evaluator that asks its judges on this way; the evaluator itself if it asks none."""
@@ -98,13 +96,11 @@ class Judging:
 
     def begin(self, thread_id: str, place: Place) -> None:
         """Note that the case × repeat runs on that thread."""
-        with self._lock:
-            self._places[thread_id] = place
+        self._places[thread_id] = place
 
     def end(self, thread_id: str) -> None:
         """Forget the thread of a case that is done."""
-        with self._lock:
-            self._places.pop(thread_id, None)
+        self._places.pop(thread_id, None)
 
     def place(self) -> tuple[str, Place]:
         """The thread on whose behalf the caller asks, and its case."""

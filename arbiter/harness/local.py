@@ -14,6 +14,8 @@ from typing import Any
 
 from arbiter._threads.deadlines import EventLoop, as_failure, is_from_outside, start
 from arbiter.harness.running import GRACE, Call, LateError, Run, Session, Steps
+from arbiter.harness.scores import Score
+from arbiter.harness.targets import Answered
 
 __all__ = ["drive", "drive_on_threads", "drive_to_the_end"]
 
@@ -25,6 +27,8 @@ _LOOK = 0.02
 """Seconds between two looks of the supervisor for calls that are late."""
 _END = 1.0
 """Seconds that cancelled coroutines have after the last case."""
+_USUAL = (Answered, bool, int, float, str, type(None), Score, dict, list, tuple)
+"""What targets and scorers return. To look whether something else can be awaited is slow."""
 _STUBBORN: list[asyncio.Task[Any]] = []
 """Tasks that went on after that. They are kept, because their coroutines cannot be closed where they are."""
 
@@ -154,7 +158,7 @@ class _Workers:
             self._calls[me] = begun + (float("inf") if call.seconds is None else call.seconds), call, steps
             try:
                 answer = call.run()
-                if inspect.isawaitable(answer):
+                if not isinstance(answer, _USUAL) and inspect.isawaitable(answer):
                     self._calls[me] = float("inf"), call, steps  # a coroutine can be cancelled
                     answer = self._awaited(answer, call)
             except BaseException as raised:  # the case keeps it

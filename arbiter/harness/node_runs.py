@@ -15,6 +15,7 @@ from arbiter._values.copies import jsonable
 from arbiter.harness.canonical import is_list
 from arbiter.harness.trajectories import Trajectory, Visit
 from arbiter.history._items import History, HistoryItem
+from arbiter.history._record import Record
 
 __all__ = ["node_runs_of", "steering"]
 
@@ -28,18 +29,18 @@ def node_runs_of(history: History, trajectory: Trajectory) -> list[list[dict[str
 
 
 def _node_run(item: HistoryItem, visit: Visit) -> dict[str, Any]:
+    # The states are read from the record: each view of a part of them costs as much as the part.
+    record = item.record
     found: dict[str, Any] = {
-        "item_id": item.id,
+        "item_id": record.id,
         "node": visit.node,
         "instruction": visit.instruction,
-        "status": item.status,
-        "input": _plain(item.input_state),
-        "output": _plain(item.output_state) if item.status == "completed" else None,
-        "tokens": _tokens(item.output_state),
-        "violations": [
-            name for name, verdict in item.check_policy_results.items() if verdict.kind != "allow"
-        ],
-        "original": _original(item),
+        "status": record.status,
+        "input": _plain(record.input),
+        "output": _plain(record.output) if record.status == "completed" else None,
+        "tokens": _tokens(record.output),
+        "violations": [name for name, verdict in record.checks.items() if verdict.kind != "allow"],
+        "original": _original(record),
     }
     return {name: value for name, value in found.items() if value not in (None, [], "")}
 
@@ -68,11 +69,11 @@ def _listed(part: object) -> Iterable[object]:
     return part if is_list(part) else (part,)
 
 
-def _original(item: HistoryItem) -> Any:
+def _original(record: Record) -> Any:
     """The first draft of an output that a correction gate accepted after sending it back; None if there is none."""
-    if item.status != "completed":
+    if record.status != "completed":
         return None
-    gating = item.gating
+    gating = record.gating
     if "outcome" in gating:  # a gate of personas
         changed = (
             gating.get("outcome") in ("passed_after_retry", "corrected")
@@ -80,9 +81,10 @@ def _original(item: HistoryItem) -> Any:
         )
         return gating.get("original_text") if changed else None
     # A gate that gave up says so in a note.
-    if not item.drafts or any(name.startswith("gate ") for name in item.notes):
+    drafts = () if record.account is None else record.account.drafts
+    if not drafts or any(name.startswith("gate ") for name in record.notes):
         return None
-    return _plain(item.drafts[0][0])
+    return _plain(drafts[0][0])
 
 
 def steering(item: HistoryItem) -> tuple[frozenset[str], frozenset[str]]:

@@ -109,7 +109,10 @@ class CaseResult:
 
     def elements(self, name: str) -> tuple[tuple[str, float], ...]:
         """The judged messages or pairs of that score, of an agent."""
-        return next((score.elements for score in self.scores if score.name == name and score.elements), ())
+        for score in self.scores:
+            if score.elements and score.name == name:
+                return score.elements
+        return ()
 
     def value(self, name: str) -> float | None:
         """The mean of the values of that name; None if nothing is scored.

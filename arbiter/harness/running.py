@@ -31,7 +31,7 @@ from arbiter.harness.scores import SHARE, Score, failed, scores_of
 from arbiter.harness.tapes import Tape, judged
 from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.harness.trajectories import from_lists, to_lists, trajectory_of
-from arbiter.harness.usage import Spent, UsageCallback, count_here, counting
+from arbiter.harness.usage import Spent, UsageCallback, count_here, count_no_more
 from arbiter.history._items import HistoryItem, RunHistory
 
 __all__ = ["Call", "LateError", "Session", "Steps", "Stop"]
@@ -49,7 +49,7 @@ class Wire(Protocol):
     def spent(
         self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int
     ) -> None: ...
-    def case(self, result: CaseResult) -> None: ...
+    def case(self, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None: ...
 
 
 class LateError(TimeoutError):
@@ -226,10 +226,10 @@ class Session:
         thread_id = self.thread_id(case, repeat)
         self.judging.begin(thread_id, Place(case.id, repeat))
         try:
-            done = None if kept is None else self._answered(case, repeat, kept, replayed=is_new)
+            done = None if kept is None else self._answered(case, repeat, kept, thread_id, replayed=is_new)
             if done is None:
                 is_new, kept = True, None
-                done = yield from self._answer(case, repeat, run)
+                done = yield from self._answer(case, repeat, run, thread_id)
             output, trajectory = _plain(done.output), to_lists(done.trajectory)
             answer = answer_to_dict(done, output, trajectory, thread_id)
             if is_new and self.journal is not None:
@@ -241,19 +241,21 @@ class Session:
                 # Its nodes were judged as they ran. That decides nothing, and it is part of what the case cost.
                 yield from self._evaluations(done.history)
             scores: list[Score] = []
-            for by, judging in self._judging(done):
+            last: tuple[str, Sequence[Score]] | None = None  # is written together with the line after it
+            for by, judging in self._judging(done, thread_id):
+                if last is not None and self.journal is not None:
+                    self.journal.scores(case.id, repeat, *last)
                 known = None if kept is None else kept.scores.get(by)
                 is_known = known is not None
                 if known is None:
                     known = tuple((yield from judging))
-                if (is_new or not is_known) and self.journal is not None:
-                    self.journal.scores(case.id, repeat, by, known)
+                last = (by, known) if is_new or not is_known else None
                 if by == EVALUATIONS and kept is None and self._tape is not None:
                     judged(answer, known)
                 scores += known
             if kept is None and self._tape is not None:
                 self._tape.keep(case, repeat, answer)
-            self.finish(at, self._result(done, output, trajectory, scores))
+            self.finish(at, self._result(done, output, trajectory, scores, thread_id), last)
         finally:
             self.judging.end(thread_id)
             self.leave()
@@ -263,7 +265,9 @@ class Session:
         with self._lock:
             self.running -= 1
 
-    def _answered(self, case: Case, repeat: int, kept: Kept, *, replayed: bool) -> CaseRun | None:
+    def _answered(
+        self, case: Case, repeat: int, kept: Kept, thread_id: str, *, replayed: bool
+    ) -> CaseRun | None:
         """The run that a journal has; None if the target must be called again.
 
         That is so if the journal cannot have the output as it was, and if the node evaluators were not done, because
@@ -275,8 +279,8 @@ class Session:
         if answer["status"] == "completed" and self.target.evaluators and EVALUATIONS not in kept.scores:
             return None
         if replayed:
-            self._count(answer.get("usage", {}), self.thread_id(case, repeat))
-            self._count_judged(kept.scores.get(EVALUATIONS, ()), self.thread_id(case, repeat))
+            self._count(answer.get("usage", {}), thread_id)
+            self._count_judged(kept.scores.get(EVALUATIONS, ()), thread_id)
         return CaseRun(
             case=case,
             repeat=repeat,
@@ -306,7 +310,9 @@ class Session:
                     "judge", score.model, score.usage, calls=score.calls, thread_id=thread_id, replayed=True
                 )
 
-    def _judging(self, done: CaseRun) -> Iterator[tuple[str, Generator[Call, Any, Sequence[Score]]]]:
+    def _judging(
+        self, done: CaseRun, thread_id: str
+    ) -> Iterator[tuple[str, Generator[Call, Any, Sequence[Score]]]]:
         """The judgements of a run, each with the name under which the journal keeps its scores."""
         if done.status == "completed" and self.target.evaluators:
             yield EVALUATIONS, self._evaluations(done.history)
@@ -314,15 +320,14 @@ class Session:
             yield EXPECTATIONS, self._expected(done)
         if done.status == "completed":
             for scorer in self._scorers:
-                yield scorer.name, self._judge(scorer, done)
+                yield scorer.name, self._judge(scorer, done, thread_id)
 
     def _expected(self, done: CaseRun) -> Generator[Call, Any, Sequence[Score]]:
         yield from ()
         return self._expectations.scores(done)
 
-    def _answer(self, case: Case, repeat: int, run: Run) -> Generator[Call, Any, CaseRun]:
+    def _answer(self, case: Case, repeat: int, run: Run, thread_id: str) -> Generator[Call, Any, CaseRun]:
         """Call the target."""
-        thread_id = self.thread_id(case, repeat)
         ended: dict[str, Any] = {}
         begun = perf_counter()
         seconds = _least(self.limits.case_timeout, self.time_left)
@@ -354,8 +359,11 @@ class Session:
         callback = self.judging.usage.callback(thread_id)
         if self.target.is_async:
             return _acounted(lambda: run(case, thread_id), callback)
-        with counting(callback):
+        tokens = count_here(callback)
+        try:
             answer = run(case, thread_id)
+        finally:
+            count_no_more(tokens)
         return answer if isinstance(answer, Answered) else _acounted(lambda: answer, callback)
 
     def _spent(self, thread_id: str) -> dict[str, Any]:
@@ -386,10 +394,11 @@ class Session:
             return [failed(name, late) for name in evaluators]
         return found
 
-    def _judge(self, scorer: NamedScorer, done: CaseRun) -> Generator[Call, Any, Sequence[Score]]:
+    def _judge(
+        self, scorer: NamedScorer, done: CaseRun, thread_id: str
+    ) -> Generator[Call, Any, Sequence[Score]]:
         """Ask a scorer."""
         begun = perf_counter()
-        thread_id = self.thread_id(done.case, done.repeat)
         try:
             answer = yield Call(
                 lambda: _asked(scorer, done.with_own_output(), thread_id),
@@ -403,7 +412,12 @@ class Session:
         return scores_of(scorer.name, answer, scale=scorer.scale, duration=perf_counter() - begun)
 
     def _result(
-        self, done: CaseRun, output: Any, trajectory: Sequence[Any], scores: Sequence[Score]
+        self,
+        done: CaseRun,
+        output: Any,
+        trajectory: Sequence[Any],
+        scores: Sequence[Score],
+        thread_id: str,
     ) -> CaseResult:
         return CaseResult(
             case_id=done.case.id,
@@ -414,12 +428,12 @@ class Session:
             as_expected=ended_as_expected(done),
             trajectory=trajectory,
             scores=tuple(scores),
-            usage=self.used(self.thread_id(done.case, done.repeat)),
+            usage=self.used(thread_id),
             duration=done.duration,
-            thread_id=self.thread_id(done.case, done.repeat),
+            thread_id=thread_id,
         )
 
-    def used(self, thread_id: str) -> dict[str, dict[str, Any]]:
+    def used(self, thread_id: str) -> Mapping[str, Mapping[str, Any]]:
         """What a case used in all sessions of the run, by purse and model, as JSON-able data."""
         return {
             purse: {model: spent.to_dict() for model, spent in models.items()}
@@ -434,11 +448,11 @@ class Session:
     def thread_id(self, case: Case, repeat: int) -> str:
         return f"{self.run_id}:{case.id}:{repeat}"
 
-    def finish(self, at: int, result: CaseResult) -> None:
-        """Keep a result, and write that its case is done."""
+    def finish(self, at: int, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None:
+        """Keep a result, and write that its case is done, after the scores of its last source."""
         self.results[at] = result
         if self.journal is not None:
-            self.journal.case(result)
+            self.journal.case(result, last)
         if self._progress is not None:
             self._progress(self)
 

@@ -61,13 +61,14 @@ def trajectory_of(history: History) -> Trajectory:
 
 def visit_of(item: HistoryItem) -> Visit:
     """A node run as a trajectory has it."""
-    outer = [level.partition(":")[0] for level in item.namespace.split("|") if level]
+    record = item.record
+    outer = [level.partition(":")[0] for level in record.namespace.split("|") if level]
     return Visit(
-        "/".join([*outer, item.node]),
-        item.instruction.qualified if item.instruction else None,
-        item.status,
-        tuple(_tools(item.output_state)),
-        item.redirected_to,
+        "/".join([*outer, record.node]),
+        record.instruction.qualified if record.instruction else None,
+        record.status,
+        tuple(_tools(record.output)),
+        record.redirected_to,
         item.decision.policy,
     )
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -31,7 +31,7 @@ __all__ = [
     "Usage",
     "UsageCallback",
     "count_here",
-    "counting",
+    "count_no_more",
     "purse_of",
 ]
 
@@ -89,6 +89,7 @@ class Spent:
 NOTHING = Spent()
 Purses = dict[Purse, dict[str, Spent]]
 """Amounts by purse and model."""
+NO_PURSES: Mapping[str, Mapping[str, Spent]] = MappingProxyType({})
 Keep = Callable[[str, Purse, str, Spent, int], None]
 """Called with the thread, the purse, the model, the amount, and the number of calls that are still running."""
 
@@ -204,8 +205,10 @@ class Usage:
         """The models that were called and have no price."""
         return tuple(self._unpriced)
 
-    def of(self, *thread_ids: str) -> dict[str, dict[str, Spent]]:
+    def of(self, *thread_ids: str) -> Mapping[str, Mapping[str, Spent]]:
         """The amounts of these threads, or of all, by purse and model; in the order of `PURSES`, then by name."""
+        if len(thread_ids) == 1 and thread_ids[0] not in self._spent:
+            return NO_PURSES
         with self._lock:
             many = (
                 [self._spent[id] for id in thread_ids if id in self._spent]
@@ -213,7 +216,7 @@ class Usage:
                 else list(self._spent.values())
             )
             if not many:
-                return {}
+                return NO_PURSES
             return {
                 purse: {
                     model: _sum(each[purse].get(model) for each in many if purse in each) for model in names
@@ -320,16 +323,13 @@ register_configure_hook(_counted, inheritable=True)
 
 
 def count_here(callback: UsageCallback) -> tuple[Any, Any]:
-    """From now on, all model calls in this context are counted. Returns the tokens that reset it."""
+    """From now on, all model calls in this context are counted, also those of functions that know no config. Returns
+    the tokens for `count_no_more`."""
     return _counted.set(callback), usage_meter.set(callback.meter)
 
 
-@contextmanager
-def counting(callback: UsageCallback) -> Generator[None]:
-    """All model calls inside are counted, also those of functions that know no config."""
-    token, metered = count_here(callback)
-    try:
-        yield
-    finally:
-        usage_meter.reset(metered)
-        _counted.reset(token)
+def count_no_more(tokens: tuple[Any, Any]) -> None:
+    """End what `count_here` began."""
+    counted, metered = tokens
+    usage_meter.reset(metered)
+    _counted.reset(counted)

@@ -616,8 +616,10 @@ def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
     ordered: list[list[HistoryItem]] = []
 
     def lay(key: tuple[str, int]) -> None:
-        group = sorted(groups[key], key=lambda record: task_order(record.path))
-        for record in group:
+        group = groups[key]
+        if len(group) > 1:
+            group.sort(key=lambda record: task_order(record.path))
+        for record in group if inside else ():
             for nested in inside.pop(record.id, ()):
                 lay(nested)
         ordered.append([HistoryItem(record) for record in group])

@@ -152,7 +152,9 @@ class _Wire:
     def spent(self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int) -> None:
         self._add(("spent", (case_id, repeat, purse, model, spent, running)), at_once=True)
 
-    def case(self, result: CaseResult) -> None:
+    def case(self, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None:
+        if last is not None:
+            self.scores(result.case_id, result.repeat, *last)
         self._add(("case", (result.case_id, result.repeat, result.as_expected)))
 
     def flush(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -24,7 +24,7 @@ from arbiter.harness.measures import Measure, labels_of, rows_of
 from arbiter.harness.reports.agents import agents_to_dict
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
-from arbiter.harness.scores import plain_scale
+from arbiter.harness.scores import Score, plain_scale
 from arbiter.harness.usage import Spent
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMS", "Report", "load_report", "report_of"]
 
 FORMAT = 1
-_OF_A_RUN = frozenset({"duration", "item_id"})
-"""Fields of a score that differ from run to run."""
+_AT_ONCE = 100
 _UNFINISHED = {
     "interrupted": "the run was interrupted",
     "stuck": "the target or a scorer does not return: as many calls were left behind as there are workers",
@@ -194,11 +193,9 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """The JSON of `to_dict` on one line, made result by result: all of them as dicts at once take many times
-        the room."""
+        """The JSON of `to_dict` on one line."""
         head, timing = compact(self._head())[:-1], compact(self._timing())[:-1]
-        results = ",".join(compact(result_to_dict(result)) for result in self.results)
-        timings = ",".join(compact(timing_of(result)) for result in self.results)
+        results, timings = _listed(self.results, result_to_dict), _listed(self.results, timing_of)
         return f'{head},"results":[{results}],"timing":{timing},"results":[{timings}]}}}}'
 
     def _head(self) -> dict[str, Any]:
@@ -355,12 +352,23 @@ def result_to_dict(result: CaseResult) -> dict[str, Any]:
         "output": result.output,
         "error": result.error,
         "trajectory": result.trajectory,
-        "scores": [
-            {name: value for name, value in score_to_dict(score).items() if name not in _OF_A_RUN}
-            for score in result.scores
-        ],
+        "scores": [*map(_score_to_dict, result.scores)],
         "usage": dict(result.usage),
     }
+
+
+def _score_to_dict(score: Score) -> dict[str, Any]:
+    found = score_to_dict(score)
+    found.pop("duration", None)
+    found.pop("item_id", None)
+    return found
+
+
+def _listed(results: Sequence[CaseResult], form: Callable[[CaseResult], Any]) -> str:
+    """The JSON of the results in that form, with commas between. Made of some at a time: all of them as dicts at
+    once take many times the room."""
+    parts = (compact([*map(form, results[at : at + _AT_ONCE])]) for at in range(0, len(results), _AT_ONCE))
+    return ",".join(part[1:-1] for part in parts)
 
 
 def timing_of(result: CaseResult) -> dict[str, Any]:
