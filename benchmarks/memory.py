@@ -304,7 +304,7 @@ def learning() -> Any:
     cycle = EvaluationCycle(store=InMemoryStore(), evaluator_model=Answers(), conversation_length=2)
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluation_cycle(cycle)
-    for evaluator in (FactEvaluator(), ReflectionEvaluator(), TrustEvaluator(judge=True)):
+    for evaluator in (FactEvaluator(), ReflectionEvaluator(), TrustEvaluator()):
         arbiter_os.add_evaluator(evaluator)
     arbiter_os.add_advisor(FactsProvider())
     return arbiter_os.govern(chat(0), {"reply": "RESPOND"})

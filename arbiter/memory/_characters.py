@@ -32,7 +32,6 @@ TEMPLATES: Mapping[str, Placeholders] = {
         ("recentMessages",), ("knownFacts", "entitiesInRoom", "existingRelationships", *_COMMON)
     ),
     "goalsTemplate": Placeholders(("goals", "recentMessages"), ("knownFacts", *_COMMON)),
-    "trustTemplate": Placeholders(("recentMessages",), _COMMON),
 }
 """The prompts that a character may replace, by the name of their template."""
 
@@ -45,9 +44,9 @@ class Character:
 
     `bio` holds sentences about the agent; a claim that only repeats one of them is never stored as a fact.
     `templates` replaces the task of a prompt: "evaluationTemplate" (the selector's), "factsTemplate",
-    "reflectionTemplate", "goalsTemplate", "trustTemplate" (the judge's). `{{placeholders}}` mark the places of
-    the material; docs/memory.md lists them. Arbiter adds the material that a template does not place, the
-    quotation marks around other people's texts, and the form of the answer.
+    "reflectionTemplate", "goalsTemplate". `{{placeholders}}` mark the places of the material; docs/memory.md lists
+    them. Arbiter adds the material that a template does not place, the quotation marks around other people's texts,
+    and the form of the answer.
     """
 
     __slots__ = ("bio", "name", "templates")

@@ -125,8 +125,6 @@ class EvalContext:
     """True if the thread has been quiet for a while: what is unread is worked through, whatever its number."""
     unreachable: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Models that gave no answer in this turn, with the cause."""
-    unmet: list[str] = field(default_factory=list[str])
-    """What an evaluator could do only in part, because it lacks a model."""
     prior: dict[str, EvaluationResult] = field(default_factory=dict[str, EvaluationResult])
     events: list[FactEvent] = field(default_factory=list[FactEvent])
     open_facts: ClassVar[Callable[[EvalContext], Facts]]

@@ -518,10 +518,7 @@ class EvaluationCycle(EvaluatorCycle):
         """Warn, once for each cause, of models and stores that an evaluator lacked or could not reach."""
         for model, cause in ctx.unreachable:
             self._reports.unreachable(name, model, cause)
-        for cause in ctx.unmet:
-            self._reports.missing("evaluator", [name], cause)
         ctx.unreachable.clear()
-        ctx.unmet.clear()
         if done is not None and isinstance(done.error, NotAvailableError):
             self._reports.missing("evaluator", [name], str(done.error).rstrip("."))
         if done is not None and done.late:

@@ -73,7 +73,7 @@ class Companion:
             FactEvaluator(),
             ReflectionEvaluator(),
             GoalEvaluator(),
-            TrustEvaluator(judge=True),
+            TrustEvaluator(),
         ):
             self.os.add_evaluator(evaluator)
         for provider in (

@@ -89,8 +89,6 @@ def answer(prompt: str) -> str:
     """An answer that fits whatever is asked; the extractor hands on what it was shown."""
     if "keep track of the goals" in prompt:
         return json.dumps({"goals": []})
-    if "judge how much" in prompt:
-        return json.dumps({"reasoning": "", "risk": 0.5})
     claims = [{"claim": f"User says {line[:1500]}", "type": "fact"} for line in _quoted(prompt)]
     return json.dumps({"claims": claims, "thought": "ok", "facts": [], "relationships": [], "names": []})
 
@@ -132,7 +130,7 @@ def test_a_secret_reaches_nothing_of_memory(
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluation_cycle(cycle)
-    for one in (FactEvaluator(), ReflectionEvaluator(), GoalEvaluator(), TrustEvaluator(judge=True), mine):
+    for one in (FactEvaluator(), ReflectionEvaluator(), GoalEvaluator(), TrustEvaluator(), mine):
         arbiter_os.add_evaluator(one)
     for provider in (
         FactsProvider(), RelationshipsProvider(), GoalsProvider(), ReflectionProvider(), TrustProvider(),
@@ -161,7 +159,6 @@ def test_a_secret_reaches_nothing_of_memory(
     assert any("Oslo" in text for text in seen)
     prompts = ["\n".join(str(message.content) for message in asked) for asked in model.asked]
     assert any("keep track of the goals" in prompt for prompt in prompts)
-    assert any("judge how much" in prompt for prompt in prompts)
     items = [*arbiter_os.history.items()]
     everything = {
         "model": prompts,
@@ -189,7 +186,12 @@ def test_a_search_sends_no_secret_to_the_embedder() -> None:
     cycle.memory.facts("ada")
     asyncio.run(_search(cycle, "what is my password? it is hunter2x9, and the flat"))
     assert embedder.given
-    assert all("hunter2x9" not in text for text in embedder.given)
+    asked = ProviderContext(
+        store=None, agent_id="agent", room_id="r", entity_id="ada", clock=cycle.clock, character=cycle.character,
+        query="my password is hunter2x9, and the flat",
+    )  # fmt: skip
+    assert "the flat" in asked.query
+    assert all("hunter2x9" not in text for text in (*embedder.given, asked.query))
 
 
 async def _search(cycle: EvaluationCycle, query: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import pytest
@@ -35,14 +34,12 @@ EMPTY = {
     "factsTemplate": json.dumps({"claims": []}),
     "reflectionTemplate": json.dumps({"thought": "", "facts": [], "relationships": []}),
     "goalsTemplate": json.dumps({"goals": []}),
-    "trustTemplate": json.dumps({"risk": 0.5}),
     "evaluationTemplate": json.dumps({"evaluators": []}),
 }
 LEARNERS: dict[str, Any] = {
     "factsTemplate": FactEvaluator,
     "reflectionTemplate": ReflectionEvaluator,
     "goalsTemplate": GoalEvaluator,
-    "trustTemplate": partial(TrustEvaluator, judge=True),
     "evaluationTemplate": lambda: evaluator("NOTE", description="Takes notes.")(lambda ctx: None),
 }
 BEGINS, ENDS = "[quoted text begins]", "[quoted text ends]"
@@ -147,13 +144,11 @@ OWN = {
     "factsTemplate": "{{agentName}} listens to {{senderName}}, {{today}}.\n{{recentMessages}}",
     "reflectionTemplate": "Think, {{ agentName }}.\n{{entitiesInRoom}}\n{{recentMessages}}",
     "goalsTemplate": "Where do we stand, {{agentName}}?\n{{goals}}\n{{recentMessages}}",
-    "trustTemplate": "Whom does {{agentName}} trust?\n{{recentMessages}}",
 }
 ROLES = (
     "You take note of",
     "You are the memory of",
     "You keep track of",
-    "You judge how",
     "You decide which",
 )
 

@@ -21,7 +21,6 @@ from arbiter.memory import (
     GoalEvaluator,
     ReflectionEvaluator,
     TimeProvider,
-    TrustEvaluator,
     evaluator,
 )
 from tests.memory.facts_support import answer
@@ -113,12 +112,6 @@ def test_a_handler_that_asks_for_what_is_missing_is_reported(
     talk(mine, cycle=EvaluationCycle())
     [told] = warnings_in(caplog)
     assert told.startswith(f"evaluator 'MINE' cannot work: there is no {needs}. Give the EvaluationCycle one")
-
-
-def test_a_judge_without_a_model_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    talk(TrustEvaluator(judge=True), cycle=EvaluationCycle(store=InMemoryStore()))
-    [told] = warnings_in(caplog)
-    assert told.startswith("evaluator 'TRUST' cannot work: there is no model.")
 
 
 @MODES

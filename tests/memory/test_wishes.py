@@ -310,7 +310,7 @@ def test_a_message_that_begins_off_the_record_reaches_no_model_embedder_store_tr
     caplog.set_level(logging.DEBUG)
     spy = Spy()
     store = InMemoryStore(index={"dims": 2, "embed": spy, "fields": ["claim"]})
-    evaluators = [FactEvaluator(), ReflectionEvaluator(), GoalEvaluator(), TrustEvaluator(judge=True)]
+    evaluators = [FactEvaluator(), ReflectionEvaluator(), GoalEvaluator(), TrustEvaluator()]
     talk = Talk({"hello": claims(OSLO)}, store=store, evaluators=evaluators, max_llm_calls_per_turn=8)
     talk.memory.create_goal("room", "Find a flat", ["look"], entity_id="ada")
     talk.say("hello there").say(text).say("and now something else")
@@ -403,7 +403,7 @@ def test_forgotten_words_are_nowhere_afterwards(caplog: pytest.LogCaptureFixture
     talk = Talk(
         {"cat": claims(pixel), "Oslo": claims(OSLO), "Forget that": forget("Pixel")},
         store=store,
-        evaluators=[ReflectionEvaluator(), FactEvaluator(), GoalEvaluator(), TrustEvaluator(judge=True)],
+        evaluators=[ReflectionEvaluator(), FactEvaluator(), GoalEvaluator(), TrustEvaluator()],
         thought="Pixel is a lovely cat.",
         max_llm_calls_per_turn=8,
     )

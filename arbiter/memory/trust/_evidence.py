@@ -56,9 +56,8 @@ MAX_DAYS = 60
 MAX_OTHER = 200
 """Pieces of other evidence that are kept, the newest."""
 
-Source = Literal["host", "facts", "policy", "judge"]
-"""The source of evidence: the program itself, or an evaluator that read events of facts, a checker's denial or a
-model's judgement."""
+Source = Literal["host", "facts", "policy"]
+"""The source of evidence: the program itself, or an evaluator that read events of facts or a checker's denial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
