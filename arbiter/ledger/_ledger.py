@@ -93,7 +93,7 @@ class Ledger:
     line about every thousand entries; `key` signs these lines (32 bytes or more, or an Ed25519 key in PEM).
     `subject_key` is the key of `configurable` that says whom the data is about. Secrets are redacted before
     anything is stored: by the names of fields, by their form, and by `redactor`, if there is one. The writer
-    wakes every `flush_every` seconds or at 256 items; `queue` is the number of items that may wait. With
+    wakes every `flush_every` seconds or at 512 items; `queue` is the number of items that may wait. With
     `keep_days`, the writer prunes once a day what is older.
     With `create=False`, a ledger that is not there is an error, and no file is made.
 

@@ -1,7 +1,7 @@
 """The writer: one thread that turns waiting events into chained entries, one transaction at a time.
 
     node's thread:   Writer.add(event)                                     a deque, nothing else
-    writer's thread: wake (0.25 s | 256 events) ─▶ Store.write(batch)       one transaction, until it succeeds
+    writer's thread: wake (0.25 s | 512 events) ─▶ Store.write(batch)       one transaction, until it succeeds
 
 An event is written at least once: a batch whose answer was lost is written again, and its keys make that
 harmless. While the database cannot be written, events wait; beyond the bounds of the queue first contents are
@@ -27,15 +27,17 @@ from arbiter.ledger._store import ConflictError, Store
 
 _log = logging.getLogger("arbiter")
 
-BATCH = 256
-MOST_AT_ONCE = 512
+BATCH = 512
+"""Events that wake the writer, and that it writes at once at most."""
 MOST_BYTES = 64 * 1024 * 1024
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 WARN_AFTER = 30.0
 AT_EXIT = 30.0
 _LET_GO = 0.0002
 POLL = 0.05
-"""Seconds after which the writer looks again at events that may wait a little."""
+"""Seconds after which the writer looks again at events that are open, while somebody waits for them."""
+LOOK_AGAIN = 0.125
+"""Seconds after which it looks at them again at the earliest, otherwise: a small batch costs as much as a large one."""
 
 
 @dataclass(slots=True)
@@ -80,6 +82,10 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._hurry = False
+        self._open = 0
+        """The number of events that wait because they were open when the writer looked at them."""
+        self._look_at = 0.0
+        """When the first of them has waited for long enough, by `time.monotonic`."""
         self.described: set[str] = set()
         """The digests of the rules and graphs that the ledger has from this writer."""
         self.dropped = 0
@@ -202,33 +208,34 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._wake:
-                if not self._queue and self._closed:
+                if self._closed and not self._queue and not self._gaps:
                     return
-                if len(self._queue) < BATCH and not self._hurry and not self._closed:
-                    self._wake.wait(self._every)
-            self._write_waiting()
-            if self.on_wake is not None and self.store is not None:
-                self.on_wake(self.store)
-            with self._wake:
-                if not self._queue:
-                    self._hurry = False
-                self._wake.notify_all()
-                if self._queue:  # they are open
-                    self._wake.wait(POLL)
-
-    def _write_waiting(self) -> None:
-        while batch := self._batch():
-            self._write(batch)
+                self._wake.wait(self._pause())
+            if batch := self._batch():
+                self._write(batch)
             with self._wake:
                 self._writes_gaps = False
                 self._written += sum(event.kind != "gap" for event in batch)
+                if not self._queue and not self._gaps:
+                    self._hurry = False
                 self._wake.notify_all()
+            if self.on_wake is not None and self.store is not None:
+                self.on_wake(self.store)
+
+    def _pause(self) -> float:
+        """The seconds until the next batch, unless the writer is woken."""
+        is_awaited = self._hurry or self._closed
+        if len(self._queue) - self._open >= (1 if is_awaited else BATCH):
+            return 0
+        if not self._open:
+            return 0 if is_awaited else self._every
+        return POLL if is_awaited else min(max(self._look_at - time.monotonic(), LOOK_AGAIN), self._every)
 
     def _batch(self) -> list[Waiting]:
         with self._guard:
             batch, waiting, now = list[Waiting](), list[Waiting](), time.monotonic()
             open_places = set[str]()
-            while self._queue and len(batch) < MOST_AT_ONCE:
+            while self._queue and len(batch) < BATCH:
                 event = self._queue.popleft()
                 is_open = event.queued + event.patience > now and event.is_open()
                 # What may be lost is compared with what is written, so it does not overtake a node run.
@@ -238,6 +245,8 @@ class Writer:
                 else:
                     batch.append(event)
             self._queue.extendleft(reversed(waiting))
+            self._open = len(waiting)
+            self._look_at = min((event.queued + event.patience for event in waiting), default=0.0)
             self._bytes -= sum(event.size for event in batch)
             if self._gaps and not self._queue:
                 batch += [_gap_entry(gap, self.last_error) for gap in self._gaps.values()]
