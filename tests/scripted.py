@@ -56,6 +56,12 @@ class Scripted(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message.model_copy(deep=True))])
 
 
+class Named(Scripted):
+    """A model with a name, as those of providers have."""
+
+    model_name: str
+
+
 class ScriptedTools(Scripted):
     """As `Scripted`, with tool calls, and so with LangChain's own structured output."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -11,10 +13,11 @@ from typing import Any
 import typer
 
 from arbiter._objects import import_from_here
-from arbiter.cli._options import check_place
+from arbiter.cli._options import check_place, model_given
 from arbiter.cli._store import opened_store
 from arbiter.cli._streams import stdout_for_results
 from arbiter.errors import ConfigurationError, nearest
+from arbiter.experiments.labelling import calibrate_metric, write_sessions
 from arbiter.harness import Calibration, Suite, calibrate, load_suite
 from arbiter.harness.calibration import FOLDER
 from arbiter.harness.journal import run_folder, runs_of
@@ -38,38 +41,73 @@ class Options:
 def calibrate_row(labels: Path, options: Options) -> None:
     """Judge the labelled outputs with a scorer of a suite, print the agreement, and write the calibration."""
     import_from_here()
-    row, place = options.row, options.out or FOLDER / f"{options.row}.json"
-    if options.out is None:
+    with _kept(options.row, options.out, options.store) as keep:
+        with stdout_for_results():
+            suite = load_suite(options.suite or _only_suite(), allow=options.allow)
+            found = calibrate(suite, labels, row=options.row, pass_at=options.pass_at, judge=options.judge)
+        typer.echo(f"{keep(found)}{_last_run(suite, found)}")
+
+
+@contextmanager
+def _kept(row: str, out: Path | None, store: str | None) -> Generator[Callable[[Calibration], str]]:
+    """Keeps the calibration that is made inside, in its file and in a store, and returns what to say about it."""
+    place = out or FOLDER / f"{row}.json"
+    if out is None:
         place.parent.mkdir(exist_ok=True)
     check_place(place, (".json",))
-    repository = None if options.store is None else opened_store(options.store)
-    with stdout_for_results():
-        suite = load_suite(options.suite or _only_suite(), allow=options.allow)
-        found = calibrate(suite, labels, row=row, pass_at=options.pass_at, judge=options.judge)
-    typer.echo(str(found))
-    found.write(place)
-    if repository is not None:
-        with repository:
-            repository.add_calibration(
-                row, version=found.version, judge=found.judge, n=found.n, data=found.to_dict()
-            )
-    problems = found.problems(version=found.version, judge=found.judge)
-    verdict = f"uncalibrated: {'; '.join(problems)}" if problems else f"calibrated for {row} {found.version}"
-    typer.echo(f"{verdict}; wrote {place}.{_last_run(suite, found, options.pass_at)}")
+    with nullcontext() if store is None else opened_store(store) as repository:
+
+        def keep(found: Calibration) -> str:
+            found.write(place)
+            if repository is not None:
+                repository.add_calibration(
+                    row, version=found.version, judge=found.judge, n=found.n, data=found.to_dict()
+                )
+            problems = found.problems(version=found.version, judge=found.judge)
+            calibrated = f"calibrated for {row} {found.version}"
+            verdict = f"uncalibrated: {'; '.join(problems)}" if problems else calibrated
+            return f"{found}\n{verdict}; wrote {place}."
+
+        yield keep
 
 
-def _last_run(suite: Suite, found: Calibration, pass_at: float) -> str:
+def calibrate_judge(
+    labels: Path,
+    run: str,
+    metric: str,
+    judge: str | None,
+    pass_at: float,
+    *,
+    store: str | None,
+    out: Path | None,
+) -> None:
+    """Judge labelled conversations of an experiment, print the agreement, and write the calibration."""
+    import_from_here()
+    if judge is None:
+        raise ConfigurationError("--judge is missing: the model that is compared with people's labels.")
+    with _kept(metric, out, store) as keep:
+        with stdout_for_results():
+            found = calibrate_metric(labels, run, metric=metric, judge=model_given(judge), pass_at=pass_at)
+        typer.echo(keep(found))
+
+
+def write_conversations(labels: Path, run: str, metric: str, count: int, *, seed: int, blind: bool) -> None:
+    """Write some of the conversations of an experiment for people to label."""
+    check_place(labels, (".csv",))
+    written = write_sessions(labels, run, metric=metric, count=count, seed=seed, blind=blind)
+    typer.echo(
+        f"wrote {labels}: {written} conversations. Fill in the column label (0 to 9, or pass and fail), then: "
+        f"arbiter experiment calibrate {labels} --from {run} --metric {metric} --judge MODEL --pass-at SCORE"
+    )
+
+
+def _last_run(suite: Suite, found: Calibration) -> str:
     """The share of passes in the last run of the suite, without the judge's mistakes; "" if nothing fits."""
     folder = next(runs_of(suite.name), None)
     row = None if folder is None else load_report(folder).rows.get(found.row)
-    if row is None or row.version != found.version:
+    if row is None or row.version != found.version or not row.values:
         return ""
-    passed, n = sum(value >= pass_at for value in row.values.values()), len(row.values)
-    corrected = found.corrected(passed, n) if n else None
-    if corrected is None:
-        return ""
-    low, high = corrected.interval
-    return f" Last run: {passed} of {n} passed, corrected {corrected.rate:.2f} [{low:.2f}, {high:.2f}]."
+    return f" Last run: {found.told([*row.values.values()], row.scale)}."
 
 
 def write_sample(labels: Path, run: str, row: str, count: int, *, seed: int, blind: bool) -> None:

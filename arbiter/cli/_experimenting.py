@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from arbiter._objects import import_from_here, load_object
+from arbiter._objects import import_from_here
 from arbiter.cli._evaluating import Progress, ends_in_good_order
-from arbiter.cli._options import check_format, check_place, opened
+from arbiter.cli._options import check_format, check_place, model_given, opened
 from arbiter.cli._store import opened_store
 from arbiter.cli._streams import stdout_for_results
 from arbiter.errors import ArbiterWarning, ConfigurationError
@@ -80,10 +80,10 @@ class Settings:
         invented = self.people is not None and agents is None
         return replace(
             planned,
-            model=_model(self.model),
-            judge=_model(self.judge),
-            corrector=_model(self.corrector),
-            agents=AgentFactory(population, _model(self.people), self.seed) if invented else agents,
+            model=model_given(self.model),
+            judge=model_given(self.judge),
+            corrector=model_given(self.corrector),
+            agents=AgentFactory(population, model_given(self.people), self.seed) if invented else agents,
             limits=self._limits(),
         )
 
@@ -100,11 +100,6 @@ class Settings:
             calls=self.calls,
             usd=self.usd,
         )
-
-
-def _model(given: str | None) -> Any:
-    """A model by its text, or the object that path/to/file.py:name names."""
-    return load_object(given, "model") if given is not None and ".py:" in given else given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,6 +185,41 @@ def show(run: Run, format: Format = "table", out: Out = None) -> None:
     show_run(run, format, out)
 
 
+@experiment_app.command()
+def calibrate(
+    labels: Annotated[Path, typer.Argument(help="A CSV file: id, input, output, label, labeller.")],
+    metric: Annotated[str, typer.Option(help="The metric: adherence, consistency, fluency or convergence.")],
+    run: Annotated[
+        str, typer.Option("--from", metavar="RUN", help="The run whose conversations are labelled.")
+    ] = "last",
+    pass_at: Annotated[
+        float | None, typer.Option("--pass-at", help="Compare labels; the lowest score that passes, 0 to 9.")
+    ] = None,
+    judge: Judge = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Write so many conversations to LABELS, to be labelled.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="With --sample, chooses the conversations.")] = 42,
+    blind: Annotated[bool, typer.Option(help="With --sample, leave the judge's scores out.")] = True,
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="Also keep the calibration in this store.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; by default calibrations/METRIC.json.")] = None,
+) -> None:
+    """Compare the judge of a metric with people's labels; or write conversations to be labelled."""
+    from arbiter.cli._calibrating import calibrate_judge, write_conversations
+
+    if (sample is None) == (pass_at is None):
+        raise typer.BadParameter(
+            "give --pass-at to compare labels, or --sample to write conversations to be labelled"
+        )
+    if sample is not None:
+        write_conversations(labels, run, metric, sample, seed=seed, blind=blind)
+        return
+    assert pass_at is not None
+    calibrate_judge(labels, run, metric, judge, pass_at, store=store, out=out)
+
+
 @experiment_app.command("list")
 def list_command() -> None:
     """Print a line for each run."""

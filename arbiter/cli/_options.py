@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from arbiter._objects import load_object
 from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, describe, nearest
 from arbiter.history._text import Ink
 
@@ -189,3 +190,8 @@ def moment(when: datetime) -> str:
 
 def number_of(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def model_given(given: str | None) -> Any:
+    """A model by its text, or the object that path/to/file.py:name names."""
+    return load_object(given, "model") if given is not None and ".py:" in given else given

@@ -11,6 +11,7 @@ Arbiter. See docs/experiments.md.
 from arbiter.experiments.arms import Corrections, Exposure
 from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.factory import AgentFactory, FactoryError
+from arbiter.experiments.labelling import calibrate_metric, write_sessions
 from arbiter.experiments.plans import ExperimentPlan
 from arbiter.experiments.profiles import PROFILES, Dimension, Profile
 from arbiter.experiments.results import ExperimentResult
@@ -39,6 +40,8 @@ __all__ = [
     "Sensitivity",
     "Table1",
     "Table1Row",
+    "calibrate_metric",
     "flatten",
     "verify_table1",
+    "write_sessions",
 ]

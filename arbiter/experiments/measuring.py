@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from arbiter._values.versions import Version
-from arbiter.experiments.scenarios import Scenario, is_of_agents
+from arbiter.experiments.scenarios import is_of_agents
 from arbiter.harness.results import CaseRun
 from arbiter.harness.scores import Scale, Score, failed
 from arbiter.models import ChatModel, Judge
@@ -37,6 +37,8 @@ from arbiter.personas import (
 __all__ = ["MetricScorer", "messages_of", "plain_messages"]
 
 _Scorer = AdherenceScorer | ConsistencyScorer | FluencyScorer | ConvergenceScorer | IdeasScorer
+JUDGED: Scale = (0.0, 9.0)
+"""The scale of all metrics but the quantity of ideas."""
 _SOMEBODY = Persona("agent", "a person")
 
 
@@ -51,21 +53,29 @@ def messages_of(plain: Sequence[Sequence[str]]) -> list[BaseMessage]:
 
 
 class MetricScorer:
-    """Scores one metric of a scenario in each environment, on a scale of 0 to 9 (ideas: a count)."""
+    """Scores one metric in each environment, on a scale of 0 to 9 (ideas: a count).
+
+    `hard` takes the strict propositions for adherence, `ideas` says where ideas are looked for.
+    """
 
     version: Any = Version()
 
-    def __init__(self, metric: str, scenario: Scenario, judge: Judge | ChatModel | str) -> None:
+    def __init__(
+        self,
+        metric: str,
+        judge: Judge | ChatModel | str,
+        *,
+        hard: bool = False,
+        ideas: Literal["enumerate", "rapporteur"] = "rapporteur",
+    ) -> None:
         self.name = metric
-        self.scale: Scale = (0.0, inf if metric == "ideas_quantity" else 9.0)
+        self.scale: Scale = (0.0, inf) if metric == "ideas_quantity" else JUDGED
         self._propositions: PropositionSet | None = None
         if metric != "ideas_quantity":
             # Those for everybody: claims about single agents would make their scores incomparable.
             strict = files("arbiter.experiments") / "data" / "hard"
-            self._propositions = load_propositions(
-                strict if metric == "adherence" and scenario.hard else None, metric
-            )
-        self._method: Literal["enumerate", "rapporteur"] = scenario.ideas
+            self._propositions = load_propositions(strict if metric == "adherence" and hard else None, metric)
+        self._method: Literal["enumerate", "rapporteur"] = ideas
         self._asked: _Scorer = self._scorer(judge, _SOMEBODY)
         """A scorer of that metric, which has the engine, and the version of what a judge is sent."""
 
@@ -79,18 +89,20 @@ class MetricScorer:
         return new
 
     async def score(self, run: CaseRun) -> list[Score]:
-        said = Trajectory.from_messages(messages_of(run.output["said"]))
+        said = run.output["said"]
         if not is_of_agents(self.name):
-            return [await self._judged(self.name, self._asked, said, run.output.get("report"))]
+            return [await self.score_of(said, None, run.output.get("report"))]
         personas = [Persona(**persona) for persona in run.input["personas"]]
-        return list(
-            await asyncio.gather(
-                *(
-                    self._judged(persona.name, self._scorer(self._asked.engine, persona), said)
-                    for persona in personas
-                )
-            )
-        )
+        return list(await asyncio.gather(*(self.score_of(said, persona) for persona in personas)))
+
+    async def score_of(
+        self, said: Sequence[Sequence[str]], persona: Persona | None, report: Any = None
+    ) -> Score:
+        """The score of one agent of a conversation, or of the conversation. `said` is from `plain_messages`."""
+        heard = Trajectory.from_messages(messages_of(said))
+        if persona is None:
+            return await self._judged(self.name, self._asked, heard, report)
+        return await self._judged(persona.name, self._scorer(self._asked.engine, persona), heard)
 
     def _scorer(self, judge: Any, persona: Persona) -> _Scorer:
         match self.name:

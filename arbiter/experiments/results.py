@@ -16,7 +16,7 @@ from arbiter.experiments.arms import Exposure
 from arbiter.experiments.comparing import MetricComparison, compared
 from arbiter.experiments.plans import ExperimentPlan
 from arbiter.experiments.scenarios import is_of_agents
-from arbiter.harness.calibration import with_calibrations
+from arbiter.harness.calibration import Calibration
 from arbiter.harness.reports.report import Report, load_report
 from arbiter.harness.results import CaseResult
 from arbiter.harness.usage import Spent
@@ -41,7 +41,8 @@ class ExperimentResult:
     the environments whose conversation did not end; `reasons` has the first reason for each of these, by arm and
     metric, and by `CONVERSATION`. `exposure` says how much of its treatment each arm got,
     `treats` which kinds of corrections it should have got. `models` names the models: agents, judge, corrector.
-    `uncalibrated` are the metrics whose judge was not calibrated with labels of people.
+    `uncalibrated` has the metrics whose judge is not calibrated with labels of people, each with the reason, and
+    `calibrations` the calibrations of the others.
     `plan_hash` is that of a plan to which the run was held, else None. `stopped` is the reason why the run ended
     early, else None.
     """
@@ -56,7 +57,8 @@ class ExperimentResult:
     exposure: Mapping[str, Exposure]
     treats: Mapping[str, Sequence[str]]
     models: Mapping[str, str]
-    uncalibrated: Sequence[str]
+    uncalibrated: Mapping[str, str]
+    calibrations: Mapping[str, Calibration]
     warnings: Sequence[str]
     stopped: str | None
     usage: Mapping[str, Spent]
@@ -128,7 +130,8 @@ class ExperimentResult:
             "plan": self.plan.to_dict(),
             "plan_hash": self.plan_hash,
             "models": dict(self.models),
-            "uncalibrated": list(self.uncalibrated),
+            "uncalibrated": dict(self.uncalibrated),
+            "calibrations": {metric: found.to_dict() for metric, found in self.calibrations.items()},
             "warnings": list(self.warnings),
             "marks": list(self.marks),
             "exposure": {arm: found.to_dict() for arm, found in self.exposure.items()},
@@ -170,7 +173,6 @@ class ExperimentResult:
         if about is None:
             raise ConfigurationError(f"the run {report.run_id} is none of an experiment.")
         plan = ExperimentPlan.from_dict(about["plan"])
-        judges = with_calibrations(report.identity).judges
         by_case = {result.case_id: result for result in report.results}
         arms = {
             arm: [by_case.get(case.id) for case in report.cases if case.input["arm"] == arm]
@@ -198,7 +200,8 @@ class ExperimentResult:
             exposure={arm: sum(map(_exposure_of, results), Exposure()) for arm, results in arms.items()},
             treats=about["treats"],
             models=about["models"],
-            uncalibrated=[row for row, judge in judges.items() if not judge.calibrated],
+            uncalibrated=report.uncalibrated,
+            calibrations=report.calibrations,
             warnings=about["warnings"],
             stopped=report.stopped,
             usage=report.usage,

@@ -32,7 +32,7 @@ from arbiter.experiments.scenarios import Scenario, checked_metrics, scenario_of
 from arbiter.experiments.world import ROLE, TURN, Order, Setting, World
 from arbiter.harness import Case, Limits, Suite
 from arbiter.harness.canonical import is_mapping
-from arbiter.harness.judging import judge_settings
+from arbiter.harness.judging import family_of, judge_settings
 from arbiter.harness.limits import Limiters, innermost, limited, provider_and_name
 from arbiter.harness.suites import Progress
 from arbiter.models import ChatJudge, ChatModel, Judge, judge_of, model_of
@@ -206,7 +206,8 @@ class Experiment:
         target = _Environments(self, world, models)
         scorers: list[Any] = []
         if models.judge is not None:
-            scorers = [MetricScorer(metric, self.setting, models.judge) for metric in self.plan.metrics]
+            known: Any = {"hard": self.setting.hard, "ideas": self.setting.ideas}
+            scorers = [MetricScorer(metric, models.judge, **known) for metric in self.plan.metrics]
         name = f"experiment:{self.setting.id}"
         return Suite(name, self._cases(about), scorers=scorers, target=target, limits=self.limits)
 
@@ -291,6 +292,12 @@ class Experiment:
         judge, correcting = judge_of(self.judge), judge_of(corrector)
         names = {"agents": judge_settings(judge_of(model))["model"], "judge": judge_settings(judge)["model"]}
         found: list[str] = []
+        if _are_one(self.judge, model):
+            found.append("the judge that scores also plays the agents")
+        elif (family := family_of(names["judge"])) and family == family_of(names["agents"]):
+            found.append(
+                f"the judge is of the family of the agents' model ({family}), whose style it may prefer"
+            )
         if any(self.corrections.values()):
             names["corrector"] = judge_settings(correcting)["model"]
             if _are_one(self.judge, corrector):

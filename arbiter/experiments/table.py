@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from statistics import fmean
 
 from arbiter.experiments.comparing import MetricComparison
+from arbiter.experiments.measuring import JUDGED
 from arbiter.experiments.plans import ALPHA
 from arbiter.experiments.results import CONVERSATION, ExperimentResult
 from arbiter.models import visible
@@ -48,6 +49,10 @@ def _lines(result: ExperimentResult) -> Iterator[str]:
     if result.plan_hash:
         yield f"planned beforehand: {result.plan_hash}"
     yield from (f"warning: {warning}" for warning in result.warnings)
+    reasons: dict[str, list[str]] = {}
+    for metric, reason in result.uncalibrated.items():
+        reasons.setdefault(reason, []).append(metric)
+    yield from (f"uncalibrated for {', '.join(its)}: {reason}" for reason, its in reasons.items())
     if "synthetic" in result.marks:
         yield "scores: synthetic (the texts are templates; nothing was corrected or judged)"
     width = max(map(len, result.exposure))
@@ -72,7 +77,7 @@ def _lines(result: ExperimentResult) -> Iterator[str]:
 
 def _calibrated(result: ExperimentResult, role: str) -> str:
     if role != "judge" or not result.uncalibrated:
-        return ""
+        return " (calibrated)" if role == "judge" and result.calibrations else ""
     some = (
         ""
         if len(result.uncalibrated) == len(result.plan.metrics)
@@ -130,6 +135,11 @@ def _remarks(result: ExperimentResult) -> Iterator[str]:
     for arm, found in result.exposure.items():
         if "gate" in result.treats[arm] and found.checks and not found.regenerations:
             yield f"{arm}: the gate judged {found.checks:,} drafts and had none written again"
+    for metric, calibration in result.calibrations.items():
+        shares = (
+            f"{arm} {calibration.told(scores[metric], JUDGED)}" for arm, scores in result.scores.items()
+        )
+        yield f"calibrated judge of {metric}: it {calibration.summary}; {'; '.join(shares)}"
     spent = [f"{purse} {each.tokens:,}" for purse, each in result.usage.items() if each.tokens]
     if result.unknown_calls:
         spent.append(f"{result.unknown_calls:,} calls without a report")

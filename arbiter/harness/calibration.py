@@ -15,7 +15,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from arbiter.errors import ConfigurationError
 from arbiter.harness.identity import Identity
 from arbiter.harness.labels import Labelled, Labels
+from arbiter.harness.scores import Scale
 from arbiter.harness.writing import write_whole
 from arbiter.statistics import (
     CorrectedRate,
@@ -42,8 +43,12 @@ LEAST_LABELS, LEAST_KAPPA, LEAST_LOW = 50, 0.6, 0.4
 DRAWS = 2_000
 FOLDER = Path("calibrations")
 """The folder in which a run looks for the calibrations of its judges."""
-UNLABELLED = "it was not compared with labels of people (arbiter eval calibrate)"
+UNLABELLED = (
+    "it was not compared with labels of people (arbiter eval calibrate, arbiter experiment calibrate)"
+)
 
+_NOISE = 1e-9
+"""A score of 0.7 on a scale of 1 passes from 0.7, whatever the two are on a scale of 9."""
 Statistic = Callable[[Sequence[int]], float | None]
 """A number of some of the labelled outputs, given by their places."""
 
@@ -219,6 +224,25 @@ class Calibration:
             passed, n, passes=(self.tp, self.tp + self.fn), fails=(self.tn, self.fp + self.tn)
         )
 
+    def passed(self, values: Iterable[float], scale: Scale) -> int:
+        """How many scores of later runs pass. `scale` is that of the row."""
+        low, high = scale if self.exact is not None else (0.0, 9.0)  # labels that are scores are from 0 to 9
+        return sum((value - low) * 9 / (high - low) >= self.pass_at - _NOISE for value in values)
+
+    def told(self, values: Sequence[float], scale: Scale) -> str:
+        """The share of passes among scores of later runs, as it is and without the judge's mistakes."""
+        passed = self.passed(values, scale)
+        corrected = self.corrected(passed, len(values)) if values else None
+        if corrected is None:
+            return f"{passed} of {len(values)} passed"
+        low, high = corrected.interval
+        return f"{passed} of {len(values)} passed, corrected {corrected.rate:.2f} [{low:.2f}, {high:.2f}]"
+
+    @property
+    def summary(self) -> str:
+        """The agreement with people, on a line."""
+        return f"agrees with people on {self.agreement:.0%} of {self.n} labels, κ {_shown(self.kappa)}"
+
     def __str__(self) -> str:
         q1, q0 = (f"{two:.2f}" if two is not None else "none" for two in self._rates())
         lines = [
@@ -273,27 +297,30 @@ class Calibration:
 
 def with_calibrations(identity: Identity, folder: Path = FOLDER) -> Identity:
     """The identity with the judges marked that a file of `folder` calibrates: "tone.json" for the row tone."""
-    reasons = uncalibrated(identity, folder)
-    judges = {row: replace(judge, calibrated=row not in reasons) for row, judge in identity.judges.items()}
+    found = looked_up(identity, folder)
+    judges = {
+        row: replace(judge, calibrated=isinstance(found[row], Calibration))
+        for row, judge in identity.judges.items()
+    }
     return replace(identity, judges=judges)
 
 
-def uncalibrated(identity: Identity, folder: Path = FOLDER) -> dict[str, str]:
-    """The rows whose judge is uncalibrated, each with the reason."""
-    found: dict[str, str] = {}
-    for row, judge in identity.judges.items():
-        file = folder / f"{row}.json"
-        if not file.is_file():
-            found[row] = UNLABELLED
-            continue
-        try:
-            problems = Calibration.read(file).problems(version=identity.rows.get(row, ""), judge=judge.model)
-        except ConfigurationError as error:
-            found[row] = str(error)
-        else:
-            if problems:
-                found[row] = "; ".join(problems)
-    return found
+def looked_up(identity: Identity, folder: Path = FOLDER) -> dict[str, Calibration | str]:
+    """The calibration of the judge of each row, or the reason why it is uncalibrated."""
+    return {
+        row: _looked_up(folder / f"{row}.json", identity.rows.get(row, ""), judge.model)
+        for row, judge in identity.judges.items()
+    }
+
+
+def _looked_up(file: Path, version: str, judge: str) -> Calibration | str:
+    if not file.is_file():
+        return UNLABELLED
+    try:
+        found = Calibration.read(file)
+    except ConfigurationError as error:
+        return str(error)
+    return "; ".join(found.problems(version=version, judge=judge)) or found
 
 
 def _comparable(labels: Labels, scores: Mapping[str, float]) -> list[Labelled]:

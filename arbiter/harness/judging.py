@@ -7,6 +7,7 @@ Evaluators and scorers know none of this: `Judging` gives them other judges in p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ from arbiter.models import (
     reply_of,
 )
 
-__all__ = ["Judging", "asking_on", "judge_settings"]
+__all__ = ["Judging", "asking_on", "family_of", "judge_settings"]
 
 S = TypeVar("S")
 NOWHERE = Place()
@@ -222,6 +223,24 @@ def judge_settings(judge: Judge) -> dict[str, Any]:
         "temperature": temperature if isinstance(temperature, int | float) else None,
         "arguments": hash_of([_plain(arguments), bound or {}])[:16],
     }
+
+
+_FAMILIES: Mapping[str, str] = {
+    "gpt": r"gpt|\bo[1-9]\b",
+    "claude": r"claude",
+    "gemini": r"gemini|gemma",
+    "llama": r"llama",
+    "mistral": r"mistral|mixtral|ministral|magistral|codestral",
+    "qwen": r"qwen|qwq",
+    "deepseek": r"deepseek",
+    "grok": r"grok",
+    "command": r"\bcommand\b",
+}
+
+
+def family_of(model: str) -> str:
+    """The family of a model by its name, such as "gpt"; "" for one that is not known."""
+    return next((name for name, words in _FAMILIES.items() if re.search(words, model.lower())), "")
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:

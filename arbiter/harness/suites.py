@@ -316,13 +316,16 @@ class Suite:
 
         Raises `ConfigurationError` for what a run would refuse.
         """
-        target = self._target(None, None, Judging(limits=self.limits))
+        judging = Judging(limits=self.limits)
+        target = self._target(None, None, judging)
+        for scorer in self.judges:
+            scorer.asking(judging)
         if isinstance(target, OutputsTarget):
             target.check(self.cases)
         Session("lint", self.cases, target, self.judges, repeats=self.repeats, limits=self.limits)
-        return list(self._remarks(target))
+        return list(self._remarks(target, judging))
 
-    def _remarks(self, target: Target) -> Iterator[str]:
+    def _remarks(self, target: Target, judging: Judging) -> Iterator[str]:
         unnamed = sum(not case.is_named for case in self.cases)
         if unnamed:
             yield f"{unnamed} of {len(self.cases)} cases have no id; a changed input is then a new case"
@@ -331,6 +334,10 @@ class Suite:
             for node in evaluator.target_nodes or ():
                 if nodes is not None and node not in nodes:
                     yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph has not"
+        for gate, model in target.gates().items():
+            for row, judge in judging.judges.items():
+                if judge.model == model:
+                    yield f"the judge of {row}, {model}, is also that of the gate {gate!r}, which tunes texts to it"
         if not self.judges and not target.evaluators and not any(case.assertions for case in self.cases):
             yield "nothing judges its cases: it has no scorers, no evaluators and no `expect`"
 

@@ -35,7 +35,9 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.canonical import is_list, is_mapping, plain_copy
 from arbiter.harness.cases import Case
 from arbiter.harness.identity import file_hash, file_hashes
+from arbiter.harness.judging import judge_settings
 from arbiter.history._items import RunHistory
+from arbiter.personas import PersonaGate
 from arbiter.policy import PolicyChecker
 
 __all__ = [
@@ -102,6 +104,10 @@ class Target(Protocol):
         """The names of the checkers that govern it; None if they are unknown."""
         ...
 
+    def gates(self) -> Mapping[str, str]:
+        """The correction gates that govern it, each with the model of its judge."""
+        ...
+
 
 class WithoutNodes:
     """The part of a target that has no graph to look into."""
@@ -116,6 +122,9 @@ class WithoutNodes:
 
     def checkers(self) -> Sequence[str] | None:
         return None
+
+    def gates(self) -> Mapping[str, str]:
+        return {}
 
 
 # Functions and outputs ----------------------------------------------------------------------------
@@ -379,6 +388,10 @@ class GraphTarget:
 
     def checkers(self) -> Sequence[str] | None:
         return [checker.name for checker in self._core.registry.registered(PolicyChecker)]
+
+    def gates(self) -> Mapping[str, str]:
+        gates = [each for each in self._core.registry.contracts() if isinstance(each, PersonaGate)]
+        return {gate.name: judge_settings(gate.engine.judge)["model"] for gate in gates}
 
 
 def _reader_of(evaluator: str, arbiter_os: ArbiterOS) -> Contract | None:

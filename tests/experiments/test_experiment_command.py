@@ -29,10 +29,7 @@ MODELS = """
 import json, re
 from langchain_core.messages import AIMessage
 from tests.experiments.experiment_support import speaker
-from tests.scripted import Scripted
-
-class Named(Scripted):
-    model_name: str = ""
+from tests.scripted import Named
 
 def heard(prompt):
     good = 4 + len(prompt) % 3 + 2 * bool(re.search("a good word", prompt))

@@ -40,6 +40,7 @@ from tests.experiments.experiment_support import (
 )
 from tests.personas.personas_support import Says, prompt_of
 from tests.processes import python
+from tests.scripted import Named
 
 
 @pytest.fixture(autouse=True)
@@ -387,6 +388,12 @@ def test_a_model_in_two_roles_is_a_warning() -> None:
     reading = judge()
     with pytest.warns(ArbiterWarning, match="that corrects also scores"):
         experiment(judge=reading, corrector=reading).run(folder=None)
+    with pytest.warns(ArbiterWarning, match="the judge that scores also plays the agents"):
+        experiment(judge=model, model=model, metrics=["fluency"]).suite()
+    with pytest.warns(ArbiterWarning, match=r"of the family of the agents' model \(gpt\)"):
+        experiment(
+            judge=Named(answers=[], model_name="gpt-5"), model=Named(answers=[], model_name="o3")
+        ).suite()
 
 
 def test_templates_speak_without_a_model_and_are_not_scored() -> None:

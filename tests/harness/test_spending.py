@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from arbiter.harness import Case, Limits, Score, Suite, load_suite
 from arbiter.harness.journal import run_folder
 from arbiter.harness.reports.report import load_report
 from arbiter.models import ChatJudge, JudgeRequest
-from tests.scripted import Scripted, usage
+from arbiter.personas import GateConfig, Persona, PersonaGate
+from tests.scripted import Named, Scripted, usage
 from tests.support import MODES, Check, Spy, State, chain
 
+ILKA = Persona("Ilka", "A retired harbour pilot.", "ilka")
 GRADE = '{"reasoning": "fine", "score": 8}'
 
 
@@ -192,6 +195,37 @@ def test_judgements_that_were_paid_for_are_not_bought_again() -> None:
     report = suite.run(graph, resume="last")
     assert judge.calls == 1
     assert report.rows["good"].mean == 0.8
+
+
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [
+        ("gpt-4o-mini", "the judge named:gpt-4o-mini is also the model of the target"),
+        ("o3", "the judge named:o3 is of the family of the target's gpt-4o-mini, whose style it may prefer"),
+        ("claude-sonnet-4-5", ""),
+    ],
+)
+def test_a_judge_of_the_targets_family_is_told(judge: str, said: str) -> None:
+    writer, reader = priced("Hello."), Named(answers=[GRADE], model_name=judge)
+    report = Suite("judged", cases(1), scorers=[Asking(ChatJudge(reader))]).run(asking(writer))
+    shown = " ".join(report.printed().split())
+    assert said in shown
+    assert bool(said) is ("the judge named:" in shown)
+
+
+def test_lint_names_a_gate_that_has_the_judge_of_a_row() -> None:
+    """A gate tunes texts to its judge, which then finds them good."""
+    reader = Named(answers=[GRADE], model_name="m-1")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_correction_gate(PersonaGate(reader, ILKA, GateConfig(gate_fluency_enabled=True)))
+    graph = arbiter_os.govern(chain(lambda_node))
+    suite = Suite("judged", cases_of_graph(1), scorers=[Asking(ChatJudge(reader))], target=graph)
+    [remark] = suite.lint()
+    assert remark.startswith(
+        "the judge of asked, named:m-1, is also that of the gate 'persona', which tunes"
+    )
+    other = replace(suite, scorers=[Asking(ChatJudge(Named(answers=[GRADE], model_name="m-2")))])
+    assert other.lint() == []
 
 
 def killed_after(count: int, **about: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from arbiter.errors import ConfigurationError
 from arbiter.harness.baselines import Baseline
-from arbiter.harness.calibration import uncalibrated, with_calibrations
+from arbiter.harness.calibration import Calibration, looked_up, with_calibrations
 from arbiter.harness.canonical import compact
 from arbiter.harness.cases import Case
 from arbiter.harness.comparisons import Comparison, RegressionError
@@ -127,7 +127,16 @@ class Report:
     @cached_property
     def uncalibrated(self) -> Mapping[str, str]:
         """The rows whose judge is not calibrated with labels of people, each with the reason."""
-        return uncalibrated(self.identity)
+        return {row: found for row, found in self._looked_up.items() if isinstance(found, str)}
+
+    @cached_property
+    def calibrations(self) -> Mapping[str, Calibration]:
+        """The rows whose judge is calibrated, each with its calibration."""
+        return {row: found for row, found in self._looked_up.items() if isinstance(found, Calibration)}
+
+    @cached_property
+    def _looked_up(self) -> Mapping[str, Calibration | str]:
+        return looked_up(self.identity)
 
     @cached_property
     def usage(self) -> Mapping[str, Spent]:
@@ -209,6 +218,7 @@ class Report:
             "unused": list(self.unused),
             "identity": with_calibrations(self.identity).to_dict(),
             "uncalibrated": dict(self.uncalibrated),
+            "calibrations": {row: found.to_dict() for row, found in self.calibrations.items()},
             "rows": {name: row_to_dict(row) for name, row in self.rows.items()},
             "labels": {name: dict(counts) for name, counts in self.labels.items()},
             "comparison": comparison_to_dict(self.comparison),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import fsum, isfinite
 from shlex import quote
 
 from arbiter.harness.agents import is_agent
 from arbiter.harness.comparisons import RowComparison
+from arbiter.harness.judging import family_of
 from arbiter.harness.reports.report import Report
 from arbiter.harness.results import CaseResult
 from arbiter.harness.rows import Row
@@ -134,12 +135,30 @@ def remarks(report: Report) -> list[str]:
     for row, reason in report.uncalibrated.items():
         rows.setdefault(reason, []).append(row)
     found += [f"uncalibrated judge of {', '.join(its)}: {reason}" for reason, its in rows.items()]
+    for row, calibration in report.calibrations.items():
+        about = f"calibrated judge of {row}: it {calibration.summary}"
+        mine = report.rows.get(row)  # a scorer of several has no row of its own
+        found.append(
+            about if mine is None else f"{about}; {calibration.told([*mine.values.values()], mine.scale)}"
+        )
+    found += _relatives(report)
     if report.outdated:
         found.append(f"outdated recordings were taken (--allow-stale): {_first(report.outdated)}")
     if report.unused:
         how = "arbiter eval record --all removes them"
         found.append(f"recordings that no case needs: {_first(report.unused)}; {how}")
     return found
+
+
+def _relatives(report: Report) -> Iterator[str]:
+    """The judges that are of the family of the target's models, or are one of them."""
+    models = sorted({model for result in report.results for model in result.usage.get("target", {}) if model})
+    for judge in report.judges:
+        for model in models:
+            if judge.rpartition(":")[2] == model:
+                yield f"the judge {judge} is also the model of the target"
+            elif (family := family_of(judge)) and family == family_of(model):
+                yield f"the judge {judge} is of the family of the target's {model}, whose style it may prefer"
 
 
 def _first(parts: Sequence[str]) -> str:
