@@ -9,6 +9,7 @@ from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.measuring import JUDGED
 from arbiter.experiments.plans import ALPHA
 from arbiter.experiments.results import CONVERSATION, ExperimentResult
+from arbiter.harness.calibration import UNLABELLED
 from arbiter.models import visible
 from arbiter.statistics import half_up, p_text, paired
 
@@ -51,7 +52,8 @@ def _lines(result: ExperimentResult) -> Iterator[str]:
     yield from (f"warning: {warning}" for warning in result.warnings)
     reasons: dict[str, list[str]] = {}
     for metric, reason in result.uncalibrated.items():
-        reasons.setdefault(reason, []).append(metric)
+        if reason != UNLABELLED:
+            reasons.setdefault(reason, []).append(metric)
     yield from (f"uncalibrated for {', '.join(its)}: {reason}" for reason, its in reasons.items())
     if "synthetic" in result.marks:
         yield "scores: synthetic (the texts are templates; nothing was corrected or judged)"
@@ -78,12 +80,10 @@ def _lines(result: ExperimentResult) -> Iterator[str]:
 def _calibrated(result: ExperimentResult, role: str) -> str:
     if role != "judge" or not result.uncalibrated:
         return " (calibrated)" if role == "judge" and result.calibrations else ""
-    some = (
-        ""
-        if len(result.uncalibrated) == len(result.plan.metrics)
-        else f" for {', '.join(result.uncalibrated)}"
-    )
-    return f" (uncalibrated{some})"
+    is_all = len(result.uncalibrated) == len(result.plan.metrics)
+    some = "" if is_all else f" for {', '.join(result.uncalibrated)}"
+    why = ": no labels of people" if {*result.uncalibrated.values()} == {UNLABELLED} else ""
+    return f" (uncalibrated{some}{why})"
 
 
 def _more(count: int, what: str) -> str:

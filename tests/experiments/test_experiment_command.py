@@ -77,7 +77,10 @@ def test_an_experiment_is_planned_run_and_shown(project: Path) -> None:
     options = (*WITH, *SMALL, "--plan", "plan.json")
     shown = typed("experiment", "run", "debate-controversial", *options, "--out", "effects.svg")
     assert "profile seed · seed 42 · 2 pairs of environments" in shown
-    assert "agents named:speaker-1 · judge named:reader-1 (uncalibrated) · correction judge" in shown
+    assert (
+        "agents named:speaker-1 · judge named:reader-1 (uncalibrated: no labels of people) · correction judge"
+        in shown
+    )
     plan = json.loads((project / "plan.json").read_text())
     assert f"planned beforehand: {plan['hash']}" in shown
     assert re.search(r"treatment +\d+ drafts · \d+ checks, [1-9]\d* regenerations", shown)

@@ -81,14 +81,14 @@ def test_a_result_is_uncalibrated_until_people_agree_with_its_judge(
 ) -> None:
     _, result = run
     assert set(result.uncalibrated) == set(METRICS)
-    assert "judge Says (uncalibrated)" in result.table()
+    assert "judge Says (uncalibrated: no labels of people)" in result.table()
     found = calibrate_metric(labelled("fluency", wrong=3), metric="fluency", judge=graded(), pass_at=6)
     assert (found.n, found.tp + found.tn, found.canaries, found.believed) == (60, 57, len(CANARIES), ())
     Path("calibrations").mkdir()
     found.write("calibrations/fluency.json")
     again = shown()
     assert set(again.uncalibrated) == {"convergence"}
-    assert "judge Says (uncalibrated for convergence)" in again.table()
+    assert "judge Says (uncalibrated for convergence: no labels of people)" in again.table()
     [line] = [line for line in again.table().splitlines() if line.startswith("calibrated judge of fluency")]
     assert "it agrees with people on 95% of 60 labels, κ 0.9" in line
     for arm in ("treatment", "control"):

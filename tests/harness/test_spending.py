@@ -221,9 +221,7 @@ def test_lint_names_a_gate_that_has_the_judge_of_a_row() -> None:
     graph = arbiter_os.govern(chain(lambda_node))
     suite = Suite("judged", cases_of_graph(1), scorers=[Asking(ChatJudge(reader))], target=graph)
     [remark] = suite.lint()
-    assert remark.startswith(
-        "the judge of asked, named:m-1, is also that of the gate 'persona', which tunes"
-    )
+    assert remark.startswith("the judge of asked, named:m-1, is also that of the gate 'persona', which tunes")
     other = replace(suite, scorers=[Asking(ChatJudge(Named(answers=[GRADE], model_name="m-2")))])
     assert other.lint() == []
 
