@@ -16,7 +16,7 @@ from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
 from arbiter._weaving.stores import held_items, loop_of
 from arbiter.errors import ArbiterError
-from arbiter.memory.stores._embedders import watched_view
+from arbiter.memory.stores._embedders import checked_view
 from arbiter.memory.stores._locks import Locks
 from arbiter.memory.stores._names import Namespace
 from arbiter.memory.stores._searching import LAST, WordSearch
@@ -48,9 +48,7 @@ class Access:
         self._whole = _is_of(store, _WHOLE)
         self._sorts = _is_of(getattr(store, "inner", store), _SORTING)
         # An async store works off its operations in a task of its own.
-        viewed = None if loop_of(store) else watched_view(store)
-        self._view = None if viewed is None else viewed[0]
-        self.embedder = None if viewed is None else viewed[1]
+        self._view = None if loop_of(store) else checked_view(store)
         self.words = WordSearch(self._all, self._last)
         self.locks = Locks()
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import copy
 from math import isfinite
 from typing import Any, cast
 
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
-
-from arbiter._threads.forks import new_lock
 
 _KNOWN = ("langgraph.store.", "arbiter.memory.")
 
@@ -33,27 +29,12 @@ def check_vector(vector: Sequence[float], dims: int | None) -> None:
         raise VectorError("the embedder returned a vector without a direction: all zeros, or not finite.")
 
 
-class WatchedEmbeddings(Embeddings):
-    """An embedder that rejects its own invalid vectors, but only for watched texts: other users of the
-    store are not affected."""
+class CheckedEmbeddings(Embeddings):
+    """An embedder that rejects its own invalid vectors."""
 
     def __init__(self, inner: Embeddings, dims: int | None) -> None:
         self.inner = inner
         self.dims = dims
-        self._guard = new_lock()
-        self._texts: Counter[str] = Counter()
-
-    @contextmanager
-    def watch(self, text: str) -> Generator[None]:
-        with self._guard:
-            self._texts[text] += 1
-        try:
-            yield
-        finally:
-            with self._guard:
-                self._texts[text] -= 1
-                if not self._texts[text]:
-                    del self._texts[text]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return self._checked(texts, self.inner.embed_documents(texts))
@@ -73,18 +54,15 @@ class WatchedEmbeddings(Embeddings):
         return getattr(self.inner, name)
 
     def _checked(self, texts: Sequence[str], vectors: list[list[float]]) -> list[list[float]]:
-        watched = [text in self._texts for text in texts]
-        if any(watched):
-            if len(vectors) != len(texts):
-                raise VectorError(f"the embedder returned {len(vectors)} vectors for {len(texts)} texts.")
-            for vector, ours in zip(vectors, watched, strict=True):
-                if ours:
-                    check_vector(vector, self.dims)
+        if len(vectors) != len(texts):
+            raise VectorError(f"the embedder returned {len(vectors)} vectors for {len(texts)} texts.")
+        for vector in vectors:
+            check_vector(vector, self.dims)
         return vectors
 
 
-def watched_view(store: BaseStore) -> tuple[BaseStore, WatchedEmbeddings] | None:
-    """A view of a store whose embedder is watched, and that embedder; None if the store has none or hides it.
+def checked_view(store: BaseStore) -> BaseStore | None:
+    """A view of a store whose embedder is checked; None if the store has none or hides it.
 
     The view is a shallow copy: it shares the records and connections of the store, which stays as it is. Only stores
     of LangGraph and of `open_store` are viewed: other classes may keep a state that a copy would not share.
@@ -96,10 +74,10 @@ def watched_view(store: BaseStore) -> tuple[BaseStore, WatchedEmbeddings] | None
     if not type(store).__module__.startswith(_KNOWN):
         return None
     dims: object = cast("dict[str, object]", config).get("dims")
-    watched = WatchedEmbeddings(inner, dims if isinstance(dims, int) else None)
+    checked = CheckedEmbeddings(inner, dims if isinstance(dims, int) else None)
     try:
         view = copy(store)
-        cast(Any, view).embeddings = watched
+        cast(Any, view).embeddings = checked
     except (AttributeError, TypeError):
         return None
-    return view, watched
+    return view

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
@@ -327,8 +327,7 @@ class MemoryStore:
             return wanted is None or wanted(item.value)
 
         try:
-            with self._watched(query):
-                found = await self._access.scored(ns, query, fits, limit=limit)
+            found = await self._access.scored(ns, query, fits, limit=limit)
         except Exception:  # if the store itself fails, reading the records raises the error again
             return None
         if found is None:
@@ -390,11 +389,6 @@ class MemoryStore:
                     found.append(Entry(hit.key, self._own(item.value), hit.score, None, hit.ns))
         return found[:limit]
 
-    def _watched(self, text: str) -> AbstractContextManager[None]:
-        """A context in which an invalid vector of that text counts as a failure of the embedder."""
-        embedder = self._access.embedder
-        return nullcontext() if embedder is None else embedder.watch(text)
-
     async def _update(
         self,
         ns: Namespace,
@@ -436,8 +430,7 @@ class MemoryStore:
         if PENDING in value:
             value[PENDING] = False
         try:
-            with self._watched(claim):
-                await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
+            await self._access.call("put", ns, key, value, **{**options, "index": [CLAIM]})
         except (
             Exception
         ) as error:  # if the store fails and not the embedder, the next write raises the error again
