@@ -20,7 +20,7 @@ from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._privacy import has_secret
 from arbiter.memory.facts._profiles import KIND as PROFILES
 from arbiter.memory.facts._rules import expiry, prior
-from arbiter.memory.goals import Goals
+from arbiter.memory.goals._evaluator import Goals, words_of
 from arbiter.memory.reflection._relationships import key_of
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.trust._evidence import TrustProfile
@@ -181,11 +181,9 @@ class Import:
                 return ".claim: it holds a secret, which is never stored"
         elif isinstance(record, TrustProfile) and len(record.evidence) != len(value.get("evidence", ())):
             return ".evidence: a piece of it cannot be read"
-        elif isinstance(record, Thought) and has_secret(record.text):
-            return ".text: it holds a secret, which is never stored"
         elif kind == KEYS:
             return None if read_key(value) else ": it is no key of an entity"
-        elif record is None and any(has_secret(text) for text in _texts_in(value)):
+        elif any(has_secret(text) for text in _words_of(record, value)):
             return ": it holds a secret, which is never stored"
         return None
 
@@ -272,6 +270,21 @@ class Import:
         if isinstance(record, Thought):
             for entity_id in record.entity_ids:
                 await Traces(self.store, agent_id=self.agent_id, entity_id=entity_id).was_in(record.room_id)
+
+
+def _words_of(record: Record | None, value: Value) -> Iterable[str]:
+    """The texts of a record that are no ids."""
+    match record:
+        case Thought():
+            return [record.text]
+        case Goal():
+            return words_of(record)
+        case Relationship():
+            return [*(tag.replace("_", " ") for tag in record.tags), *_texts_in(record.metadata)]
+        case None:
+            return _texts_in(value)
+        case _:
+            return ()
 
 
 def _texts_in(value: Any) -> Iterable[str]:

@@ -163,6 +163,24 @@ def test_all_bad_records_are_reported_with_index_and_field_and_nothing_is_import
     assert known.facts("ada", None) == known.facts("user-1", None) == []
 
 
+@pytest.mark.parametrize("kind", ["status", "profiles", "relationships", "goals", "thoughts", "own_names"])
+def test_no_record_with_a_secret_is_imported(kind: str) -> None:
+    """In whichever field somebody may have written it."""
+    fields = {
+        "status": "claim",
+        "profiles": "note",
+        "goals": "name",
+        "thoughts": "text",
+        "own_names": "names",
+    }
+    export = lived().export("user-1")
+    field, told = fields.get(kind, "metadata"), f"The key is {SECRET}"
+    export[kind] = [{**next(iter(export[kind]), {}), field: {"note": told} if field == "metadata" else told}]
+    with pytest.raises(ParameterError, match="it holds a secret") as caught:
+        memory().import_(export)
+    assert SECRET not in str(caught.value)
+
+
 @pytest.mark.parametrize("wrong", ["a text", 3, None, {"claims": []}])
 def test_what_is_no_export_is_refused(wrong: Any) -> None:
     with pytest.raises(ParameterError, match="nothing is imported"):

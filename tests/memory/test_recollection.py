@@ -86,10 +86,14 @@ def test_a_goal_is_created_once(any_store: BaseStore, mode: str) -> None:
     assert ask(mode, found, "goals", "room", "DONE") == []
 
 
-@pytest.mark.parametrize("name", ["", "  "])
-def test_a_goal_needs_a_name(name: str) -> None:
-    with pytest.raises(ParameterError):
-        memory(InMemoryStore()).create_goal("room", name, entity_id="ada")
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("", "look"), ("  ", "look"), ("Use password hunter2x9", "look"), ("Move", "the password is hunter2x9")],
+)
+def test_a_goal_needs_a_name_and_holds_no_secret(name: str, step: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        memory(InMemoryStore()).create_goal("room", name, [step], entity_id="ada")
+    assert "hunter2x9" not in str(caught.value)
 
 
 @MODES

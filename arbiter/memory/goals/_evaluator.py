@@ -144,11 +144,17 @@ def _check(goal: Goal) -> None:
         raise ParameterError(
             owner, "status", f"expected IN_PROGRESS, DONE or FAILED, got {goal.status!r:.80}."
         )
+    if any(map(has_secret, words_of(goal))):
+        raise ParameterError(owner, "name", "it, or an objective, holds a secret, which is never stored.")
     names = [objective.id or objective.description.strip() for objective in goal.objectives]
     if not all(names) or len({*names}) < len(names):
         raise ParameterError(
             owner, "objectives", "expected a description, or an id, of its own for each, to tell them apart."
         )
+
+
+def words_of(goal: Goal) -> list[str]:
+    return [goal.name, *(objective.description for objective in goal.objectives)]
 
 
 class GoalEvaluator(CognitiveEvaluator):
