@@ -175,7 +175,8 @@ def test_no_record_with_a_secret_is_imported(kind: str) -> None:
     }
     export = lived().export("user-1")
     field, told = fields.get(kind, "metadata"), f"The key is {SECRET}"
-    export[kind] = [{**next(iter(export[kind]), {}), field: {"note": told} if field == "metadata" else told}]
+    first: Any = next(iter(export[kind]), None)
+    export[kind] = [{**(first or {}), field: {"note": told} if field == "metadata" else told}]
     with pytest.raises(ParameterError, match="it holds a secret") as caught:
         memory().import_(export)
     assert SECRET not in str(caught.value)
