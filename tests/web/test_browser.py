@@ -165,6 +165,58 @@ def test_a_thread_that_grows_shows_its_new_node_runs_and_its_longer_path(
             browser.run(visit)
 
 
+def test_a_page_that_stays_open_keeps_its_newest_rows_and_a_link_to_the_others(
+    browser: Chromium, tmp_path: Path
+) -> None:
+    """A node run that a person has unfolded stays; the browser keeps nothing of the rows that have gone."""
+    with Ledger(tmp_path / "grows.db", flush_every=0.01) as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(*(Spy(f"node {number}") for number in range(99))))
+        app.invoke({}, conf("t"))
+        assert ledger.flush(30)
+        with opened(ledger) as (key, _):
+            shown = Shown(ledger, key)
+
+            def rows(page: Any) -> list[int]:
+                ids: list[str] = page.evaluate(
+                    "() => [...document.querySelectorAll('.siblings > details, .steps > .remark')].map(row => row.id)"
+                )
+                return [int(each[1:]) for each in ids]
+
+            def newest() -> int:
+                entries, _ = ledger.reader.entries(ledger.reader.thread("t")["id"], limit=1)
+                return entries[0].seq
+
+            def grow(page: Any, times: int) -> int:
+                """Run the graph, and return the number of nodes that the browser keeps then."""
+                for _ in range(times):
+                    app.invoke({}, conf("t"))
+                    assert ledger.flush(30)
+                    page.wait_for_selector(f"#e{newest()}", state="attached")
+                page.wait_for_function("() => document.querySelectorAll('.siblings details').length <= 250")
+                protocol = page.context.new_cdp_session(page)
+                protocol.send("HeapProfiler.collectGarbage")
+                protocol.send("HeapProfiler.collectGarbage")
+                return int(protocol.send("Memory.getDOMCounters")["nodes"])
+
+            def visit(tab: Tab) -> None:
+                page = tab.page
+                page.goto(key)
+                page.goto(shown.thread("t"))
+                page.click("#e3 summary")
+                page.wait_for_selector("#e3[open] .part h2")
+                before = grow(page, 4)
+                after = grow(page, 4)
+                assert after < 1.2 * before
+                found = rows(page)
+                assert len(found) <= 250
+                assert found[0] == 3
+                assert found[1:] == list(range(found[1], newest() + 1))
+                page.click("#older a")
+                assert rows(page)[-1] == found[1] - 1
+
+            browser.run(visit)
+
+
 def test_all_but_live_and_drawing_works_without_scripts(browser: Chromium, books: Shown) -> None:
     def visit(tab: Tab) -> None:
         page = tab.page

@@ -39,6 +39,28 @@
     if (!isResting) update();
   }
 
+  // A page that stays open keeps its newest entries, and those that are in use; a link leads to the others.
+  const MOST = 250;
+  const steps = document.querySelector("ol.steps");
+  function trim() {
+    const entries = (row) => row.matches(".remark") ? [row] : [...row.querySelectorAll(".siblings > details")];
+    let left = [...steps.children].flatMap(entries).length;
+    let upto = 0;
+    for (const row of [...steps.children]) {
+      if (left <= MOST) break;
+      if (row.matches(":has(details[open], :focus)")) continue;
+      const removed = entries(row);
+      left -= removed.length;
+      upto = Math.max(upto, ...removed.map(({ id }) => Number(id.slice(1))));
+      row.remove();
+    }
+    if (!upto) return;
+    const older = document.getElementById("older");
+    older.firstElementChild.href = `?before=${upto + 1}#steps`;
+    older.hidden = false;
+  }
+  if (steps) new MutationObserver(trim).observe(steps, { childList: true });
+
   const port = window.SharedWorker ? new SharedWorker(script.dataset.worker).port : new Worker(script.dataset.worker);
   const enter = () => port.postMessage({ at: Number(newest), url });
   port.addEventListener("message", ({ data }) => heard(data));
