@@ -341,6 +341,17 @@ def _revision(connection: Connection, schema: Schema) -> str | None:
     return None if found is None else str(found)
 
 
+def ensure_current(engine: Engine, schema: Schema, where: str | os.PathLike[str]) -> None:
+    """Raise `schema.unavailable` if another process has changed the schema since the database was opened."""
+    with engine.connect() as connection:
+        found = _revision(connection, schema)
+    if found is not None and found != schema.newest:
+        raise schema.unavailable(
+            f"another process has upgraded {shown(where)!r} to schema {found}, and this one knows "
+            f"{schema.newest}. Upgrade arbiteros, and start this process again."
+        )
+
+
 def _config(schema: Schema) -> Any:
     from alembic.config import Config
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from arbiter._databases import ensure_current
 from arbiter.errors import ConfigurationError
+from arbiter.ledger._database import SCHEMA
 from arbiter.ledger._entries import ITEMS
 from arbiter.ledger._stored import StoredItem, record_of
 
@@ -77,6 +79,10 @@ class Reader:
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
         self._mark = queries.mark
+
+    def ensure_current(self, where: str) -> None:
+        """Raise `LedgerUnavailable` if the ledger was upgraded since it was opened."""
+        ensure_current(self._queries.engine, SCHEMA, where)
 
     def thread(self, name: str) -> dict[str, Any]:
         """The row of a thread by its ref or its thread id. Raises `ConfigurationError` if there is none."""

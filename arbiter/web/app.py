@@ -87,6 +87,7 @@ def viewer(
         _log.exception("the viewer could not make a page", exc_info=error)
         try:
             with sentences(ledger.where, SCHEMA):
+                ledger.reader.ensure_current(ledger.where)
                 raise error
         except LedgerError as known:
             sentence = str(known)

@@ -46,7 +46,7 @@ def routes(context: ViewerContext) -> list[Route]:
         found = found_thread(reader, request)
         after = number(request, "after") or 0
         entries, more = reader.entries(found["id"], after=after, limit=PAGE)
-        return context.page(
+        page = context.page(
             request,
             "thread_rows.html",
             thread=found,
@@ -54,16 +54,20 @@ def routes(context: ViewerContext) -> list[Route]:
             last=entries[-1].seq if entries else after,
             more=more,
         )
+        if any(entry.kind in ("erasure", "pruned") for entry in entries):
+            page.headers["HX-Refresh"] = "true"  # an open page still shows what is gone now
+        return page
 
-    def graphs(request: Request) -> Response:
+    def summary(request: Request) -> Response:
         reader = context.ledger.reader
-        drawings = drawings_of(reader, found_thread(reader, request))
-        return context.page(request, "graphs.html", drawings=drawings, limit=PATH)
+        found = found_thread(reader, request)
+        drawings = drawings_of(reader, found)
+        return context.page(request, "thread_summary.html", thread=found, drawings=drawings, limit=PATH)
 
     return [
         Route("/threads/{ref}", thread, methods=["GET"]),
-        Route("/threads/{ref}/graphs", graphs, methods=["GET"]),
         Route("/threads/{ref}/rows", rows, methods=["GET"]),
+        Route("/threads/{ref}/summary", summary, methods=["GET"]),
     ]
 
 

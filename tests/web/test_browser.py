@@ -159,6 +159,7 @@ def test_a_thread_that_grows_shows_its_new_node_runs_and_its_longer_path(
                 page.wait_for_function("() => document.querySelectorAll('.siblings details').length === 6")
                 longer = "svg.drawn .edge[data-from=check][data-to=pay][data-count='3']"
                 page.wait_for_selector(longer, state="attached")
+                page.get_by_text("6, 0 denied, 0 asked").wait_for()
                 assert page.evaluate("() => window.sameDocument")
                 assert page.locator("svg.drawn").count() == 1
 
@@ -211,8 +212,39 @@ def test_a_page_that_stays_open_keeps_its_newest_rows_and_a_link_to_the_others(
                 assert len(found) <= 250
                 assert found[0] == 3
                 assert found[1:] == list(range(found[1], newest() + 1))
-                page.click("#older a")
+                with page.expect_navigation():
+                    page.click("#older a")
                 assert rows(page)[-1] == found[1] - 1
+
+            browser.run(visit)
+
+
+def test_an_open_page_of_a_thread_that_is_erased_shows_its_contents_no_more(
+    browser: Chromium, tmp_path: Path
+) -> None:
+    """Neither those of a node run that is unfolded, nor the name of the thread."""
+    with Ledger(tmp_path / "erased.db", flush_every=0.01) as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(Spy("a")))
+        app.invoke({"log": ["a private text"]}, conf("secret-name"))
+        assert ledger.flush(10)
+        with opened(ledger) as (key, _):
+            shown = Shown(ledger, key)
+
+            def visit(tab: Tab) -> None:
+                page = tab.page
+                page.goto(key)
+                home = page.context.new_page()
+                home.goto(key.partition("?")[0])
+                page.goto(shown.thread("secret-name"))
+                page.click(".siblings summary >> nth=0")
+                page.wait_for_selector("details[open] .part pre:has-text('a private text')")
+                with Ledger(tmp_path / "erased.db") as another:
+                    another.erase(thread_id="secret-name", reason="request 1")
+                page.get_by_role("heading", name="(erased)").wait_for()
+                home.get_by_text("(erased)").first.wait_for()
+                for each in (page, home):
+                    assert "a private text" not in each.content()
+                    assert "secret-name" not in each.content()
 
             browser.run(visit)
 

@@ -358,6 +358,22 @@ def _echo(text: Any) -> Any:
     return text
 
 
+def test_a_ledger_that_a_newer_version_has_upgraded_is_a_sentence(tmp_path: Path) -> None:
+    """It was opened before. No page shows what this version reads wrongly, or as an error of SQL."""
+    with Ledger(tmp_path / "l.db") as ledger:
+        _, app = payments(ledger)
+        app.invoke({"amount": 1}, conf("t"))
+        assert ledger.flush(10)
+        with opened(ledger) as (_, client):
+            with sql(tmp_path / "l.db") as run:
+                run("UPDATE arbiter_ledger_version SET version_num = '9999'")
+                run("ALTER TABLE entries RENAME COLUMN verdict TO verdict_9999")
+            page = client.get(f"/threads/{ref_of(ledger, 't')}")
+            assert page.status_code == 500
+            assert "another process has upgraded" in text_of(page.text)
+            assert "no such column" not in page.text
+
+
 def test_reports_of_evaluation_runs_are_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cases = [Case("a", "yes"), Case("b", "no")]
