@@ -43,6 +43,15 @@ _CheckDeadline = Annotated[
         tighter="any",
     ),
 ]
+_MaxDenials = Annotated[
+    int,
+    Param(
+        "in how many supersteps of one run denials may redirect; the next one raises. Rejections by humans do not "
+        "count",
+        ge=0,
+        tighter="lower",
+    ),
+]
 _MaxRedirects = Annotated[int, Param("how often the router may redirect in one run of a thread", ge=0)]
 _OnCap = Annotated[
     OnCap | None,
@@ -102,6 +111,7 @@ class CheckerOptions(Targets, total=False):
 
     on_deny: _Denial
     deadline: _CheckDeadline
+    max_redirects: _MaxDenials
 
 
 class RedirectOptions(TypedDict, total=False):
@@ -123,7 +133,8 @@ class PolicyChecker(Contract):
     `on_deny` is the consequence of a denial: `"raise"` raises `PolicyViolationError` and leaves the
     checkpoint as it was; `"redirect:<node>"` runs that node instead of the normal successors; `"end"` takes
     no edge; `"audit"` records the denial and lets the node run. A checker that raises, exceeds its `deadline`
-    (seconds) or returns an invalid value counts as a denial.
+    (seconds) or returns an invalid value counts as a denial. If its denials have redirected in
+    `max_redirects` supersteps of a run, the next one raises: a loop of denials would never end.
 
     If a node has a LangGraph cache policy, a checker that applies to it makes the node run, and be checked,
     even for a cached input: its answer may depend on the past or the clock. `reads_history = False` declares
@@ -137,6 +148,7 @@ class PolicyChecker(Contract):
     kind = "checker"
     method = "check_before"
     on_deny: OnDeny = "raise"
+    max_redirects: int = 10
     reads_history: bool = True
     needs: tuple[str, ...] = ()
     on_caught: OnCaught | None = None
@@ -169,9 +181,11 @@ class PolicyChecker(Contract):
         target_nodes: TargetNodes = None,
         on_deny: _Denial = "raise",
         deadline: _CheckDeadline = None,
+        max_redirects: _MaxDenials = 10,
     ) -> None:
         super().__init__(name, target_instructions, target_nodes, deadline)
         self.on_deny = on_deny
+        self.max_redirects = max_redirects
 
     def check_before(self, history: History) -> Answer | Awaitable[Answer]:
         """Decide whether the node of `history.item` may run: a `Verdict`, a bool, or `(bool, reason)`."""

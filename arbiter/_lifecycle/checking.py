@@ -11,14 +11,14 @@ from langgraph.errors import GraphBubbleUp
 
 from arbiter._lifecycle.asking import approve, refused_by
 from arbiter._lifecycle.handlers import Harmless
-from arbiter._lifecycle.outcomes import denied, input_refused
+from arbiter._lifecycle.outcomes import consequence_of, denied, denied_by, input_refused
 from arbiter._lifecycle.requests import Call, CallAll, Raised, ReadCheckpoint, Spent, Steps, Unusual
 from arbiter._lifecycle.runs import NOTHING, NodeRun, call_isolated
 from arbiter._lifecycle.stops import Stopping
 from arbiter._values.states import as_state, digest, freeze
 from arbiter.errors import PolicyViolationError, SyncDriverError, describe
 from arbiter.history._facts import RunFact
-from arbiter.history._record import PolicyDecision, Record
+from arbiter.history._record import PolicyDecision
 from arbiter.policy import PolicyChecker
 from arbiter.verdicts import ALLOW, FAILED, Verdict
 
@@ -59,12 +59,12 @@ def check(run: NodeRun) -> Steps:
         record.checks = verdicts
         enforced: list[PolicyChecker] = [s.contract for s in plan.checkers if s.contract.enforced]
         if record.kept_account.checked is None:  # else a human has edited the input that was checked first
-            _note_checked(record, enforced, verdicts)
+            _note_checked(run, enforced, verdicts)
         for checker in enforced:
             if verdicts[checker.name].kind == "deny":
                 cause = causes.get(checker.name)
                 reason = verdicts[checker.name].reason if cause is None else ""
-                return denied(run, checker.name, checker.on_deny, reason, cause)
+                return denied_by(run, checker, reason, cause)
         asking: list[PolicyChecker] = [c for c in enforced if verdicts[c.name].kind == "ask"]
         key = ""
         if asking:
@@ -87,12 +87,12 @@ def check(run: NodeRun) -> Steps:
             return (yield from _watch(run))
 
 
-def _note_checked(record: Record, enforced: Sequence[PolicyChecker], verdicts: Mapping[str, Verdict]) -> None:
+def _note_checked(run: NodeRun, enforced: Sequence[PolicyChecker], verdicts: Mapping[str, Verdict]) -> None:
     for kind in ("deny", "ask"):
         for checker in enforced:
             if verdicts[checker.name].kind == kind:
-                consequence = checker.on_deny if kind == "deny" else "ask"
-                record.kept_account.checked = PolicyDecision(
+                consequence = consequence_of(run, checker) if kind == "deny" else "ask"
+                run.record.kept_account.checked = PolicyDecision(
                     kind=kind, policy=checker.name, consequence=consequence
                 )
                 return
@@ -153,8 +153,8 @@ def check_output(run: NodeRun, output: Any) -> Steps:
         if registration.name in verdicts and checker.enforced:
             checker.reads_history = True  # from now on no cache answers for this checker
             reason = f"its output was not committed: {verdicts[registration.name].reason}"
-            _note_checked(record, [checker], verdicts)
-            return denied(run, registration.name, checker.on_deny, reason, causes.get(registration.name))
+            _note_checked(run, [checker], verdicts)
+            return denied_by(run, checker, reason, causes.get(registration.name))
     return None
 
 
@@ -196,7 +196,7 @@ def _not_recovered(run: NodeRun, raised: Raised) -> Raised | None:
         if checker.enforced:
             # It is the checkpointer's exception, so it quotes no state.
             told = f"the checkpoint could not be read: it raised {type(error).__name__} ({error})"
-            return denied(run, checker.name, checker.on_deny, told, error)
+            return denied_by(run, checker, told, error)
     return None
 
 
@@ -258,7 +258,7 @@ def _not_watched(run: NodeRun, checker: PolicyChecker, error: Exception) -> Rais
         _log.warning("checker %s failed on node %r: %s", checker.name, run.record.node, describe(error))
     verdict = Verdict.deny(reason or f"{FAILED}{describe(error)}")
     run.record.checks = {**run.record.checks, checker.name: verdict}
-    return denied(run, checker.name, checker.on_deny, reason, cause) if checker.enforced else None
+    return denied_by(run, checker, reason, cause) if checker.enforced else None
 
 
 def tallies_of(facts: Sequence[RunFact], spent: Spent = NOTHING) -> dict[str, dict[str, float]]:

@@ -15,6 +15,7 @@ from arbiter._values.shapes import problem_of
 from arbiter._values.states import as_state, snapshot, with_own
 from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.history._record import PolicyDecision
+from arbiter.policy import PolicyChecker
 
 _log = logging.getLogger("arbiter")
 
@@ -76,6 +77,27 @@ def log(run: NodeRun, event: str, *args: object) -> None:
         of = f" ({record.instruction.name})" if record.instruction else ""
         where = f"node {record.node!r}{of}, step {record.step}" + (f", thread {thread!r}" if thread else "")
         _log.info(f"%s: {event}", where, *args)
+
+
+def consequence_of(run: NodeRun, checker: PolicyChecker) -> str:
+    """The effect of a denial by that checker: its `on_deny`, but "raise" once it has reached its cap."""
+    _, redirects, target = checker.on_deny.partition("redirect:")
+    if not redirects or target == END or run.past.redirects(checker.name) < checker.max_redirects:
+        return checker.on_deny
+    return "raise"
+
+
+def denied_by(
+    run: NodeRun, checker: PolicyChecker, reason: str, cause: BaseException | None = None
+) -> Raised | None:
+    """Deny the node in the name of a checker, with the effect that its denial has now."""
+    consequence = consequence_of(run, checker)
+    if consequence != checker.on_deny:
+        capped = f"max_redirects={checker.max_redirects} reached; it did not {checker.on_deny.replace(':', ' to ')}"
+        run.record.note(f"checker {checker.name}", capped)
+        error = PolicyViolationError(policy=checker.name, node=run.record.node, reason=reason, cause=cause)
+        reason = f"{error.reason}; {capped}"
+    return denied(run, checker.name, consequence, reason, cause)
 
 
 def denied(

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 from langgraph.constants import END
 from langgraph.errors import GraphBubbleUp
 
+from arbiter._lifecycle.outcomes import consequence_of
 from arbiter._lifecycle.registry import Plan, Registration
 from arbiter._lifecycle.requests import Call, CallAll, Raised, Resolve, Steps
 from arbiter._lifecycle.routing import may_go_to
@@ -47,14 +48,14 @@ def _decide(
         else:
             verdict = answer
         if _STRENGTH[verdict.kind] > _STRENGTH[run.shadow.kind]:
-            run.shadow = _decision(verdict, registration.contract)
+            run.shadow = _decision(run, verdict, registration.contract)
 
 
 _STRENGTH = {"allow": 0, "ask": 1, "deny": 2}
 
 
-def _decision(verdict: Verdict, checker: PolicyChecker) -> ShadowDecision:
-    target = target_of(checker.on_deny) if verdict.kind == "deny" else ""
+def _decision(run: NodeRun, verdict: Verdict, checker: PolicyChecker) -> ShadowDecision:
+    target = target_of(consequence_of(run, checker)) if verdict.kind == "deny" else ""
     return ShadowDecision(kind=verdict.kind, policy=checker.name, reason=verdict.reason, target=target)
 
 

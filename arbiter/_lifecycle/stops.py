@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import ToolMessage
 
-from arbiter._lifecycle.outcomes import denied
+from arbiter._lifecycle.outcomes import denied_by
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun, Stop, current_run
 from arbiter._values.states import as_state
@@ -105,7 +105,7 @@ def held_back(run: NodeRun, output: Any) -> Raised | None:
             if stop.call in answered:
                 continue
         reason = f"its output was not committed, since a call in its body was stopped: {stop.reason}"
-        return denied(run, checker.name, checker.on_deny, reason, stop.cause)
+        return denied_by(run, checker, reason, stop.cause)
     return None
 
 

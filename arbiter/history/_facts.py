@@ -7,7 +7,8 @@ reads neither clock nor state nor LangGraph; the same writes always give the sam
     fact    {"id", "node", "step", "at", "took"} and, where they differ from the usual:
             "in" (qualified instruction), "ns" (graph namespace), "status", "attempt", "checks" {name: kind},
             "why" {name: reason}, "routes" {router: target}, "to" (redirected to), "by" (the router that
-            redirected or had a human asked), "notes" {contract: remark},
+            redirected or had a human asked), "denied_by" (the checker whose denial redirected),
+            "notes" {contract: remark},
             "evals" {name: [score, passed, feedback, version, outcome]} (the last two where they are known and
             unusual), "tallies" {policy: {key: amount, or None to begin again}},
             "sent" (digest of an input that came with a `Send`) and "task" (the id, of an attempt that was sent
@@ -90,7 +91,7 @@ class _Fold:
     that many: its subgraphs ran side by side, and each of its nodes is done when the superstep is.
     """
 
-    __slots__ = ("_again", "_before", "_begin", "_end", "_facts", "_new", "_own")
+    __slots__ = ("_again", "_before", "_begin", "_denying", "_end", "_facts", "_new", "_own")
 
     def __init__(self, value: Value, inside: int = 0) -> None:
         self._begin: int = value.get("steps", 0)
@@ -100,6 +101,8 @@ class _Fold:
         self._own: set[str] = set()
         self._again: set[tuple[str, str]] = set()
         """The tallies that have begun again in this superstep."""
+        self._denying: set[str] = set()
+        """The checkers whose denials have redirected in this superstep."""
         self._facts: list[RunFact] = list(self._new["facts"])
 
     def value(self, keep: int) -> Value:
@@ -152,8 +155,11 @@ class _Fold:
                     denied = self._part("denied")
                     denied[checker] = denied.get(checker, 0) + 1
         if (router := fact.get("by")) is not None:
-            redirects = self._part("redirects")
-            redirects[router] = redirects.get(router, 0) + 1
+            self._redirect(router)
+        # Siblings whose denials lead to one node do so at once: they are one turn of a loop.
+        if (checker := fact.get("denied_by")) is not None and checker not in self._denying:
+            self._denying.add(checker)
+            self._redirect(checker)
         for policy, amounts in fact.get("tallies", EMPTY).items():
             if amounts:
                 inside: Mapping[str, Any] = (inner or EMPTY).get("tallies", EMPTY).get(policy, EMPTY)
@@ -166,6 +172,10 @@ class _Fold:
         done = last[node][2] if node in last else 0
         last[node] = [number, fact, done if "status" in fact else number]
         self._facts.append(fact)
+
+    def _redirect(self, policy: str) -> None:
+        redirects = self._part("redirects")
+        redirects[policy] = redirects.get(policy, 0) + 1
 
     def _tally(self, policy: str, changes: Iterable[tuple[str, float, int, int]]) -> None:
         """Add to a policy's tallies: (key, amount, number of the fact, superstep), all of it of this run."""

@@ -97,6 +97,10 @@ class PolicyDecision:
     policy: str | None = None
     consequence: str | None = None
 
+    @property
+    def redirects(self) -> bool:
+        return self.consequence is not None and self.consequence.startswith("redirect:")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -339,6 +343,10 @@ def _committed(reason: str) -> str:
     return reason[:_MAX_FEEDBACK]
 
 
+def _denial(record: Record) -> PolicyDecision | None:
+    return None if record.account is None or record.status != "denied" else record.account.decision
+
+
 def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> RunFact:
     """The fact of a finished node run. `kinds` maps each check to its verdict's kind; it is given if all of
     them allowed.
@@ -372,6 +380,8 @@ def fact_from(record: Record, kinds: Mapping[str, str] | None = None) -> RunFact
         fact["to"] = record.redirected_to
     if record.redirected_by is not None:
         fact["by"] = record.redirected_by
+    elif (decision := _denial(record)) is not None and decision.redirects:
+        fact["denied_by"] = decision.policy
     if record.routes and any(record.routes.values()):
         fact["routes"] = {name: target for name, target in record.routes.items() if target is not None}
     return fact

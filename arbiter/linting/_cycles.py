@@ -11,7 +11,7 @@ from arbiter._contracts import Contract
 from arbiter.instructions import INTERRUPT, MONITOR_RESOURCES
 from arbiter.linting._findings import Finding
 from arbiter.linting._rules import caps, is_a, may_cap
-from arbiter.linting._topology import Level, Node, Redirect
+from arbiter.linting._topology import Level, Node
 
 _FEW = 1_000
 """A recursion limit up to this counts as a cap. The defaults of LangGraph and of create_agent are higher."""
@@ -147,24 +147,17 @@ def cycles_without_cap(graph: Level, contracts: Sequence[Contract]) -> Iterator[
 
 
 def _free_edges(level: Level, closed: set[str]) -> Edges:
-    """Edges on cycles without a cap. Redirects of routers are capped; edges with unknown destinations are
-    left out.
-    """
+    """Edges on cycles without a cap. Redirects are capped; edges with unknown destinations are left out."""
     edges: dict[str, set[str]] = {}
     for name in level.reachable() - closed - {START}:
         anywhere = level.goes_anywhere(name)
         found: set[str] = set(level.always.get(name, ())) if anywhere else set()
         for outcome in () if anywhere else level.outcomes(name):
-            if outcome.redirect is None or _leads_back(outcome.redirect):
+            if outcome.redirect is None:
                 found |= outcome.targets
         found |= {join.end for join in level.joins if name in join.starts}
         edges[name] = found - closed
     return edges
-
-
-def _leads_back(redirect: Redirect) -> bool:
-    """True if a denial may send the run round repeatedly. A redirect to the missing step happens only once."""
-    return redirect.denies and not is_a(redirect.rule, "RequireBefore", "WithinSteps")
 
 
 def _bounded(node: Node, contracts: Sequence[Contract]) -> bool:

@@ -74,6 +74,21 @@ def test_replay_under_the_recorded_constitution_differs_in_nothing(tmp_path: Pat
     assert report.idle == []
 
 
+def test_the_cap_of_a_loop_of_denials_holds_in_a_replay(tmp_path: Path, ledger: Ledger) -> None:
+    """Denials redirect twice, then one raises: the same rules decide the same, a higher cap goes on."""
+    rule = (
+        "name: limit, use: condition, deny_when: input.amount > 5, on_deny: redirect:pay, max_redirects: {}"
+    )
+    now = pack(tmp_path, "now", rule.format(2))
+    with pytest.raises(PolicyViolationError, match="max_redirects=2 reached"):
+        payments(ledger, now, {"large": 10})
+    assert ledger.flush(10)
+    same = ledger.replay(now)
+    assert (list(same), same.summary.unknown, same.summary.decisions) == ([], 0, 3)
+    higher = ledger.replay(pack(tmp_path, "next", rule.format(3)))
+    assert [str(each.shadow) for each in higher] == ["deny → pay by limit"]
+
+
 def test_a_stricter_and_a_looser_constitution(tmp_path: Path, ledger: Ledger) -> None:
     payments(ledger, pack(tmp_path, "now", LIMIT.format(100)), {"small": 10, "large": 200})
     stricter = ledger.replay(pack(tmp_path, "next", LIMIT.format(5)))

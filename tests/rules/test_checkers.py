@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import RetryPolicy
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, RetryPolicy, Send
 
 from arbiter import ArbiterOS, History, HistoryPolicyChecker, PolicyViolationError, Verdict
+from arbiter.checkers import ApprovalChecker
 from arbiter.instructions import GENERATE, LOAD, REFLECT, TOOL_CALL, VERIFY
 from tests.support import MODES, Check, Spy, State, allow, chain, run, statuses, thread
 
@@ -101,6 +103,100 @@ def test_on_deny_redirect_runs_that_node_instead(mode: str) -> None:
     assert (pay.calls, last.calls) == ([], [])
     assert statuses(arbiter_os) == [("pay", "denied"), ("fallback", "completed")]
     assert arbiter_os.history.entries[0][0].redirected_to == "fallback"
+
+
+def looping(*, inside: bool = False, again: str = "pay", **parameters: Any) -> tuple[ArbiterOS, Any, Spy]:
+    """`pay` is always denied and redirects to `again`; `fix` leads back to it."""
+    pay, last = Spy("pay"), Spy("last")
+    builder = StateGraph(State)
+    for node in (pay, last, Spy("fix")):
+        builder.add_node(node.__name__, node)
+    builder.add_edge(START, "pay").add_edge("pay", "last").add_edge("fix", "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(
+        Check("no", lambda _: False, target_nodes=["pay"], on_deny=f"redirect:{again}", **parameters)
+    )
+    graph: Any = builder.compile()
+    if inside:
+        outer: Any = StateGraph(State).add_node("graph", graph).add_edge(START, "graph")
+        graph = outer
+    else:
+        graph = builder
+    return arbiter_os, arbiter_os.govern(graph.compile(checkpointer=InMemorySaver())), pay
+
+
+@MODES
+@pytest.mark.parametrize("inside", [False, True], ids=["graph", "subgraph"])
+@pytest.mark.parametrize("again", ["pay", "fix"])
+def test_a_loop_of_denials_ends(again: str, inside: bool, mode: str) -> None:
+    """Once denials have redirected `max_redirects` times in a run, the next one raises and says so."""
+    arbiter_os, app, pay = looping(inside=inside, again=again)
+    config = thread("t")
+    with pytest.raises(PolicyViolationError, match="returned False; max_redirects=10 reached") as caught:
+        run(app, {"log": []}, config, mode=mode)
+    assert caught.value.policy == "no"
+    assert pay.calls == []
+    denied = [item for item in arbiter_os.history_of(thread_id="t").items() if item.node == "pay"]
+    assert [item.redirected_to for item in denied] == [again] * 10 + [None]
+    assert denied[-1].notes == {"checker no": f"max_redirects=10 reached; it did not redirect to {again}"}
+    assert denied[-1].decision.consequence == "raise"
+    with pytest.raises(PolicyViolationError, match="max_redirects=10 reached"):
+        run(app, None, config, mode=mode)
+    later = arbiter_os.history_of(thread_id="t").items()
+    assert [i.attempt for i in later if i.node == "pay"] == [1] * 10 + [2]
+
+
+@MODES
+def test_the_cap_of_denials_holds_for_each_run_and_in_another_process(mode: str) -> None:
+    arbiter_os, app, _ = looping(max_redirects=2)
+    config = thread("t")
+    for denied in (3, 6):
+        with pytest.raises(PolicyViolationError, match="max_redirects=2 reached"):
+            run(app, {"log": []}, config, mode=mode)
+        assert arbiter_os.history_of(thread_id="t").count(node="pay") == denied
+    elsewhere = ArbiterOS()
+    elsewhere.add_policy_checker(arbiter_os.checkers[0])
+    with pytest.raises(PolicyViolationError, match="max_redirects=2 reached"):
+        run(elsewhere.govern(app.builder.compile(checkpointer=app.checkpointer)), None, config, mode=mode)
+
+
+@MODES
+def test_denied_siblings_count_once(mode: str) -> None:
+    """Twelve parts that are denied in one superstep are one turn of a loop, not twelve."""
+
+    def deal(state: State) -> Any:
+        return [Send("pay", {"amount": amount}) for amount in range(12)]
+
+    def again(state: State) -> str:
+        return "deal" if len(state.get("log", ())) < 4 else END
+
+    builder: Any = StateGraph(State).add_node("pay", Spy("pay")).add_node("fix", Spy("fix"))
+    builder.add_node("deal", Spy("deal")).add_edge(START, "deal").add_conditional_edges("deal", deal, ["pay"])
+    builder.add_conditional_edges("fix", again, ["deal", END])
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(
+        Check("no", lambda _: False, target_nodes=["pay"], on_deny="redirect:fix", max_redirects=2)
+    )
+    app = arbiter_os.govern(builder.compile())
+    assert run(app, {"log": []}, mode=mode) == {"log": ["deal", "fix", "deal", "fix"]}
+    assert arbiter_os.history.count(node="pay") == 24
+
+
+@MODES
+def test_rejections_by_a_human_have_no_cap(mode: str) -> None:
+    builder = StateGraph(State).add_node("pay", Spy("pay")).add_node("fix", Spy("fix"))
+    builder.add_edge(START, "pay").add_edge("fix", "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(
+        ApprovalChecker("boss", target_nodes=["pay"], on_deny="redirect:fix", max_redirects=1)
+    )
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    given: Any = {"log": []}
+    for _ in range(4):
+        asked = run(app, given, thread("t"), mode=mode)
+        assert "__interrupt__" in asked
+        given = Command(resume="reject")
+    assert run(app, Command(resume="approve"), thread("t"), mode=mode)["log"] == ["fix"] * 3 + ["pay"]
 
 
 @MODES

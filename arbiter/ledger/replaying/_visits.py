@@ -444,7 +444,7 @@ class ThreadVisit:
         known, notes = attempt.record, self._candidate.notes
         for name in ("duration", "status", "checks", "routes", "redirected_to", "notes", "errors"):
             setattr(record, name, getattr(known, name))
-        for name in ("error", "error_types", "corrections", "gating"):
+        for name in ("error", "error_types", "corrections", "gating", "account"):
             setattr(record, name, getattr(known, name))
         record.redirected_by = (attempt.body.get("route") or _NOTHING).get("policy")
         marks, lost = attempt.marks, attempt.lost
