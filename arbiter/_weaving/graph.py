@@ -23,7 +23,7 @@ from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.registry import Registration
 from arbiter._weaving.channel import FACTS, FactsChannel, Origin
 from arbiter._weaving.lcel import LcelSteps
-from arbiter._weaving.node import GovernedNode
+from arbiter._weaving.node import GovernedNode, denials_stand
 from arbiter._weaving.sequence import GovernedSequence, Passthrough
 from arbiter._weaving.writers import BRANCH_TO, GatedBranch, GatedWrite, StartWrite
 from arbiter.history._record import Described
@@ -110,11 +110,14 @@ def weave(
             if node.subgraphs and (inner := _graph_in(body)) is not None:
                 # `update_state` inside the subgraph saves its channels, so the hidden one must be there.
                 woven.subgraphs = [inner]
+            if node.retry_policy:
+                woven.retry_policy = denials_stand(node.retry_policy)
             if node.cache_policy is not None:
                 woven.cache_policy = _own_cache(node.cache_policy, core, name, rule, targets)
         nodes[name] = woven
     governed = copy.copy(graph)
     governed.nodes = nodes
+    governed.retry_policy = denials_stand(graph.retry_policy)
     governed.channels = {
         **graph.channels,
         FACTS: FactsChannel(Origin(core, graph, rules, path, describe=described)),
@@ -175,7 +178,7 @@ def _woven(
         schemas=rule.schemas,
         targets=targets,
         fields=frozenset(cast(Mapping[str, Any], graph.channels) if isinstance(node.channels, list) else ()),
-        retry=node.retry_policy or graph.retry_policy or (),
+        retry=denials_stand(node.retry_policy or graph.retry_policy),
         commits=bool(gated) and isinstance(gated[0], GatedWrite),
         is_subgraph=subgraph_of(node) is not None,
         keeps_writes=_keeps_writes(graph),

@@ -88,7 +88,7 @@ from arbiter._weaving.stores import ReadOnlyStore
 from arbiter._weaving.tools import HeldTools
 from arbiter._weaving.watching import watched
 from arbiter._weaving.writers import STASH, Redirect
-from arbiter.errors import EvaluationError, SyncDriverError
+from arbiter.errors import EvaluationError, PolicyViolationError, SyncDriverError
 from arbiter.history._facts import RunFact
 from arbiter.history._items import ToolsOf, task_order
 from arbiter.history._past import Past
@@ -673,6 +673,21 @@ def without_effects(config: RunnableConfig) -> RunnableConfig:
         "metadata": dict(config.get("metadata") or {}),
     }
     return cast(RunnableConfig, isolated_config)
+
+
+def denials_stand(policies: Sequence[RetryPolicy]) -> Sequence[RetryPolicy]:
+    """The same retry policies, but a denial is final: it is a decision and no failure of the node."""
+    return tuple(
+        # LangGraph's own default does not retry a denial.
+        policy
+        if policy.retry_on == RetryPolicy().retry_on
+        else policy._replace(retry_on=partial(_is_retried, policy))
+        for policy in policies
+    )
+
+
+def _is_retried(policy: RetryPolicy, error: Exception) -> bool:
+    return not isinstance(error, PolicyViolationError) and _should_retry_on(policy, error)
 
 
 def _no_answer(consume: bool = False) -> None:

@@ -259,25 +259,54 @@ def test_denied_run_can_be_resumed_once_the_reason_is_gone(mode: str) -> None:
     assert [item.attempt for item in arbiter_os.history.items()] == [1, 2]
 
 
-@MODES
-def test_denial_is_not_retried(mode: str) -> None:
-    """LangGraph's default retry policy leaves a denial alone."""
-    from langgraph.graph import START, StateGraph
+def unless_missing(error: Exception) -> bool:
+    return not isinstance(error, KeyError)
 
+
+RETRIED: dict[str, Any] = {
+    "default": {},
+    "Exception": {"retry_on": Exception},
+    "classes": {"retry_on": (ConnectionError, RuntimeError)},
+    "function": {"retry_on": unless_missing},
+}
+
+
+@MODES
+@pytest.mark.parametrize("inside", [False, True], ids=["graph", "subgraph"])
+@pytest.mark.parametrize("retried", RETRIED.values(), ids=RETRIED.keys())
+def test_a_denial_is_never_retried(retried: Any, inside: bool, mode: str) -> None:
+    """A denial is a decision, whatever LangGraph's retry policy is for: only the body's own errors are retried."""
     asked: list[int] = []
 
-    def deny(_: History) -> bool:
+    def deny_later(_: History) -> bool:
         asked.append(1)
-        return False
+        return len(asked) < 3
 
-    builder = StateGraph(State)
-    builder.add_node("pay", Spy("pay"), retry_policy=RetryPolicy(initial_interval=0.01))
+    errors = iter([ConnectionError("try again")])
+
+    def pay(state: State) -> State:
+        for error in errors:
+            raise error
+        return {"log": ["pay"]}
+
+    policy = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=4, **retried)
+    builder: Any = StateGraph(State)
+    builder.add_node("pay", pay, retry_policy=policy)
     builder.add_edge(START, "pay")
+    if inside:
+        inner = builder.compile()
+        builder = StateGraph(State)
+        builder.add_node("inner", inner, retry_policy=policy)
+        builder.add_edge(START, "inner")
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(Check("no", deny))
+    arbiter_os.add_policy_checker(Check("later", deny_later, target_nodes=["pay"]))
+    app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+    assert run(app, {"log": []}, thread("a"), mode=mode) == {"log": ["pay"]}
     with pytest.raises(PolicyViolationError):
-        run(arbiter_os.govern(builder), {"log": []}, mode=mode)
-    assert len(asked) == 1
+        run(app, {"log": []}, thread("b"), mode=mode)
+    assert len(asked) == 3
+    denied = [item for item in arbiter_os.history_of(thread_id="b").items() if item.node == "pay"]
+    assert [(item.status, item.attempt) for item in denied] == [("denied", 1)]
 
 
 def test_targets_by_instruction_and_by_node() -> None:
