@@ -12,6 +12,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, cast, overload
 
 import langgraph._internal._runnable as langgraph_runnables
@@ -39,7 +40,7 @@ from arbiter._lifecycle.registry import Plan, Registry, shadow_of
 from arbiter._lifecycle.shadow import ShadowReport
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_rlock
-from arbiter._values.states import Snapshot
+from arbiter._values.states import Snapshot, is_number
 from arbiter._weaving import Origin, Rules, facts_channel_of, weave
 from arbiter._weaving.coverage import Coverage, report_unused
 from arbiter._weaving.executions import report_executions
@@ -123,7 +124,7 @@ class ArbiterOS:
         self._background = Background()
         registry = Registry()
         self._coverage = Coverage(registry)
-        settings = Settings(snapshot, self._background, facts, clock)
+        settings = Settings(snapshot, self._background, facts, _read(clock))
         self._core = Core(registry, Recorder(keep, keep_threads), settings, self._coverage.report)
         self._functions = replace(self._core, planned=self._coverage.check_functions)
         # A step of `execute` is one of several, so rules may be meant for steps that are not known yet.
@@ -825,6 +826,26 @@ def _name_of(target: Any) -> str:
     while not hasattr(target, "__name__") and hasattr(target, "func"):
         target = target.func
     return getattr(target, "__name__", None) or type(target).__name__
+
+
+def _read(clock: Callable[[], float]) -> Callable[[], float]:
+    """The clock, with its times checked. Records and checkpoints hold them, so a wrong one would fail late."""
+    if clock is time.time:
+        return clock
+
+    def read() -> float:
+        at = clock()
+        try:
+            if not is_number(at):
+                raise ValueError
+            datetime.fromtimestamp(at, UTC)
+        except (ValueError, OverflowError, OSError):
+            raise ConfigurationError(
+                f"clock returned {at!r}; expected POSIX seconds, such as {time.time():.0f}."
+            ) from None
+        return at
+
+    return read
 
 
 def _whole(name: str, value: object, *, none: bool = False) -> None:

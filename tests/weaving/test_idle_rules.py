@@ -6,6 +6,7 @@ import asyncio
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -593,6 +594,22 @@ def test_a_binding_names_a_node_of_a_subgraph_with_or_without_its_parent(tmp_pat
     assert not texts
     found = {item.node: item.instruction for item in arbiter_os.history.items()}
     assert (found["respond"], found["check"]) == (RESPOND, VERIFY)
+
+
+@MODES
+@pytest.mark.parametrize("at", [None, "now", True, float("nan"), float("inf"), 1e300, datetime.now(UTC)])
+def test_a_clock_returns_seconds(at: Any, mode: str) -> None:
+    """Another value is an error before the first node runs, also where no rule or checkpoint needs the time."""
+    pay = Spy("pay")
+    arbiter_os = ArbiterOS(clock=lambda: at)
+    for app in (chain(pay), chain(pay, checkpointer=InMemorySaver())):
+        with pytest.raises(
+            ConfigurationError, match=r"^clock returned .*; expected POSIX seconds, such as \d+\."
+        ):
+            run(arbiter_os.govern(app), {"log": []}, thread("t"), mode=mode)
+    with pytest.raises(ConfigurationError, match="clock returned"):
+        arbiter_os.execute({}, pay)
+    assert pay.calls == []
 
 
 def test_a_clock_and_instructions_of_another_type_are_errors() -> None:
