@@ -175,22 +175,9 @@ class Coverage:
         Other names may be those of tools that exist only during a run.
         """
         self._searched.add(origin)
-        rules = [
-            rule
-            for rule in self._registry.contracts()
-            if isinstance(rule, PolicyChecker) and rule.mode != "off" and rule.tools_not_in(())
-        ]
-        held = list(tools_in(origin.graph)) if rules else []
-        for rule in rules:
-            for tool in rule.tools_not_in(held):
-                if (meant := misspelt(tool, held)) is not None:
-                    where = f"{rule.source}: " if rule.source else ""
-                    warnings.warn(
-                        f"{where}{rule.kind} {rule.name!r} denies the tool {tool!r}, which this graph does not "
-                        f"have. Did you mean {meant!r}?",
-                        ArbiterWarning,
-                        stacklevel=callers(),
-                    )
+        for rule, message in misspelt_tools(origin.graph, self._registry.contracts()):
+            where = f"{rule.source}: " if rule.source else ""
+            warnings.warn(where + message, ArbiterWarning, stacklevel=callers())
 
     def _report(self, only: str | None = None) -> None:
         rules = [rule for rule in self._registry.contracts() if rule.mode != "off"]
@@ -378,6 +365,26 @@ def _warn_unused(argument: str, unused: Sequence[str], why: str, there: str) -> 
 
 
 # Spelling -----------------------------------------------------------------------------------------
+
+
+def misspelt_tools(graph: object, contracts: Iterable[Contract]) -> Iterator[tuple[Contract, str]]:
+    """The rules that deny a tool by a name that the graph does not have, but nearly has, each with a sentence
+    that says so.
+    """
+    rules = [
+        rule
+        for rule in contracts
+        if isinstance(rule, PolicyChecker) and rule.mode != "off" and rule.tools_not_in(())
+    ]
+    held = list(tools_in(graph)) if rules else []
+    for rule in rules:
+        for tool in rule.tools_not_in(held):
+            if (meant := misspelt(tool, held)) is not None:
+                yield (
+                    rule,
+                    f"{rule.kind} {rule.name!r} denies the tool {tool!r}, which this graph does not have. "
+                    f"Did you mean {meant!r}?",
+                )
 
 
 def misspelt(name: str, names: Iterable[str]) -> str | None:

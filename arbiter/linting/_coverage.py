@@ -8,6 +8,7 @@ from langgraph.constants import END
 
 from arbiter._contracts import Contract
 from arbiter._weaving import Rules
+from arbiter._weaving.coverage import misspelt_tools
 from arbiter._weaving.govern import SAVE_QUESTIONS, Graph, has_saver, levels, unsaved
 from arbiter.errors import nearest
 from arbiter.instructions import Instruction
@@ -131,6 +132,19 @@ def _dead(rule: Contract, why: str, remedy: str) -> Finding:
         source=source_of(rule),
         remedy=remedy,
     )
+
+
+def tools_that_do_not_exist(graph: Graph, contracts: Sequence[Contract]) -> Iterator[Finding]:
+    """Denied tools that are misspelt. Other unknown names may be those of tools that exist only during a run."""
+    for rule, message in misspelt_tools(graph, contracts):
+        yield Finding(
+            code="unknown-tool",
+            severity="warning",
+            message=message,
+            rule=rule.name,
+            source=source_of(rule),
+            remedy="Correct the name in deny.",
+        )
 
 
 def targets_that_do_not_exist(graph: Level, contracts: Sequence[Contract]) -> Iterator[Finding]:

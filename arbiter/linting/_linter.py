@@ -19,6 +19,7 @@ from arbiter.linting._coverage import (
     questions_without_checkpointer,
     rules_that_never_fire,
     targets_that_do_not_exist,
+    tools_that_do_not_exist,
 )
 from arbiter.linting._cycles import cycles_without_cap, cycles_without_end, unreachable_nodes
 from arbiter.linting._fields import names_that_do_not_exist
@@ -49,7 +50,8 @@ def lint(
     rules = rules or rules_for(target, None, None, strict=False)
     level = read_graph(target, rules, found)
     unsaved = questions_without_checkpointer(target, rules, found)
-    return LintReport([*_findings(level, found, strict=strict), *unsaved])
+    tools = tools_that_do_not_exist(target, found)
+    return LintReport([*_findings(level, found, strict=strict), *tools, *unsaved])
 
 
 def compiled(graph: object) -> Graph:

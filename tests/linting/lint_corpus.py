@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from arbiter import HistoryPolicyChecker, MetricThresholdPolicyRouter
+from arbiter import HistoryPolicyChecker, MetricThresholdPolicyRouter, checkers
 from arbiter._contracts import Contract
 from arbiter.checkers import ApprovalChecker, ConditionChecker
 from arbiter.evaluators import ConditionEvaluator, ThresholdEvaluator
@@ -552,6 +552,11 @@ clean(
     ToolsChecker("tool names", allow=["search"], deny=["delete"], target_nodes=["tools"]),
 )
 clean(
+    "a denied tool, and others that may exist during a run only",
+    graph("START tools END", bodies={"tools": ToolNode([tool()])}),
+    checkers.ToolsChecker("no lookups", deny=["lookup", "lokup*", "remove"], target_nodes=["tools"]),
+)
+clean(
     "an LCEL sequence",
     graph("START draft END", bodies={"draft": RunnableLambda(body) | RunnableLambda(body)}),
 )
@@ -1023,6 +1028,20 @@ bug(
     ("unknown-field", "draft"),
     graph("START draft pay END"),
     ThresholdEvaluator("sure", "scores", 0.5, target_nodes=["draft"]),
+    severity="warning",
+)
+bug(
+    "a misspelt tool that is denied",
+    ("unknown-tool", ""),
+    graph("START tools END", bodies={"tools": ToolNode([tool()])}),
+    checkers.ToolsChecker("no lookups", deny=["lokup", "remove"], target_nodes=["tools"]),
+    severity="warning",
+)
+bug(
+    "a misspelt tool of a subgraph",
+    ("unknown-tool", ""),
+    graph("START inner END", bodies={"inner": sub("START tools END", bodies={"tools": ToolNode([tool()])})}),
+    checkers.ToolsChecker("no lookups", deny=["Look_up"], on_deny="audit"),
     severity="warning",
 )
 bug(
