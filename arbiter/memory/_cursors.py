@@ -105,8 +105,9 @@ class Cursors:
         """Record that the model gave no usable answer: the next attempt waits min(2^failures, 64) minutes.
 
         After three failures the window is skipped: the cursor moves on without a wait, and the result is
-        True. If the model `raised`, eight failures are needed, because outages seldom depend on these
-        messages. Messages that a later turn has read meanwhile cannot fail.
+        True. With `raised`, for a model that raised, eight failures are needed, because outages seldom depend on
+        these messages; callers also say so of messages that must not be lost. Messages that a later turn has read
+        meanwhile cannot fail.
         """
         skipped = False
         most = OUTAGES_PER_WINDOW if raised else FAILURES_PER_WINDOW

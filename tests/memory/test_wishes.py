@@ -90,6 +90,7 @@ class Talk:
         **options: Any,
     ) -> None:
         self.reads = reads or {}
+        self.rooms: dict[str, None] = {}
         self.thought = thought
         self.clock = clock or Clock()
         self.model = Scripted(answers=[self._answer])
@@ -112,6 +113,7 @@ class Talk:
 
     def say(self, text: str, *, user: str = "ada", room: str = "room", id: str | None = None) -> Talk:
         self.shown = ""
+        self.rooms[room] = None
         config: Any = {"configurable": {"thread_id": room, "user_id": user}}
         self.app.invoke({"messages": [HumanMessage(text, id=id)]}, config)
         return self
@@ -141,6 +143,11 @@ class Talk:
     @property
     def prompts(self) -> str:
         return "\n".join(self.model.prompt(call) for call in range(self.model.calls))
+
+    def recorded(self) -> str:
+        """The results, errors and traces of all turns in all rooms."""
+        items = [item for room in self.rooms for item in self.arbiter_os.history_of(thread_id=room).items()]
+        return str([(dict(i.evaluation_results), i.evaluation_errors, i.evaluator_trace) for i in items])
 
     def dump(self) -> str:
         items = self.store.search((), limit=10_000)
@@ -314,13 +321,7 @@ def test_a_message_that_begins_off_the_record_reaches_no_model_embedder_store_tr
     talk = Talk({"hello": claims(OSLO)}, store=store, evaluators=evaluators, max_llm_calls_per_turn=8)
     talk.memory.create_goal("room", "Find a flat", ["look"], entity_id="ada")
     talk.say("hello there").say(text).say("and now something else")
-    history = talk.arbiter_os.history
-    items = [
-        (dict(item.evaluation_results), item.evaluation_errors, item.evaluator_trace)
-        for row in history.entries
-        for item in row
-    ]
-    for place in (talk.prompts, talk.dump(), "\n".join(spy.seen), str(items), caplog.text):
+    for place in (talk.prompts, talk.dump(), "\n".join(spy.seen), talk.recorded(), caplog.text):
         assert "quitting" not in place
     assert "something else" in talk.prompts
     assert "something else" in "\n".join(spy.seen)
@@ -415,12 +416,7 @@ def test_forgotten_words_are_nowhere_afterwards(caplog: pytest.LogCaptureFixture
     calls, seen = talk.model.calls, len(spy.seen)
     talk.say("Hello").say("What do you know?").say("And here?", room="c")
     later = "\n".join(talk.model.prompt(call) for call in range(calls, talk.model.calls))
-    items = [
-        (dict(item.evaluation_results), item.evaluation_errors, item.evaluator_trace)
-        for row in talk.arbiter_os.history.entries
-        for item in row
-    ]
-    for place in (talk.dump(), later, talk.shown, "\n".join(spy.seen[seen:]), str(items), caplog.text):
+    for place in (talk.dump(), later, talk.shown, "\n".join(spy.seen[seen:]), talk.recorded(), caplog.text):
         assert "Pixel" not in place
     assert "Oslo" in talk.dump()
 
@@ -501,6 +497,27 @@ def test_an_answer_with_the_fields_of_the_seed_works() -> None:
     talk = Talk({"I live": claims(OSLO)}).say("I live in Oslo")
     assert (talk.known(), talk.result.metadata["forgotten"]) == ([OSLO], 0)
     assert "off_record" not in talk.result.metadata
+
+
+def test_a_wish_outlasts_a_model_that_gives_no_usable_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """For three hours of attempts; then a warning says that nothing was forgotten."""
+
+    def at_last(failures: int) -> list[str]:
+        talk = Talk({"Oslo": claims(OSLO), "my home": forget("Oslo")}).say("I live in Oslo")
+        good = talk.model.answers
+        talk.model.answers = ["no idea"]
+        talk.say("please forget my home")
+        for _ in range(failures - 1):
+            talk.clock.pass_by(minutes=65)
+            talk.say("hm")
+        talk.model.answers = good
+        talk.clock.pass_by(minutes=65)
+        return talk.say("hello").known()
+
+    assert at_last(6) == []
+    assert "nothing is forgotten" not in caplog.text
+    assert at_last(8) == [OSLO]
+    assert caplog.text.count("nothing is forgotten") == 1
 
 
 # Everything ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from math import ceil
@@ -52,6 +53,8 @@ from arbiter.memory.facts._profiles import (
 )
 from arbiter.memory.facts._wishes import Carried, WishBook, command_of
 from arbiter.models import ChatModel, visible
+
+_log = logging.getLogger(__name__)
 
 Trigger = Literal["cursor", "modulo"]
 _LONGEST = 4_000
@@ -202,7 +205,14 @@ class FactEvaluator(CognitiveEvaluator):
         known = await self._known(ctx, fresh)
         outcome = await self._extracted(ctx, known, earlier, fresh)
         if outcome.value is None:
-            skipped = await cursors.fail(read, raised=outcome.raised)
+            is_wish = bool(await self._hasty(ctx, fresh))
+            skipped = await cursors.fail(read, raised=outcome.raised or is_wish)
+            if skipped and is_wish:
+                _log.warning(
+                    "a message in the thread %r may ask to forget something, and evaluator %r got no usable answer "
+                    "about it from its model: nothing is forgotten. cycle.memory.forget(...) does it from a program.",
+                    *(ctx.room_id, self.name),
+                )
             raise UnusableAnswerError(outcome.calls, outcome.error, skipped=skipped)
         found = [
             _sourced(claim.as_claim(ctx.clock().tzinfo), fresh, earlier, guess=not ctx.strangers)
