@@ -448,6 +448,22 @@ def test_nobody_can_have_the_facts_of_others_forgotten(named: bool) -> None:
     assert talk.result.metadata["forgotten"] == 0
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_nobody_can_take_back_what_others_have_said(named: bool) -> None:
+    def strike(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
+        return {"off_record": [{"id": "m1", "message_id": said[0]} if named else "m1"]}
+
+    oslo = claims({"claim": OSLO, "type": "fact", "subject": "bob"})
+    talk = Group({"in Oslo": oslo, "Strike": strike})
+    talk.memory.register_entity("bob", "Bob")
+    talk.memory.register_entity("eve", "Eve")
+    talk.say("I live in Oslo", user="bob", id="m1").say("Strike what Bob said", user="eve")
+    assert talk.known("bob") == [OSLO]
+    assert talk.result.metadata["ignored_wishes"] == 1
+    talk.say("Strike it, I say", user="bob")
+    assert talk.known("bob") == []
+
+
 def test_a_wish_counts_for_the_speaker_whose_message_it_is_in() -> None:
     """Two people ask in one window; each has their own facts forgotten, and no others."""
 

@@ -156,7 +156,8 @@ class WishBook:
             what.asking.add(str(asking.id))
         for request in wishes.off_record:
             message = known.get(request.id)
-            asking = self._asking(request, humans, message)
+            # A new message may ask for itself; an earlier one was read without a wish, so the newest asks for it.
+            asking = self._asking(request, humans, message if request.id in humans else newest)
             if message is None or asking is None or self._speaker(asking) != self._speaker(message):
                 self.carried.ignored += 1
                 continue
