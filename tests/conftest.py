@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Generator
 from importlib import import_module
@@ -24,6 +25,7 @@ from tests.memory.memory_stores import (
     emptied,
     opened,
 )
+from tests.support import Hold
 from tests.web.chromium import NO_BROWSER
 
 COMMON = settings(
@@ -35,6 +37,9 @@ settings.register_profile("stress-full", COMMON, max_examples=1000)
 # What a CI server or a terminal sets changes what commands print; tests that are about it set it themselves.
 for name in ("CI", "GITHUB_ACTIONS", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As of a job in the background of a shell; the processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 STRESS = os.environ.get("ARBITER_STRESS")
 settings.load_profile(f"stress-{STRESS}" if STRESS else "test")
 if not STRESS:
@@ -51,6 +56,16 @@ def _no_conversation_waits() -> Generator[None]:
     """Conversations that a test leaves waiting are not read during later ones."""
     yield
     forget_held()
+
+
+@pytest.fixture
+def hold() -> Generator[Hold]:
+    """A call that takes until the test lets it go, or ends."""
+    held = Hold()
+    try:
+        yield held
+    finally:
+        held.release()
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,8 @@ from arbiter import (
     PolicyRouter,
     Verdict,
 )
+
+T = TypeVar("T")
 
 
 def examples(times: float, **options: Any) -> settings:
@@ -143,23 +146,88 @@ def allow(_: History) -> Verdict:
     return Verdict.allow()
 
 
+PATIENCE = 120.0
+"""The seconds that a test waits for what has to happen, however busy the machine is."""
+
+
+class Hold:
+    """A call that takes until the test lets it go or ends; see the fixture `hold`.
+
+    What waits for it although it should not gets an error in the end.
+    """
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self._over = threading.Event()
+
+    def __call__(self, *_: Any) -> bool:
+        self.begun.set()
+        if not self._over.wait(PATIENCE):
+            raise AssertionError("the run waits for what the test holds")
+        return True
+
+    def then(self, result: T) -> Callable[..., T]:
+        """A function that returns it after the hold."""
+
+        def call(*_: Any) -> T:
+            self()
+            return result
+
+        return call
+
+    async def until_released(self, *_: Any) -> bool:
+        """As a call, for a coroutine; it can be cancelled."""
+        self.begun.set()
+        end = time.monotonic() + PATIENCE
+        while not self._over.is_set():
+            if time.monotonic() > end:
+                raise AssertionError("the run waits for what the test holds")
+            await asyncio.sleep(0.002)
+        return True
+
+    def release(self) -> None:
+        self._over.set()
+
+
+def until(found: Callable[[], T]) -> T:
+    """Wait until it is true, and return it."""
+    end = time.monotonic() + PATIENCE
+    while not (result := found()):
+        assert time.monotonic() < end, f"not within {PATIENCE:g} s"
+        time.sleep(0.01)
+    return result
+
+
+def within(seconds: float, attempt: Callable[[], Any]) -> None:
+    """Fails unless one of a few attempts takes less than that: other work on the machine delays some of them,
+    what makes it slow delays all."""
+    took: list[float] = []
+    while not took or (took[-1] >= seconds and len(took) < 6):
+        begun = time.monotonic()
+        attempt()
+        took.append(time.monotonic() - begun)
+    assert took[-1] < seconds, (
+        f"took {', '.join(f'{each:.2g}' for each in took)} s, always above {seconds:g} s"
+    )
+
+
 @contextmanager
 def quick(seconds: float) -> Generator[None]:
-    """Fails if its block takes more CPU than that, scaled by how much slower this machine is than an
-    ordinary one."""
-    slower = _slowness()
-    begun = time.process_time()
+    """Fails if its thread takes more CPU for its block than that, scaled by how much slower this machine is than
+    an ordinary one."""
+    begun = time.thread_time()
     yield
-    took = time.process_time() - begun
-    assert took < seconds * max(1.0, slower, _slowness())
+    took = time.thread_time() - begun
+    if took >= seconds:
+        assert took < seconds * _slowness()
 
 
 def _slowness() -> float:
-    begun, words = time.process_time(), dict[str, int]()
+    begun, words = time.thread_time(), dict[str, int]()
     for number in range(200_000):
         word = f"w{number % 997}"
         words[word] = words.get(word, 0) + len(word.split("1"))
-    return (time.process_time() - begun) / _ORDINARY
+    return (time.thread_time() - begun) / _ORDINARY
 
 
 _ORDINARY = 0.07

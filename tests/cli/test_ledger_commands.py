@@ -38,7 +38,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 app.invoke({"amount": 500 if number == 3 else number}, conf(f"pay-{number}"))
             except PolicyViolationError:
                 pass
-        arbiter_os.drain(10)
+        arbiter_os.drain(60)
         assert ledger.flush(20)
     return path
 
@@ -86,7 +86,7 @@ def test_the_command_that_a_page_names_shows_the_next_page(folder: Path) -> None
         _, app = payments(ledger)
         for number in range(60):
             app.invoke({"amount": 1}, conf(f"t{number:02}"))
-        ledger.flush(10)
+        ledger.flush(60)
     seen: list[str] = []
     for question in (("history",), ("history", "--node", "check")):
         arguments: tuple[str, ...] = (*question, "--ledger", "many.db")
@@ -108,7 +108,7 @@ def test_history_shows_a_thread_as_the_process_that_ran_it_did(
         arbiter_os.add_policy_checker(Check("kind", lambda history: True))
         arbiter_os.add_evaluator(ThresholdEvaluator("certain", "score", 0.1))
         app.invoke({"amount": 7}, conf("shown"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         remembered = arbiter_os.history_of(thread_id="shown")
         assert typed("history", "shown") == _printed(remembered)
         assert json.loads(typed("history", "shown", "--format", "json")) == json.loads(
@@ -137,7 +137,7 @@ def test_an_erased_thread_is_found_by_its_ref(folder: Path, tmp_path: Path) -> N
     with Ledger(path) as ledger:
         _, app = payments(ledger)
         app.invoke({}, conf("gone"))
-        ledger.flush(10)
+        ledger.flush(60)
         ledger.erase(thread_id="gone", reason="request 4711")
     name, marked = cells(typed("history", "--ledger", str(path)).splitlines()[2])[0].split()
     assert marked == "(erased)"
@@ -152,7 +152,7 @@ def test_follow_shows_the_thread_and_then_what_is_added(tmp_path: Path) -> None:
     with Ledger(tmp_path / "arbiter.db") as ledger:
         _, app = payments(ledger)
         app.invoke({"amount": 1}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         following = subprocess.Popen(
             [sys.executable, "-m", "arbiter", "history", "t", "--follow", "--format", "jsonl"],
             cwd=tmp_path,
@@ -172,7 +172,7 @@ def test_follow_shows_the_thread_and_then_what_is_added(tmp_path: Path) -> None:
             ("pay", 2),
         ]
         following.send_signal(signal.SIGINT)
-        assert following.communicate(timeout=30) == ("", "")
+        assert following.communicate(timeout=100) == ("", "")
         assert following.returncode == 0
 
 
@@ -193,7 +193,7 @@ def test_verify_says_what_is_proved_and_what_is_not(copied: Path) -> None:
     with Ledger(copied) as ledger:
         _, app = payments(ledger)
         app.invoke({}, conf("pay-0"))
-        ledger.flush(10)
+        ledger.flush(60)
         lines = typed("verify").splitlines()
         assert re.match(r"arbiter.db: 6 threads, 23 entries, \d{4}-\d\d-\d\d to \d{4}-\d\d-\d\d$", lines[0])
         assert [cells(line)[:2] for line in lines[1:4]] == [
@@ -240,7 +240,7 @@ def test_anchors_are_signed_by_the_key_of_the_environment(
     with Ledger(copied) as ledger:
         _, app = payments(ledger)
         app.invoke({}, conf("pay-9"))
-        ledger.flush(10)
+        ledger.flush(60)
         monkeypatch.setenv("ARBITER_LEDGER_KEY", KEY.decode())
         said = typed("anchor", "--anchors", "kept.jsonl").splitlines()
         assert re.match(r"anchor 2: 1 thread, up to entry 23, signed by hmac:[0-9a-f]{8}\.", said[0])
@@ -339,7 +339,7 @@ def test_prune_says_what_it_removed(copied: Path) -> None:
     with Ledger(copied) as ledger:
         arbiter_os, app = payments(ledger, clock=lambda: time.time() - 100 * 86400)
         app.invoke({}, conf("old"))
-        arbiter_os.drain(10)
+        arbiter_os.drain(60)
     assert typed("ledger", "prune", "--keep-days", "90") == (
         "pruned: 1 thread, and the contents of 3 entries, older than 90 days.\n"
     )
@@ -600,7 +600,7 @@ def test_a_policy_that_has_only_allowed_so_far_is_known(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         _, app = payments(ledger)
         app.invoke({}, conf("t"))
-        ledger.flush(10)
+        ledger.flush(60)
     assert typed("history", "--policy", "limit", "--ledger", str(tmp_path / "l.db")).endswith("0 items.\n")
 
 

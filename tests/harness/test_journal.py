@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from arbiter.harness import Case, CaseRun, Limits, Report, Suite
 from arbiter.harness.journal import run_folder, runs_in
 from arbiter.harness.reports.report import load_report
 from tests.processes import python
-from tests.support import Judge, Spy, chain
+from tests.support import Judge, Spy, chain, until
 
 CASES = [Case(f"case-{number}", number, expect={"completes": True}) for number in range(5)]
 calls: list[Any] = []
@@ -306,7 +305,7 @@ def test_a_process_that_is_stopped_goes_on_in_another(project: Path, how: int) -
     )
     wait_for(project / "calls", 4)
     process.send_signal(how)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=100)
     if how == signal.SIGINT:
         assert json.loads(output)["stopped"] == "interrupted"
     resumed = subprocess.run(
@@ -322,8 +321,4 @@ def test_a_process_that_is_stopped_goes_on_in_another(project: Path, how: int) -
 
 
 def wait_for(path: Path, count: int) -> None:
-    for _ in range(600):
-        if path.exists() and len(path.read_text().split()) >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} has fewer than {count} lines")
+    until(lambda: path.exists() and len(path.read_text().split()) >= count)

@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from arbiter.harness.journal import run_folder
 from arbiter.harness.reports.report import load_report
 from arbiter.routers import EvaluationRouter
 from tests.harness.test_eval_command import Said
-from tests.support import Check, Judge, Spy, chain
+from tests.support import Check, Judge, Spy, chain, until
 
 APP = """
 import time
@@ -169,7 +167,7 @@ def test_the_luckiest_run_is_no_good_baseline(suites: Path) -> None:
 @pytest.mark.lengthy
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_ends_a_run_with_a_report_and_the_command_that_goes_on(suites: Path, number: int) -> None:
-    slow = {"id": "slow", "input": {"seconds": 60}}
+    slow = {"id": "slow", "input": {"seconds": 600}}
     write_suite("signals", {"id": "quick", "input": {}}, slow, limits={"concurrency": 1})
     process = subprocess.Popen(
         [sys.executable, "-m", "arbiter", "eval", "run", "--format", "json"],
@@ -177,21 +175,12 @@ def test_a_signal_ends_a_run_with_a_report_and_the_command_that_goes_on(suites: 
         stderr=subprocess.PIPE,
         text=True,
     )
-    waits_until(
-        lambda: any('"case"' in each.read_text() for each in suites.glob(".arbiter/evals/*/journal.jsonl"))
-    )
+    until(lambda: any('"case"' in each.read_text() for each in suites.glob(".arbiter/evals/*/journal.jsonl")))
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=100)
     assert process.returncode == 130
     report = json.loads(out)
     assert [result["case"] for result in report["results"]] == ["quick"]
     assert report["stopped"] == "interrupted"
     assert "--resume" in err
     assert (run_folder("last") / "report.json").exists()
-
-
-def waits_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)

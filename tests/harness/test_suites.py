@@ -18,9 +18,9 @@ from langgraph.types import interrupt
 from rich.console import Console
 
 from arbiter import ArbiterOS, ConfigurationError, History, PolicyChecker, Verdict
-from arbiter.harness import Case, CaseRun, Limits, Report, Score, Selection, Suite, local, running
+from arbiter.harness import Case, CaseRun, Limits, Report, Score, Selection, Suite, limits, local, running
 from arbiter.instructions import GENERATE
-from tests.support import MODES, Chat, Check, Judge, Route, Spy, State, chain, good
+from tests.support import MODES, PATIENCE, Chat, Check, Judge, Route, Spy, State, chain, good, until
 
 
 def ran(suite: Suite, target: Any = None, *, mode: str = "sync", **options: Any) -> Report:
@@ -498,21 +498,26 @@ def test_ids_are_hashes_of_the_canonical_input() -> None:
 
 
 class Busy:
-    """A target that notes how many calls run at once."""
+    """A target that notes how many calls run at once. They wait until it is that many."""
 
-    def __init__(self) -> None:
+    def __init__(self, many: int) -> None:
         self.lock = threading.Lock()
+        self.many = many
         self.now = self.most = 0
 
     def __call__(self, given: Any) -> Any:
         self.begin()
-        time.sleep(0.02)
+        until(lambda: self.most >= self.many)
+        time.sleep(0.005)
         self.end()
         return given
 
     async def acall(self, given: Any) -> Any:
         self.begin()
-        await asyncio.sleep(0.02)
+        async with asyncio.timeout(PATIENCE):
+            while self.most < self.many:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)
         self.end()
         return given
 
@@ -529,7 +534,7 @@ class Busy:
 @MODES
 @pytest.mark.parametrize("kind", ["sync", "async", "graph"])
 def test_as_many_cases_run_at_once_as_the_limit_says(mode: str, kind: str) -> None:
-    busy = Busy()
+    busy = Busy(4)
     target: Any = {"sync": busy, "async": busy.acall, "graph": None}[kind]
     if kind == "graph":
 
@@ -553,7 +558,7 @@ def stuck(given: Any) -> Any:
 @MODES
 def test_a_case_whose_target_does_not_return_times_out_alone(mode: str) -> None:
     cases = [Case(f"case-{number}", "stuck" if number == 3 else "fine") for number in range(10)]
-    suite = Suite("stuck", cases, scorers={"fine": lambda run: True}, limits=Limits(case_timeout=0.2))
+    suite = Suite("stuck", cases, scorers={"fine": lambda run: True}, limits=Limits(case_timeout=1))
     report = ran(suite, stuck, mode=mode)
     assert [result.status for result in report.results].count("completed") == 9
     assert (report.results[3].status, report.results[3].outcome("fine")) == ("timeout", "timeout")
@@ -605,7 +610,7 @@ def test_a_scorer_that_does_not_return_times_out_alone(mode: str, target: Any) -
         "slow",
         CAPITALS,
         scorers={"slow": slow, "aslow": aslow, "right": right},
-        limits=Limits(score_timeout=0.2),
+        limits=Limits(score_timeout=1),
     )
     report = ran(suite, target, mode=mode)
     assert report.rows["slow"].cases == report.rows["aslow"].cases == {"france": (1.0,), "spain": (None,)}
@@ -637,11 +642,13 @@ def test_a_target_cannot_change_a_case_for_its_repeats() -> None:
     assert [result.output for result in report.results] == [1, 1, 1]
 
 
-def test_no_case_starts_after_the_time_of_the_run() -> None:
+def test_no_case_starts_after_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(limits.Budget.__init__, "__defaults__", (lambda: now[0],))
     cases = [Case(f"case-{number}", number) for number in range(6)]
 
     def slow(given: int) -> int:
-        time.sleep(0.1)
+        now[0] += 0.1
         return given
 
     report = Suite("slow", cases, limits=Limits(concurrency=1, seconds=0.15)).run(slow)
@@ -650,8 +657,10 @@ def test_no_case_starts_after_the_time_of_the_run() -> None:
     assert missing(report, "completed") == {"skipped_budget": 4}
 
 
-def test_quick_cases_run_on_one_thread_whatever_else_the_run_does() -> None:
+def test_quick_cases_run_on_one_thread_whatever_else_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target and its scorer are quick; the progress is not."""
+    now = [0.0]
+    monkeypatch.setattr(local, "perf_counter", lambda: now[0])
     threads: list[int] = []
 
     def answer(given: int) -> int:
@@ -659,9 +668,11 @@ def test_quick_cases_run_on_one_thread_whatever_else_the_run_does() -> None:
         return given
 
     cases = [Case(f"case-{number}", number) for number in range(200)]
-    Suite("quick", cases, limits=Limits(concurrency=8)).run(
-        answer, folder=None, progress=lambda session: time.sleep(0.001)
-    )
+
+    def progress(_: Any) -> None:
+        now[0] += 1
+
+    Suite("quick", cases, limits=Limits(concurrency=8)).run(answer, folder=None, progress=progress)
     assert len(set(threads[100:])) == 1
 
 

@@ -244,7 +244,7 @@ def test_two_hundred_concurrent_threads_do_not_mix() -> None:
 
     def one(number: int) -> None:
         if number < 8:
-            barrier.wait(5)
+            barrier.wait(60)
         name = f"canary-{number}"
         app.invoke({"log": [name]}, thread(name))
         mine = arbiter_os.history

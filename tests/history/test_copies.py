@@ -295,7 +295,7 @@ def test_a_copy_of_what_a_contract_is_shown_tells_the_same(copied: Any, mode: st
     )
     for _ in range(2):
         run(app, {"log": []}, thread("one"), mode=mode)
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert len(told) == 24
     for one, two in told:
         assert one == two

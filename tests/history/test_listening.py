@@ -214,14 +214,14 @@ def test_an_item_is_judged_when_its_last_evaluation_is_done_and_nothing_waits_fo
 
     class Slow(NodeEvaluator):
         def evaluate(self, history: Any) -> Any:
-            may_end.wait(10)
+            may_end.wait(60)
             return 0.5
 
     arbiter_os, diary = listened(Slow("slow"))
     run(arbiter_os.govern(chain(Spy("a"))), {}, mode=mode)
     assert "a judged" not in diary.told
     may_end.set()
-    arbiter_os.drain(10)
+    arbiter_os.drain(60)
     assert diary.told.count("a judged") == 1
     assert diary.items[0].evaluation_results["slow"].score == 0.5
 

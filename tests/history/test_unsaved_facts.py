@@ -261,14 +261,14 @@ def test_an_attempt_that_took_too_long_leaves_no_fact(slow: str, saved: bool) ->
     async def work(_: Any) -> Any:
         if slow == "body":
             try:
-                await asyncio.sleep(5)
+                await asyncio.sleep(60)
             except asyncio.CancelledError:
                 await asyncio.sleep(0.1)  # tidies up, and returns
         return {"log": ["work"]}
 
     async def edge(_: Any) -> str:
         if slow == "edge":
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)
         return "end"
 
     async def later(_: Any) -> Any:

@@ -297,12 +297,12 @@ def test_a_sibling_changes_nothing_of_what_the_checkers_saw(
     def pay(state: Any) -> dict[str, Any]:
         if when == "while the body runs":
             checked.set()
-            assert changed.wait(10)
+            assert changed.wait(60)
         paid.append((ORDERS[shape][1](state["order"]), state["amount"]))
         return {}
 
     def sibling(state: Any) -> dict[str, Any]:
-        assert checked.wait(10)
+        assert checked.wait(60)
         ORDERS[shape][2](state["order"])
         if by == "send":
             state["amount"] = 1_000_000
@@ -315,7 +315,7 @@ def test_a_sibling_changes_nothing_of_what_the_checkers_saw(
         allowed: bool = ORDERS[shape][1](state["order"]) <= 100 and state["amount"] <= 100
         if when == "after the check":
             checked.set()
-            assert changed.wait(10)
+            assert changed.wait(60)
         return allowed
 
     arbiter_os = ArbiterOS()
@@ -403,12 +403,12 @@ def test_a_sibling_changes_nothing_of_what_an_input_schema_has_validated(
 
     def pay(state: Any) -> dict[str, Any]:
         validated.set()
-        assert changed.wait(10)
+        assert changed.wait(60)
         paid.append((state["order"]["amount"], state["amount"]))
         return {}
 
     def sibling(state: Any) -> dict[str, Any]:
-        assert validated.wait(10)
+        assert validated.wait(60)
         state["order"]["amount"] = 1_000_000
         if by == "send":
             state["amount"] = 1_000_000

@@ -59,7 +59,7 @@ def test_a_body_that_acts_finds_its_own_entry_through_another_connection(tmp_pat
         app = arbiter_os.govern(chain(Spy("write"), pay), ACTS)
         run(app, {"amount": 7}, mode=mode)
         assert found == [("pay", 1, "allow")]
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         assert [item.node for item in ledger.items(order="oldest")] == ["write", "pay"]
         assert ledger.verify()
 
@@ -67,7 +67,7 @@ def test_a_body_that_acts_finds_its_own_entry_through_another_connection(tmp_pat
 def test_the_entry_has_the_time_of_the_clock_that_the_run_goes_by(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db", ahead="always") as ledger:
         ArbiterOS(ledger=ledger, clock=lambda: 1_700_000_000.0).govern(chain(Spy("write"))).invoke({})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         with sql(tmp_path / "l.db") as select:
             assert {row[0] for row in select("SELECT at FROM entries WHERE kind = 'started'")} == {
                 1_700_000_000_000_000
@@ -134,13 +134,16 @@ def test_a_run_that_is_cancelled_while_its_entry_waits_does_not_run_the_body(tmp
     async def main() -> None:
         with locked(path):
             task = asyncio.ensure_future(app.ainvoke({}))
-            await asyncio.sleep(0.05)
+            while not arbiter_os.history.count():
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
 
     with Ledger(path, ahead="acts") as ledger:
-        app = ArbiterOS(ledger=ledger).govern(chain(pay), PAYS)
+        arbiter_os = ArbiterOS(ledger=ledger)
+        app = arbiter_os.govern(chain(pay), PAYS)
         asyncio.run(main())
         assert ledger.flush(20)
         assert [item.status for item in ledger.items()] == ["cancelled"]

@@ -270,7 +270,7 @@ def test_erasing_a_thread_leaves_no_byte_of_it_and_the_chain_whole(tmp_path: Pat
             app.invoke(
                 {"log": [f"canary-{number}"]}, conf(f"thread-canary-{number}", f"user-canary-{number}")
             )
-        ledger.flush(10)
+        ledger.flush(60)
         ledger.anchor()
         assert b"canary-1" in b"".join(part.read_bytes() for part in tmp_path.glob("l.db*"))
         erased = ledger.erase(thread_id="thread-canary-1", reason="request 4711")
@@ -283,7 +283,7 @@ def test_erasing_a_thread_leaves_no_byte_of_it_and_the_chain_whole(tmp_path: Pat
             assert ledger.erase(thread_id="thread-canary-1", reason="again").threads == 0
         # A run that ends later under that name opens a new thread.
         app.invoke({}, conf("thread-canary-1"))
-        ledger.flush(10)
+        ledger.flush(60)
         assert len(list(ledger.history("thread-canary-1").items())) == 2
         assert ledger.erase(subject="user-canary-2", reason="GDPR").threads == 1
         assert ledger.verify()
@@ -298,7 +298,7 @@ def test_a_run_without_a_thread_goes_on_after_its_subject_was_erased(tmp_path: P
 
         ann: Any = {"configurable": {"user_id": "ann"}}
         arbiter_os.govern(chain(Spy("first"), erases, Spy("last"))).invoke({}, ann)
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         assert [item.node for item in ledger.items()] == ["last", "erases", "first"]
         assert [thread["items"] for thread in ledger.threads(subject="ann")] == [3]
         assert ledger.verify()

@@ -66,7 +66,7 @@ def test_since_takes_whole_threads(tmp_path: Path) -> None:
     with recorded(tmp_path / "l.db", 2) as ledger:
         _, app = payments(ledger)
         app.invoke({}, conf("t0"))
-        ledger.flush(10)
+        ledger.flush(60)
         (since,) = {
             item.timestamp for item in ledger.items(thread_id="t0").page(limit=2) if item.node == "check"
         }

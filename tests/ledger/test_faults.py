@@ -176,7 +176,7 @@ def test_a_batch_that_is_sent_again_is_written_once(tmp_path: Path) -> None:
         app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
         for _ in range(5):
             app.invoke({}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         for again in (ledger, other):
             for batch in batches:
                 assert again._store.write(batch) == 0  # pyright: ignore[reportPrivateUsage]

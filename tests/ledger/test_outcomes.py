@@ -53,7 +53,7 @@ def test_outcomes_and_versions_come_back_as_they_were(where: Path, mode: str, is
     go_on = threading.Event()
 
     def waits(history: Any) -> Any:
-        assert not is_late or go_on.wait(10)
+        assert not is_late or go_on.wait(60)
         return _abstains(history)
 
     with Ledger(where, flush_every=0.01) as ledger:
@@ -66,7 +66,7 @@ def test_outcomes_and_versions_come_back_as_they_were(where: Path, mode: str, is
         if is_late:
             assert not ledger.flush(0.5)
         go_on.set()
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (known,) = arbiter_os.history_of(thread_id="t").items()
         (stored,) = ledger.items()
         assert stored.to_dict() == known.to_dict()
@@ -117,7 +117,7 @@ def test_the_stages_of_a_cycle_come_back_as_they_were(where: Path, how: str, is_
         if is_late:
             assert not ledger.flush(0.3)
         go_on.set()
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         known = {item.node: item.to_dict() for item in arbiter_os.history_of(thread_id="t").items()}
         assert {item.node: item.to_dict() for item in ledger.items()} == known
         assert [part["status"] for part in known["write"]["evaluator_trace"]][:2] == ["ran", "not_selected"]
@@ -138,11 +138,11 @@ def test_flush_waits_for_a_late_judgement_until_it_is_queued(
     monkeypatch.setattr(Writer, "add", slowly)
     with Ledger(where, flush_every=0.01) as ledger:
         arbiter_os = ArbiterOS(ledger=ledger)
-        arbiter_os.add_evaluator(Judge("late", lambda _: float(go_on.wait(10))))
+        arbiter_os.add_evaluator(Judge("late", lambda _: float(go_on.wait(60))))
         run(arbiter_os.govern(chain(Spy("write"))), {}, conf("t"))
         assert not ledger.flush(0.3)
         go_on.set()
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (stored,) = ledger.items()
         assert stored.evaluation_results["late"].score == 1.0
 
@@ -157,7 +157,7 @@ def test_only_what_is_scored_is_counted_as_a_number(where: Path) -> None:
         app = arbiter_os.govern(chain(Spy("write")))
         for number in range(3):
             app.invoke({}, conf(f"t{number}"))
-            assert ledger.flush(10)
+            assert ledger.flush(60)
         (sure,) = ledger.scores("sure", every=None)
         assert (sure["count"], round(sure["mean"], 3), sure["least"]) == (2, 0.7, 0.6)
         assert sure["unscored"] == {"abstained": 1}
@@ -182,7 +182,7 @@ def test_only_the_writer_makes_events_of_node_runs(where: Path, monkeypatch: pyt
     with Ledger(where) as ledger:
         app = ArbiterOS(ledger=ledger).govern(chain(Spy("write")))
         run(app, {}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
     assert made_by == ["arbiter-ledger"]
 
 

@@ -64,7 +64,7 @@ def test_an_entry_names_the_last_committed_node_run_before_its_superstep(tmp_pat
         app = arbiter_os.govern(outer.compile(checkpointer=InMemorySaver()), {"first": "GENERATE"})
         run(app, {"amount": 1}, conf("t"), mode=mode)
         run(app, {"amount": 1}, conf("t"), mode=mode)
-        assert ledger.flush(10)
+        assert ledger.flush(60)
     of = [(body["node"], body["past"]) for body in sorted(bodies(tmp_path / "l.db"), key=lambda b: b["at"])]
     # `sub` adds its two nodes and itself.
     one = [("first", 0), ("sub", 1), ("aside", 1), ("one", 0), ("two", 1), ("pay", 5)]
@@ -89,7 +89,7 @@ def test_the_ledger_keeps_the_rules_in_force_and_the_graph(tmp_path: Path) -> No
         app.invoke({"amount": 1}, conf("t"))
         arbiter_os.load_constitution(packs(tmp_path / "next", limit=50))
         app.invoke({"amount": 1}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
     found = bodies(tmp_path / "l.db")
     assert [body["rules"] == found[0]["rules"] for body in found] == [True, True, False, False]
     assert {body["graph"] for body in found} == {found[0]["graph"]}

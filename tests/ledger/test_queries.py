@@ -30,7 +30,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 app.invoke({"amount": amount}, conf(f"t{number}", f"user-{number % 4}"))
             except PolicyViolationError:
                 pass
-        arbiter_os.drain(10)
+        arbiter_os.drain(60)
         assert ledger.flush(20)
         yield ledger
 
@@ -87,7 +87,7 @@ def test_pages_by_cursor_show_each_item_once_while_others_write_and_erase(tmp_pa
             page = ledger.items().page(limit=3, after=after)
             seen += [item.id for item in page]
             app.invoke({}, conf("new"))
-            ledger.flush(5)
+            ledger.flush(60)
             if number < 10:
                 ledger.erase(thread_id=f"t{number}", reason="asked for")
             if (after := page.next) is None:
@@ -146,7 +146,7 @@ def test_a_cursor_whose_entry_was_pruned_is_refused(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         _, app = payments(ledger, clock=lambda: time.time() - 100 * 86400)
         app.invoke({}, conf("old"))
-        ledger.flush(5)
+        ledger.flush(60)
         after = ledger.items().page(limit=1).next
         ledger.prune(90)
         with pytest.raises(ConfigurationError, match=r"the entry of the cursor '.*' was pruned; begin anew"):

@@ -56,8 +56,8 @@ def test_another_process_reads_the_history_that_this_one_has_in_memory(tmp_path:
     with Ledger(tmp_path / "l.db", states="full") as ledger:
         arbiter_os, app = payments(ledger)
         run(app, {"amount": 7}, conf("t1"), mode=mode)
-        arbiter_os.drain(10)
-        assert ledger.flush(10)
+        arbiter_os.drain(60)
+        assert ledger.flush(60)
         here = arbiter_os.history_of(thread_id="t1").to_dicts()
     there = subprocess.run(
         [*python("-c", READ), str(tmp_path / "l.db")], capture_output=True, text=True, check=True
@@ -85,7 +85,7 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
         arbiter_os = ArbiterOS(ledger=ledger)
         app = arbiter_os.govern(chain(reply, state=Chat, checkpointer=InMemorySaver()))
         app.invoke({"messages": [HumanMessage("hi", id="h")]}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (stored,) = ledger.items()
         (known,) = arbiter_os.history_of(thread_id="t").items()
         assert stored.to_dict() == known.to_dict()
@@ -103,7 +103,7 @@ def test_times_and_durations_come_back_as_they_were(tmp_path: Path) -> None:
     }
     with Ledger(tmp_path / "l.db") as ledger:
         ArbiterOS(ledger=ledger).govern(chain(Spy("a", **made), state=dict)).invoke({})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (item,) = ledger.items()
     assert dict(item.output_state) == {"log": ["a"], **made}
 
@@ -127,7 +127,7 @@ def test_numbers_paths_and_queues_come_back_as_they_were(tmp_path: Path) -> None
     with Ledger(tmp_path / "l.db") as ledger:
         arbiter_os = ArbiterOS(ledger=ledger)
         arbiter_os.govern(chain(Spy("a", **made), state=dict)).invoke({})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (item,) = ledger.items()
         (known,) = arbiter_os.history.items()
         assert dict(item.output_state) == {"log": ["a"], **made}
@@ -149,7 +149,7 @@ def test_objects_are_exported_as_the_history_in_memory_exports_them(tmp_path: Pa
     with Ledger(tmp_path / "l.db") as ledger:
         arbiter_os = ArbiterOS(ledger=ledger)
         arbiter_os.govern(chain(Spy("a", **made), state=dict)).invoke({})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (item,) = ledger.items()
         (known,) = arbiter_os.history.items()
         assert item.to_dict()["output_state"] == known.to_dict()["output_state"]
@@ -160,7 +160,7 @@ def test_texts_of_numbers_and_paths_that_are_too_long_are_cut(tmp_path: Path) ->
     made = {"price": Decimal("1." + "3" * 20_000), "file": Path("a" * 20_000), "other": 1}
     with Ledger(tmp_path / "l.db") as ledger:
         ArbiterOS(ledger=ledger).govern(chain(Spy("a", **made), state=dict)).invoke({})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (item,) = ledger.items()
     output: Any = item.output_state
     assert [output[name]["$cut"]["chars"] for name in ("price", "file")] == [20_002, 20_000]
@@ -173,7 +173,7 @@ def test_an_array_is_kept_with_its_shape_and_bounded(tmp_path: Path) -> None:
         ArbiterOS(ledger=ledger).govern(
             chain(Spy("a", small=np.ones((2, 2)), large=large), state=dict)
         ).invoke({})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (item,) = ledger.items()
     assert item.output_state["small"] == {
         "$array": {"type": "float64", "shape": [2, 2], "values": [1.0, 1.0, 1.0, 1.0]}
@@ -302,7 +302,7 @@ def test_an_input_is_recorded_as_the_checkers_saw_it(tmp_path: Path) -> None:
         arbiter_os = ArbiterOS(ledger=ledger)
         app = arbiter_os.govern(chain(changes, Spy("next")))
         app.invoke({"log": ["in"]})
-        ledger.flush(10)
+        ledger.flush(60)
         first, second = ledger.items(order="oldest")
     assert [*first.input_state["log"]] == ["in"]
     assert second.node == "next"
@@ -315,7 +315,7 @@ def test_large_states_are_cut_with_their_true_lengths_and_the_last_message_is_wh
         arbiter_os = ArbiterOS(ledger=ledger)
         app = arbiter_os.govern(chain(Spy("a"), state=Chat))
         app.invoke({"messages": [*messages, HumanMessage("x" * 1_000_000, id="long"), last]})
-        ledger.flush(10)
+        ledger.flush(60)
         (item,) = ledger.items()
         shown = item.input_state["messages"]
         assert shown[-1] == last
@@ -339,7 +339,7 @@ def test_denials_answers_and_edits_are_recorded_with_who_and_what(tmp_path: Path
             run(app, {"amount": 500}, conf("a"), mode=mode)
         run(app, {"amount": 50}, conf("b"), mode=mode)
         run(app, Command(resume={"type": "edit", "input": {"amount": 5}, "by": "bob"}), conf("b"), mode=mode)
-        ledger.flush(10)
+        ledger.flush(60)
         (denied,) = ledger.items(verdict="deny", policy="spend", since="1h")
         assert denied.check_policy_results["spend"].reason == "500 is too much"
         (paid,) = ledger.items(thread_id="b")
@@ -365,7 +365,7 @@ def test_an_evaluation_that_ends_late_is_merged_into_its_item(tmp_path: Path) ->
 
     class Slow(NodeEvaluator):
         def evaluate(self, history: Any) -> Any:
-            may_end.wait(10)
+            may_end.wait(60)
             return 0.25
 
     with Ledger(tmp_path / "l.db") as ledger:
@@ -376,8 +376,8 @@ def test_an_evaluation_that_ends_late_is_merged_into_its_item(tmp_path: Path) ->
         (early,) = ledger.items()
         assert dict(early.evaluation_results) == {}
         may_end.set()
-        arbiter_os.drain(10)
-        assert ledger.flush(5)
+        arbiter_os.drain(60)
+        assert ledger.flush(60)
         (late,) = ledger.items(evaluator="slow", below=0.5)
         assert late.evaluation_results["slow"].score == 0.25
         assert ledger.verify()
@@ -401,7 +401,7 @@ def test_secrets_are_in_no_byte_of_the_database(tmp_path: Path, where: str) -> N
         app = ArbiterOS(ledger=ledger).govern(chain(node, state=dict))
         with pytest.raises(ValueError, match="Bearer"):
             app.invoke(SECRETS[where], conf("t", access_token=CANARIES))
-        ledger.flush(10)
+        ledger.flush(60)
         found = b"".join(path.read_bytes() for path in tmp_path.iterdir())
         assert b"ValueError" in found
         assert CANARIES.encode() not in found
@@ -414,7 +414,7 @@ def test_a_redactor_of_the_user_that_fails_leaves_no_text(tmp_path: Path) -> Non
 
     with Ledger(tmp_path / "l.db", redactor=Broken()) as ledger:
         ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({"log": [CANARIES]})
-        ledger.flush(10)
+        ledger.flush(60)
         assert CANARIES.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
         assert [item.node for item in ledger.items()] == ["a"]
 
@@ -423,7 +423,7 @@ def test_a_redactor_of_the_user_that_fails_leaves_no_text(tmp_path: Path) -> Non
 def test_states_that_are_not_to_be_kept_are_not_kept(tmp_path: Path, states: Any) -> None:
     with Ledger(tmp_path / "l.db", states=states) as ledger:
         ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({"log": [CANARIES]})
-        ledger.flush(10)
+        ledger.flush(60)
         assert CANARIES.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
         (item,) = ledger.items()
         assert [*item.input_state] == ([] if states == "none" else ["log"])
@@ -437,7 +437,7 @@ def test_a_digest_is_of_the_whole_field_and_the_same_as_in_memory(tmp_path: Path
         plain = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), state=dict))
         for at, graph in ((0, app), (500, app), (500, plain)):
             graph.invoke({"x": [*long[:at], "changed", *long[at + 1 :]], "lock": threading.Lock()})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (known,) = arbiter_os.history.entries[-1]
         first, second, again = (item.input_state["x"]["$digest"] for item in ledger.items(order="oldest"))
         assert first != second == again == known.input_state["x"]
@@ -561,11 +561,11 @@ def test_a_forked_child_writes_its_own_items_and_not_its_parents(tmp_path: Path)
         if child == 0:
             try:
                 app.invoke({}, conf("child"))
-                ledger.flush(10)
+                ledger.flush(60)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         assert sorted(str(thread["thread_id"]) for thread in ledger.threads()) == ["child", "parent"]
         assert ledger.verify()
 
@@ -586,7 +586,7 @@ def test_a_fork_waits_until_no_transaction_is_open(tmp_path: Path) -> None:
 
         writer = threading.Thread(target=write)
         writer.start()
-        entered.wait(10)
+        entered.wait(60)
         child = os.fork()
         if child == 0:
             try:
@@ -605,7 +605,7 @@ def test_without_a_thread_nothing_is_recovered(tmp_path: Path) -> None:
         app = ArbiterOS(ledger=ledger).govern(chain(Spy("a"), checkpointer=InMemorySaver()))
         for _ in range(3):
             app.invoke({}, {"configurable": {"thread_id": None}})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         assert [thread["items"] for thread in ledger.threads()] == [1, 1, 1]
 
 
@@ -614,8 +614,8 @@ def test_any_time_of_a_clock_verifies(tmp_path: Path, now: float) -> None:
     with Ledger(tmp_path / "l.db", clock=lambda: now) as ledger:
         arbiter_os, app = payments(ledger, clock=lambda: now)
         app.invoke({"amount": 1}, conf("t"))
-        arbiter_os.drain(10)
-        assert ledger.flush(10)
+        arbiter_os.drain(60)
+        assert ledger.flush(60)
         assert ledger.verify().findings == []
         assert len(list(ledger.items(since="1h"))) == 2
 
@@ -710,7 +710,7 @@ def test_names_that_a_database_cannot_store_are_escaped_and_stop_nothing(
         _, app = payments(ledger)
         app.invoke({"amount": 1}, conf(name, f"of {name}"))
         app.invoke({"amount": 1}, conf("other"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         assert {len(list(ledger.items(thread_id=each))) for each in (name, "other")} == {2}
         assert len(list(ledger.items(subject=f"of {name}"))) == len(list(ledger.history(name))) == 2
         assert ledger.verify()
@@ -727,7 +727,7 @@ def test_a_value_that_cannot_be_copied_takes_no_other_with_it(tmp_path: Path) ->
         arbiter_os = ArbiterOS(ledger=ledger)
         app = arbiter_os.govern(chain(Spy("check", amount=[1, Broken(a=1)], limit=Broken(a=1))))
         app.invoke({"score": 0.5}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (item,) = ledger.items()
         opaque = {"$opaque": f"{__name__}.{Broken.__qualname__}: RuntimeError"}
         assert item.output_state == {"log": ["check"], "amount": [1, opaque], "limit": opaque}
@@ -743,7 +743,7 @@ def test_a_node_run_that_cannot_be_stored_is_a_gap_and_holds_up_no_other(
         app = arbiter_os.govern(chain(Spy("before"), Spy("broken"), Spy("after")))
         app.invoke({}, conf("t1"))
         app.invoke({}, conf("t2"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         nodes = [item.node for item in ledger.items()]
         assert sorted(nodes) == ["after", "after", "before", "before"]
         assert ledger.verify().not_recorded == 2

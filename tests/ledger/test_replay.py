@@ -129,7 +129,7 @@ def test_without_a_checkpointer_the_past_of_each_node_run_is_known(
     app = arbiter_os.govern(outer.compile())
     run(app, {"amount": 1}, conf("t"), mode=mode)
     run(app, {"amount": 1}, conf("t"), mode=mode)
-    assert ledger.flush(10)
+    assert ledger.flush(60)
     with sql(tmp_path / "l.db") as query:
         stored = query("SELECT body FROM entries WHERE kind = 'item'")
     assert not any("checkpoint" in body for (body,) in stored)
@@ -320,7 +320,7 @@ def test_a_count_that_needed_what_is_missing_is_unknown_later(tmp_path: Path, le
 def test_a_past_that_is_not_complete_is_unknown(tmp_path: Path, ledger: Ledger) -> None:
     rules = pack(tmp_path, "now", LIMIT.format(100))
     payments(ledger, rules, {"t": 10})
-    ledger.flush(10)
+    ledger.flush(60)
     with sql(tmp_path / "l.db") as query:
         (entry,) = query("SELECT id FROM entries WHERE node = 'look'")[0]
         query("DELETE FROM contents WHERE entry = ?", entry)
@@ -462,7 +462,7 @@ def test_a_clock_that_is_set_back_leaves_the_order_as_it_was(
     app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver() if saved else None))
     config: Any = {**conf("t"), "recursion_limit": 1000}
     app.invoke({"n": 0}, config)
-    ledger.flush(10)
+    ledger.flush(60)
     next_ = pack(tmp_path, "next", "name: limit, use: at_most, times: 250, target_nodes: count")
     summary = ledger.replay(next_).summary
     assert (summary.node_runs, summary.same, summary.stricter, summary.unknown) == (300, 250, 50, 0)

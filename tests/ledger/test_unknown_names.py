@@ -82,7 +82,7 @@ def test_erasing_what_is_not_there_says_so(tmp_path: Path) -> None:
 def test_a_thread_without_an_id_is_erased_by_its_ref(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         ArbiterOS(ledger=ledger).govern(chain(Spy("a"))).invoke({"amount": 1})
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         (item,) = ledger.items()
         assert item.input_state
         erased = ledger.erase(thread_id=item.ref, reason="request")

@@ -26,7 +26,7 @@ from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import TOOL_CALL
 from arbiter.routers import EscalationRouter
 from tests.processes import python
-from tests.support import MODES, Check, Spy, State, chain, run, statuses, thread
+from tests.support import MODES, PATIENCE, Check, Hold, Spy, State, chain, run, statuses, thread
 
 
 def big_amounts(history: History) -> Verdict:
@@ -619,23 +619,20 @@ async def test_coroutines_that_resume_one_approval_at_once_run_the_body_once(tmp
     assert sum(isinstance(result, ApprovalUsedError) for result in results) == 4
 
 
-def test_an_approved_body_is_not_asked_about_again_while_it_runs() -> None:
-    inside, done = threading.Event(), threading.Event()
-
+def test_an_approved_body_is_not_asked_about_again_while_it_runs(hold: Hold) -> None:
     def pay(state: Any) -> dict[str, Any]:
-        inside.set()
-        assert done.wait(10)
+        hold()
         return {"log": ["pay"]}
 
     _, app = approved_bank(pay)
     app.invoke({"log": []}, thread("1"))
     first = threading.Thread(target=app.invoke, args=(Command(resume="approve"), thread("1")))
     first.start()
-    assert inside.wait(10)
+    assert hold.begun.wait(PATIENCE)
     for given in cast(Any, (None, Command(resume="approve"))):
         with pytest.raises(ApprovalUsedError):
             app.invoke(given, thread("1"))
-    done.set()
+    hold.release()
     first.join()
     assert app.get_state(thread("1")).values["log"] == ["pay"]
 
@@ -650,7 +647,7 @@ from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ApprovalUsedError
 from tests.support import chain, thread
 
-where, paid, does, start = sys.argv[1:]
+where, paid, does = sys.argv[1:]
 
 def pay(state):
     with open(paid, "a") as file:
@@ -665,7 +662,8 @@ with kind.from_conn_string(where) as saver:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(ApprovalChecker("boss"))
     app = arbiter_os.govern(chain(pay, checkpointer=saver))
-    time.sleep(max(0, float(start) - time.time()))
+    print("ready", flush=True)
+    input()
     try:
         result = app.invoke(Command(resume="approve") if does != "goes on" else None, thread("1"))
         print("asked" if "__interrupt__" in result else "done")
@@ -684,10 +682,14 @@ def test_processes_that_resume_one_approval_at_once_run_the_body_once(
         _, app = approved_bank(Spy("pay"), saver)
         app.invoke({"log": []}, thread("1"))
     paid = tmp_path / "paid"
-    start = str(time.time() + 4)
-    command = python("-c", PROCESS, where, str(paid), "pays", start)
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outcomes = [process.communicate(timeout=60)[0].strip() for process in processes]
+    command = python("-c", PROCESS, where, str(paid), "pays")
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes: list[Any] = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outcomes = [process.communicate(timeout=PATIENCE)[0].strip() for process in processes]
     assert paid.read_text() == "paid "
     assert "done" in outcomes, outcomes
 
@@ -700,8 +702,9 @@ def test_after_a_crash_in_an_approved_body_the_human_is_asked_again(tmp_path: Pa
         app.invoke({"log": []}, thread("1"))
 
     def process(does: str) -> str:
-        command = python("-c", PROCESS, where, str(paid), does, "0")
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+        command = python("-c", PROCESS, where, str(paid), does)
+        done = subprocess.run(command, input="\n", stdout=subprocess.PIPE, text=True, check=False)
+        return done.stdout.removeprefix("ready").strip()
 
     assert process("dies") == ""
     assert process("goes on") == "asked"

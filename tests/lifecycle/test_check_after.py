@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +23,21 @@ from arbiter import (
     Verdict,
 )
 from arbiter.instructions import GENERATE, TOOL_CALL
-from tests.support import MODES, Check, Judge, Route, Spy, State, allow, chain, good, run, statuses, thread
+from tests.support import (
+    MODES,
+    Check,
+    Hold,
+    Judge,
+    Route,
+    Spy,
+    State,
+    allow,
+    chain,
+    good,
+    run,
+    statuses,
+    thread,
+)
 
 
 class Review(PolicyChecker):
@@ -51,11 +64,6 @@ class SlowReview(Review):
 
 def boom(_: Any) -> bool:
     raise ZeroDivisionError("division by zero")
-
-
-def hang(_: Any) -> bool:
-    time.sleep(1.5)
-    return True
 
 
 def below(limit: int) -> Callable[[Any], bool]:
@@ -173,14 +181,12 @@ def test_the_first_that_refuses_decides(mode: str) -> None:
 
 
 @MODES
-def test_no_answer_within_the_deadline_refuses(mode: str) -> None:
-    """A checker that hangs holds the run up no longer than its deadline."""
+def test_no_answer_within_the_deadline_refuses(mode: str, hold: Hold) -> None:
+    """The run goes on while the checker still hangs."""
     arbiter_os = ArbiterOS()
-    arbiter_os.add_policy_checker(Review("slow", hang, deadline=0.05))
-    begun = time.perf_counter()
+    arbiter_os.add_policy_checker(Review("slow", hold, deadline=0.05))
     with pytest.raises(PolicyViolationError, match=r"no answer within 0\.05 s"):
         run(arbiter_os.govern(chain(Spy("pay"))), {"log": []}, mode=mode)
-    assert time.perf_counter() - begun < 1
 
 
 def test_an_async_review_in_a_sync_run_is_refused_before_the_body() -> None:

@@ -320,7 +320,7 @@ def test_an_evaluator_that_came_meanwhile_judges_what_was_kept(mode: str) -> Non
     arbiter_os.remove_evaluator("first")
     arbiter_os.add_evaluator(judge("second"))
     run(app, Command(resume="approve"), thread("1"), mode=mode)
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert judged == ["first", "second"]
 
 

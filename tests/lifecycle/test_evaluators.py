@@ -27,9 +27,10 @@ from arbiter import (
     ThresholdEvaluator,
 )
 from arbiter._lifecycle import background
+from arbiter._threads import deadlines
 from arbiter.errors import RegistrationError
 from arbiter.instructions import GENERATE, VERIFY
-from tests.support import MODES, Check, Judge, Route, Spy, bad, chain, good, run, thread
+from tests.support import MODES, PATIENCE, Check, Hold, Judge, Route, Spy, add, bad, chain, good, run, thread
 
 
 def mutate_output(history: History) -> EvaluationResult:
@@ -58,11 +59,6 @@ def leave(history: History) -> EvaluationResult:
 
 def pause(history: History) -> EvaluationResult:
     raise GraphInterrupt(())
-
-
-def hang(history: History) -> EvaluationResult:
-    time.sleep(3)
-    return good(history)
 
 
 BROKEN: dict[str, Callable[[Any], Any]] = {
@@ -98,7 +94,7 @@ def test_broken_evaluator_changes_nothing(broken: Any, read: bool, mode: str) ->
         arbiter_os.add_policy_router(EvaluationRouter("r", "broken", "b"))
     app = arbiter_os.govern(chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver()))
     assert run(app, {"log": ["in"]}, thread("1"), mode=mode) == {"log": ["in", "a", "b"]}
-    assert arbiter_os.drain(5)
+    assert arbiter_os.drain(60)
     for item in arbiter_os.history.items():
         assert list(item.evaluation_errors) == ["broken"]
         assert item.evaluation_errors["broken"]
@@ -109,33 +105,31 @@ def test_broken_evaluator_changes_nothing(broken: Any, read: bool, mode: str) ->
 
 
 @MODES
-def test_hanging_evaluator_is_an_error_after_its_deadline(mode: str) -> None:
+def test_hanging_evaluator_is_an_error_after_its_deadline(mode: str, hold: Hold) -> None:
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluator(Judge("hangs", hang, deadline=0.1))
+    arbiter_os.add_evaluator(Judge("hangs", hold, deadline=0.1))
     app = arbiter_os.govern(chain(Spy("a")))
     assert run(app, {"log": []}, mode=mode) == {"log": ["a"]}
-    assert arbiter_os.drain(2)
+    assert arbiter_os.drain(PATIENCE)
     assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["hangs"]
 
 
 @MODES
-def test_hanging_evaluator_that_a_router_reads_costs_its_deadline(mode: str) -> None:
+def test_hanging_evaluator_that_a_router_reads_costs_its_deadline(mode: str, hold: Hold) -> None:
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluator(Judge("hangs", hang, deadline=0.1))
+    arbiter_os.add_evaluator(Judge("hangs", hold, deadline=0.1))
     arbiter_os.add_policy_router(EvaluationRouter("r", "hangs", "b"))
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
-    begun = time.perf_counter()
     assert run(app, {"log": []}, mode=mode) == {"log": ["a", "b"]}
-    assert time.perf_counter() - begun < 2
+    assert "0.1 s" in arbiter_os.history.entries[0][0].evaluation_errors["hangs"]
 
 
 @MODES
-def test_unread_results_delay_no_run(mode: str) -> None:
+def test_unread_results_delay_no_run(mode: str, hold: Hold) -> None:
     """`invoke` returns before a slow evaluator has finished; reading its result waits for it."""
-    released = threading.Event()
 
     def slow(history: History) -> EvaluationResult:
-        assert released.wait(5)
+        hold()
         return EvaluationResult(0.5, True, "late")
 
     arbiter_os = ArbiterOS()
@@ -143,9 +137,9 @@ def test_unread_results_delay_no_run(mode: str) -> None:
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
     assert run(app, {"log": []}, mode=mode) == {"log": ["a", "b"]}
     assert not arbiter_os.drain(0.05)
-    released.set()
+    hold.release()
     assert arbiter_os.history.entries[-1][-1].evaluation_results["slow"].feedback == "late"
-    assert arbiter_os.drain(5)
+    assert arbiter_os.drain(60)
 
 
 @MODES
@@ -163,43 +157,28 @@ def test_async_evaluator_in_either_kind_of_run(mode: str) -> None:
     assert arbiter_os.history.entries[0][0].evaluation_results["later"].feedback == "a"
 
 
-@pytest.mark.lengthy
-def test_slow_sync_contracts_never_stall_the_event_loop() -> None:
-    """Evaluators, checkers and routers that sleep leave the loop free to turn."""
+@pytest.mark.parametrize("slow", ["checker", "evaluator", "router"])
+def test_slow_sync_contracts_never_stall_the_event_loop(slow: str, hold: Hold) -> None:
+    """The loop turns while one of them takes its time."""
+    arbiter_os = ArbiterOS()
+    contracts: dict[str, Any] = {
+        "checker": Check("c", hold),
+        "evaluator": Judge("e", hold.then(EvaluationResult(1.0, True)), durable=True),
+        "router": Route("r", hold.then(None)),
+    }
+    add(arbiter_os, contracts[slow])
+    app = arbiter_os.govern(chain(Spy("a")))
 
-    def slowly(answer: Any) -> Any:
-        def call(*_: Any) -> Any:
-            time.sleep(0.15)
-            return answer
+    async def main() -> None:
+        task = asyncio.create_task(app.ainvoke({"log": []}))
+        while not (hold.begun.is_set() or task.done()):
+            await asyncio.sleep(0.005)
+        hold.release()
+        await task
 
-        return call
-
-    def longest_gap() -> float:
-        arbiter_os = ArbiterOS()
-        arbiter_os.add_policy_checker(Check("c", slowly(True)))
-        arbiter_os.add_evaluator(Judge("e", slowly(EvaluationResult(1.0, True))))
-        arbiter_os.add_policy_router(EvaluationRouter("reads", "e", "b"))
-        arbiter_os.add_policy_router(Route("r", slowly(None)))
-        app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
-
-        async def main() -> float:
-            gaps: list[float] = []
-
-            async def tick() -> None:
-                while True:
-                    before = time.perf_counter()
-                    await asyncio.sleep(0.005)
-                    gaps.append(time.perf_counter() - before)
-
-            ticker = asyncio.create_task(tick())
-            await app.ainvoke({"log": []})
-            ticker.cancel()
-            return max(gaps)
-
-        return asyncio.run(main())
-
-    # Other work on the machine makes gaps as well, so the best of three counts.
-    assert min(longest_gap() for _ in range(3)) < 0.1
+    asyncio.run(main())
+    assert not arbiter_os.history.item.errors
+    assert not arbiter_os.history.item.evaluation_errors
 
 
 def test_one_evaluators_calls_run_one_after_another() -> None:
@@ -227,7 +206,7 @@ def test_one_evaluators_calls_run_one_after_another() -> None:
         each.start()
     for each in threads:
         each.join()
-    assert arbiter_os.drain(5)
+    assert arbiter_os.drain(60)
     assert most == 1
 
 
@@ -282,24 +261,25 @@ def test_evaluator_may_read_another_and_waiting_in_a_circle_is_an_error() -> Non
 
 def test_an_async_evaluator_that_reads_another_synchronously_blocks_no_other() -> None:
     """While that other is called from elsewhere, and waits for the loop that both run on."""
+    has_read = threading.Event()
 
     async def slow(history: History) -> EvaluationResult:
-        await asyncio.sleep(0.2)
+        while not has_read.is_set():
+            await asyncio.sleep(0.002)
         return good(history)
 
     async def reads(history: History) -> EvaluationResult:
         await asyncio.sleep(0.05)
         assert history.entries[-1][-1].evaluation_results.get("slow") is None
+        has_read.set()
         return good(history)
 
     arbiter_os = ArbiterOS()
-    arbiter_os.add_evaluator(Judge("slow", slow, deadline=5.0))
-    arbiter_os.add_evaluator(Judge("reads", reads, deadline=5.0))
+    arbiter_os.add_evaluator(Judge("slow", slow))
+    arbiter_os.add_evaluator(Judge("reads", reads))
     arbiter_os.govern(chain(Spy("a"))).invoke({"log": []})
-    begun = time.perf_counter()
     item = arbiter_os.history.entries[-1][-1]
-    assert arbiter_os.drain(10)
-    assert time.perf_counter() - begun < 4
+    assert arbiter_os.drain(PATIENCE)
     assert dict(item.evaluation_errors) == {}
 
 
@@ -405,26 +385,25 @@ def test_failed_and_denied_nodes_are_not_judged() -> None:
 
 
 @MODES
-def test_deadline_is_kept_however_quick_the_evaluator_was_before(mode: str) -> None:
+def test_deadline_is_kept_however_quick_the_evaluator_was_before(mode: str, hold: Hold) -> None:
     calls: list[int] = []
 
     def sometimes(history: History) -> EvaluationResult:
         calls.append(1)
         if len(calls) == 6:
-            time.sleep(3)
+            hold()
         return good(history)
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(Judge("sometimes", sometimes, durable=True, deadline=0.1))
     app = arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(6))))
-    begun = time.perf_counter()
     run(app, {"log": []}, mode=mode)
-    assert time.perf_counter() - begun < 2.5
     assert "0.1 s" in arbiter_os.history.entries[-1][-1].evaluation_errors["sometimes"]
 
 
-def test_quick_evaluator_is_called_in_place_after_a_while() -> None:
+def test_quick_evaluator_is_called_in_place_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread is used until an evaluator has proved to be quick, and not for ever."""
+    monkeypatch.setattr(deadlines, "perf_counter", lambda: 0.0)  # no call takes any time
     threads: list[str] = []
 
     def judge(history: History) -> EvaluationResult:
@@ -462,7 +441,7 @@ def test_a_worker_that_ends_leaves_no_evaluation_behind(monkeypatch: pytest.Monk
         each.start()
     for each in threads:
         each.join()
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert len(set(evaluated)) == len(evaluated) == 160
 
 
@@ -494,7 +473,7 @@ def test_an_evaluator_runs_in_a_context_of_its_own(mode: str) -> None:
 
 
 class Meeting(NodeEvaluator):
-    """Its calls end when `many` of them run at once, or fail after five seconds."""
+    """Its calls end when `many` of them run at once, or fail in the end."""
 
     def __init__(self, many: int, concurrency: int) -> None:
         super().__init__("meeting")
@@ -512,7 +491,7 @@ class Meeting(NodeEvaluator):
     def evaluate(self, history: History) -> Any:
         self.count(1)
         try:
-            self.barrier.wait(5)
+            self.barrier.wait(PATIENCE)
             return EvaluationResult(1.0, True)
         finally:
             self.count(-1)
@@ -522,7 +501,7 @@ class AsyncMeeting(Meeting):
     async def evaluate(self, history: History) -> Any:
         self.count(1)
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 while self.most < self.barrier.parties:
                     await asyncio.sleep(0.001)
             return EvaluationResult(1.0, True)
@@ -544,7 +523,7 @@ def test_evaluator_judges_several_threads_at_once(
     app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
     for case in range(8):
         run(app, {"log": []}, thread(str(case)), mode=mode)
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     for case in range(8):
         [item] = arbiter_os.history_of(thread_id=str(case)).items()
         assert item.evaluation_results["meeting"].score == 1.0
@@ -569,7 +548,7 @@ def test_evaluator_never_runs_more_calls_at_once_than_its_concurrency() -> None:
     app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
     for case in range(12):
         app.invoke({"log": []}, thread(str(case)))
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert (three.calls, three.most) == (12, 3)
     assert (one.calls, one.most) == (12, 1)
 
@@ -584,7 +563,7 @@ def test_several_readers_of_one_result_share_one_call() -> None:
     begin = threading.Barrier(8)
 
     def read() -> float:
-        begin.wait(5)
+        begin.wait(PATIENCE)
         return item.evaluation_results["meeting"].score
 
     with ThreadPoolExecutor(8) as readers:

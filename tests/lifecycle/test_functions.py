@@ -35,7 +35,7 @@ from arbiter import (
 from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import GENERATE, TOOL_CALL, VERIFY
-from tests.support import MODES, Check, Spy, chain, run, thread
+from tests.support import MODES, PATIENCE, Check, Spy, chain, run, thread
 
 
 def test_execute_a_node_function() -> None:
@@ -521,7 +521,7 @@ def test_executions_that_resume_one_pause_at_once_run_a_function_once() -> None:
 
     def one(_: int) -> str:
         app = execution()
-        barrier.wait(10)
+        barrier.wait(PATIENCE)
         try:
             return (
                 "asked" if "__interrupt__" in app.invoke(Command(resume="approve"), thread("1")) else "done"

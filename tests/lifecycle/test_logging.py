@@ -68,7 +68,7 @@ def test_a_contract_that_fails_is_a_warning(mode: str, caplog: pytest.LogCapture
     arbiter_os.add_policy_router(Route("send", lambda h, o: unwell()))
     arbiter_os.add_evaluator(Judge("judge", unwell, durable=True))
     run(arbiter_os.govern(chain(Spy("work"))), {"log": []}, mode=mode)
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert sorted(events(caplog, logging.WARNING)) == [
         "advisor advise failed on node 'work': LookupError: no advice",
         "checker check failed on node 'work': ValueError: no judge today",

@@ -25,7 +25,7 @@ def raises(error: Exception) -> Callable[[History], Any]:
 
 
 def hang(history: History) -> Any:
-    time.sleep(1)
+    time.sleep(10)
 
 
 class Late(NodeEvaluator):

@@ -15,24 +15,26 @@ import pytest
 
 from arbiter import ArbiterOS, EvaluationError, EvaluationResult, EvaluationRouter, History, NodeEvaluator
 from tests.processes import python
-from tests.support import MODES, Judge, Spy, chain, good, run
+from tests.support import MODES, Hold, Judge, Spy, chain, good, run, until
 
 pytestmark = pytest.mark.lengthy
 
 # Forks --------------------------------------------------------------------------------------------
 
 FORKED = """
-import asyncio, os, threading, time, warnings
+import asyncio, os, threading, warnings
 from arbiter import ArbiterOS, EvaluationResult, EvaluationRouter, NodeEvaluator
 from tests.support import Judge, Spy, chain
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
-judged, hold, parent = [], threading.Event(), os.getpid()
+judged, parent = [], os.getpid()
+hold, held, go_on = threading.Event(), threading.Event(), threading.Event()
 
 def judge(history):
     judged.append(os.getpid())
     if hold.is_set() and os.getpid() == parent:
-        time.sleep(0.5)
+        held.set()
+        go_on.wait(60)
     return EvaluationResult(0.0, False)
 
 class AsyncJudge(NodeEvaluator):
@@ -41,7 +43,8 @@ class AsyncJudge(NodeEvaluator):
         return judge(history)
 
 def forked(kind, gated):
-    hold.clear()
+    for event in (hold, held, go_on):
+        event.clear()
     evaluator = AsyncJudge("quality") if kind == "async" else Judge("quality", judge)
     evaluator.blocking = kind == "slow"
     arbiter_os = ArbiterOS()
@@ -50,21 +53,21 @@ def forked(kind, gated):
         arbiter_os.add_policy_router(EvaluationRouter("gate", "quality", "mend", target_nodes=["work"]))
     app = arbiter_os.govern(chain(Spy("work"), Spy("last"), extra=[Spy("mend")]))
     app.invoke({"log": []})
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     hold.set()
     threading.Thread(target=app.invoke, args=({"log": []},)).start()
-    time.sleep(0.2)  # the parent is in the middle of an evaluation, and holds its locks
+    assert held.wait(60)  # the parent is in the middle of an evaluation, and holds its locks
     if (pid := os.fork()) == 0:
         judged.clear()
-        begun = time.monotonic()
         log = app.invoke({"log": []})["log"]
-        drained = arbiter_os.drain(5)
+        drained = arbiter_os.drain(20)
         item = arbiter_os.history.last(node="work")
         fine = log == (["work", "mend"] if gated else ["work", "last"])
         fine = fine and len(judged) == 2 and not item.evaluation_results["quality"].passed
-        print(kind, gated, "child", drained, fine, time.monotonic() - begun < 4, flush=True)
+        print(kind, gated, "child", drained, fine, flush=True)
         os._exit(0)
     os.waitpid(pid, 0)
+    go_on.set()
     print(kind, gated, "parent", arbiter_os.drain(20), flush=True)
 
 for kind in ("quick", "slow", "async"):
@@ -82,7 +85,7 @@ def test_evaluations_go_on_in_the_child_of_a_fork() -> None:
         line
         for kind in ("quick", "slow", "async")
         for gated in (False, True)
-        for line in (f"{kind} {gated} child True True True", f"{kind} {gated} parent True")
+        for line in (f"{kind} {gated} child True True", f"{kind} {gated} parent True")
     ]
     assert done.stdout.splitlines() == expected, done.stderr[-2000:]
 
@@ -133,7 +136,7 @@ held, ready, go_on = list(locks()), threading.Event(), threading.Event()
 
 def hold():
     for name, lock in held:
-        assert lock.acquire(timeout=10), name
+        assert lock.acquire(timeout=60), name
     ready.set()
     go_on.wait()
     for _, lock in held:
@@ -141,12 +144,12 @@ def hold():
 
 holder = threading.Thread(target=hold)
 holder.start()
-assert ready.wait(20)
+assert ready.wait(60)
 if (pid := os.fork()) == 0:
-    faulthandler.dump_traceback_later(20, exit=True)  # if it hangs
+    faulthandler.dump_traceback_later(60, exit=True)  # if it hangs
     said = app.invoke(hello(), config)["messages"][-1].text
     score = arbiter_os.history.last().evaluation_results["remembers"].score
-    hanging = [name for name, lock in locks() if not lock.acquire(timeout=0.1)]
+    hanging = [name for name, lock in locks() if not lock.acquire(timeout=5)]
     print("child", said, score, hanging, flush=True)
     os._exit(0)
 print("parent", os.waitpid(pid, 0)[1], flush=True)
@@ -179,24 +182,27 @@ from langgraph.store.memory import InMemoryStore
 from tests.memory.test_cycle import E, config, governed, hi, last
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
-begun, parent, store = threading.Event(), os.getpid(), MemoryStore(InMemoryStore())
+begun, go_on = threading.Event(), threading.Event()
+parent, store = os.getpid(), MemoryStore(InMemoryStore())
 
 async def handle(ctx):
     async with store.lock("one", "place"):
         begun.set()
-        await asyncio.sleep(1 if os.getpid() == parent else 0)
+        while os.getpid() == parent and not go_on.is_set():
+            await asyncio.sleep(0.002)
     return HandlerOutcome(0.5, True, "done")
 
 arbiter_os, app = governed(E("remembers", [], handler=handle), store=store)
 turn = threading.Thread(target=app.invoke, args=(hi(), config()))
 turn.start()
-assert begun.wait(10)
+assert begun.wait(60)
 if (pid := os.fork()) == 0:
-    signal.alarm(20)  # ends it if it hangs
+    signal.alarm(60)  # ends it if it hangs
     app.invoke(hi(), config())
     print("child", last(arbiter_os).evaluation_results["remembers"].score, flush=True)
     os._exit(0)
 print("parent", os.waitpid(pid, 0)[1], flush=True)
+go_on.set()
 turn.join()
 """
 
@@ -229,22 +235,19 @@ arbiter_os.govern(chain(Spy("one"), Spy("two"))).invoke({"log": []})
 """
 
 
-def ended(seconds: float, patience: float) -> tuple[subprocess.CompletedProcess[str], float]:
+def ended(seconds: float, patience: float) -> subprocess.CompletedProcess[str]:
     script = f"SECONDS, PATIENCE = {seconds}, {patience}\n{SCRIPT}"
-    begun = time.monotonic()
-    done = subprocess.run(python("-c", script), capture_output=True, text=True, timeout=60)
-    return done, time.monotonic() - begun
+    return subprocess.run(python("-c", script), capture_output=True, text=True, timeout=100)
 
 
 def test_the_end_of_a_script_waits_for_its_scores() -> None:
-    done, _ = ended(1.2, 30)
+    done = ended(1.2, 30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "judged\njudged\n", "")
 
 
 def test_a_judge_that_hangs_does_not_delay_the_exit_and_the_loss_is_reported() -> None:
-    done, seconds = ended(3600, 1)
+    done = ended(3600, 1)
     assert done.returncode == 0
-    assert seconds < 30
     (line,) = done.stderr.splitlines()
     assert "2 evaluations were not done when the process ended" in line
     assert "call arbiter_os.drain()" in line
@@ -297,21 +300,15 @@ class AsyncJudge(NodeEvaluator):
 
 @MODES
 @pytest.mark.parametrize("same", [False, True], ids=["of another ArbiterOS", "of the same"])
-def test_an_async_evaluator_that_blocks_holds_up_no_other(mode: str, same: bool) -> None:
+def test_an_async_evaluator_that_blocks_holds_up_no_other(mode: str, same: bool, hold: Hold) -> None:
     """Within one `ArbiterOS` they share an event loop, which is given up as soon as the one that blocks is late."""
-    free = threading.Event()
     first = ArbiterOS()
-    first.add_evaluator(AsyncJudge("blocks", free.wait, 0.1))
+    first.add_evaluator(AsyncJudge("blocks", hold, 0.1))
     second = first if same else ArbiterOS()
-    second.add_evaluator(AsyncJudge("quick", lambda: None, 5.0))
-    try:
-        run(first.govern(chain(Spy("work"))), {"log": []}, mode=mode)
-        begun = time.monotonic()
-        run(second.govern(chain(Spy("work"))), {"log": []}, mode=mode)
-        assert time.monotonic() - begun < 3
-        assert second.history.entries[-1][-1].evaluation_results["quick"].passed
-    finally:
-        free.set()
+    second.add_evaluator(AsyncJudge("quick", lambda: None, 30.0))
+    run(first.govern(chain(Spy("work"))), {"log": []}, mode=mode)
+    run(second.govern(chain(Spy("work"))), {"log": []}, mode=mode)
+    assert second.history.entries[-1][-1].evaluation_results["quick"].passed
 
 
 def test_the_event_loop_of_an_arbiter_os_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,19 +319,16 @@ def test_the_event_loop_of_an_arbiter_os_goes_with_it(monkeypatch: pytest.Monkey
 
     def judged() -> None:
         arbiter_os = ArbiterOS()
-        arbiter_os.add_evaluator(AsyncJudge("quick", lambda: None, 5.0))
+        arbiter_os.add_evaluator(AsyncJudge("quick", lambda: None, 30.0))
         arbiter_os.govern(chain(Spy("work"))).invoke({"log": []})
-        assert arbiter_os.drain(10)
+        assert arbiter_os.drain(60)
 
     gc.collect()
     before = loops()
     for _ in range(5):
         judged()
     gc.collect()
-    end = time.monotonic() + 5
-    while loops() > before + 1 and time.monotonic() < end:
-        time.sleep(0.02)
-    assert loops() <= before + 1  # the context of this thread remembers the last run
+    until(lambda: loops() <= before + 1)  # the context of this thread remembers the last run
 
 
 # What failed --------------------------------------------------------------------------------------

@@ -210,13 +210,14 @@ async def test_a_timeout_ends_an_attempt(retried: bool) -> None:
     """A node's `timeout` raises what it raises without Arbiter, and is retried as without."""
 
     async def outcome(arbiter_os: ArbiterOS | None) -> tuple[Any, ...]:
-        calls = iter((5.0, 0.0))
+        calls = iter([60, *[0] * 9])
 
         async def slow(state: Any) -> Any:
             await asyncio.sleep(next(calls))
             return {"log": ["slow"]}
 
-        policy = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=2)
+        # On a busy machine a quick attempt may be late as well.
+        policy = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=9)
         options = {"timeout": 0.1, "retry_policy": policy if retried else None}
         session = Session("async", None, arbiter_os)
         session.use(chain(slow=(slow, options)))
@@ -230,7 +231,7 @@ async def test_a_timeout_ends_an_attempt(retried: bool) -> None:
     for arbiter_os in (ArbiterOS(), graphs.with_policies(asynchronous=True)):
         assert await outcome(arbiter_os) == expected
         ((item,),) = arbiter_os.history_of(thread_id="one").entries
-        assert item.attempt == (2 if retried else 1)
+        assert item.attempt > 1 if retried else item.attempt == 1
         assert item.status == ("completed" if retried else "cancelled")
 
 

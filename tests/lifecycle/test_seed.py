@@ -377,7 +377,7 @@ def judged(evaluator: NodeEvaluator, *outputs: dict[str, Any]) -> EvaluationResu
             return output
 
         arbiter_os.execute({}, step, instruction="GENERATE")
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     return arbiter_os.history.entries[-1][-1].evaluation_results[evaluator.name]
 
 

@@ -225,7 +225,7 @@ def test_an_evaluator_that_a_human_was_shown_is_not_asked_again(mode: str) -> No
     arbiter_os, app = governed(graph, Judge("style", judge), Ask("ask"))
     run(app, {"log": []}, thread("1"), mode=mode)
     assert run(app, Command(resume="approve"), thread("1"), mode=mode)["log"] == ["a"]
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert asked == ["style"]
     assert len(results(arbiter_os)) == 3
 

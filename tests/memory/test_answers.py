@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
@@ -28,7 +27,7 @@ from arbiter.memory.answers import (
 )
 from arbiter.models import MAX_ANSWER
 from tests.scripted import RefusesTools, Scripted, ScriptedTools, tool_call
-from tests.support import MODES, quick
+from tests.support import MODES, Hold, quick
 
 QUESTION = [HumanMessage("What did they say?")]
 KINDS = pytest.mark.parametrize("kind", [Scripted, ScriptedTools])
@@ -486,28 +485,22 @@ def test_exception_of_the_model_is_an_outcome(answers: list[Any], kind: type[Scr
 class Hangs(Scripted):
     async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         if len(self.asked) >= len(self.answers):
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         return self._generate(messages)
 
 
 def test_timeout_is_over_all_calls() -> None:
-    began = time.monotonic()
     outcome = asked(Hangs(answers=["no idea"]), timeout_s=0.1)
     assert (outcome.value, outcome.status, outcome.calls) == (None, "failed", 2)
     assert outcome.error == "TimeoutError"
-    assert time.monotonic() - began < 5
     saved = asked(Hangs(answers=['[{"claim": "a"}, 3]']), timeout_s=0.1, item_field="items")
     assert (saved.value, saved.status) == (GOOD, "salvaged")
 
 
-def test_model_that_blocks_a_thread_is_given_up() -> None:
-    began = time.monotonic()
-
-    async def given_up() -> float:
-        await structured_call(Scripted(answers=["no idea"], pause=0.5), Items, QUESTION, timeout_s=0.05)
-        return time.monotonic() - began
-
-    assert asyncio.run(given_up()) < 0.4
+def test_model_that_blocks_a_thread_is_given_up(hold: Hold) -> None:
+    model = Scripted(answers=[hold.then("no idea")])
+    outcome = asyncio.run(structured_call(model, Items, QUESTION, timeout_s=0.05))
+    assert outcome.error == "TimeoutError"
 
 
 def test_cancellation_passes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -362,10 +361,8 @@ async def test_inferences_are_asked_for_if_wanted() -> None:
 async def test_garbage_costs_two_calls_and_then_a_pause() -> None:
     room = Room(None, "no idea", length=1)
     room.says("hello")
-    began = time.perf_counter()
     with pytest.raises(UnusableAnswerError) as failed:
         await room.evaluate()
-    assert time.perf_counter() - began < 1
     assert failed.value.calls == 2
     assert "hello" not in str(failed.value)
     assert "no idea" not in str(failed.value)

@@ -30,6 +30,7 @@ from arbiter.memory.stores._opening import open_store
 from arbiter.memory.stores._vectors import LocalIndex
 from tests.memory.memory_stores import KeywordEmbeddings
 from tests.processes import python
+from tests.support import PATIENCE
 
 NS = namespace("agent", "facts", "user-1")
 ROOT = Path(arbiter.__file__).parent.parent
@@ -496,7 +497,7 @@ async def test_a_lock_of_a_process_that_died_is_free(where: str) -> None:
         async def hold(store):
             async with MemoryStore(store).lock("room"):
                 print("held", flush=True)
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
         with open_store(sys.argv[1]) as store:
             asyncio.run(hold(store))
         """,
@@ -509,11 +510,11 @@ async def test_a_lock_of_a_process_that_died_is_free(where: str) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3), store.lock("room"):
                 pass
-        async with asyncio.timeout(2), store.lock("another room"):
+        async with asyncio.timeout(PATIENCE), store.lock("another room"):
             pass
         holder.kill()
         await asyncio.to_thread(holder.communicate)
-        async with asyncio.timeout(5), store.lock("room"):
+        async with asyncio.timeout(PATIENCE), store.lock("room"):
             pass
 
 
@@ -573,7 +574,7 @@ async def test_advisory_locks_exclude_tasks_of_one_process_too(postgres_url: str
                     async with asyncio.timeout(0.1), provider("room"):
                         pass
         for provider in (others, locks, others):
-            async with asyncio.timeout(2), provider("room"):
+            async with asyncio.timeout(PATIENCE), provider("room"):
                 pass
 
 
@@ -589,7 +590,7 @@ async def test_a_lost_lock_is_reported(postgres_url: str) -> None:
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
                     )
-        async with asyncio.timeout(5), locks("room"):
+        async with asyncio.timeout(PATIENCE), locks("room"):
             pass
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -835,9 +834,7 @@ def test_a_failing_provider_is_in_the_items_errors_without_quoted_text(mode: str
     cycle = Cycle(context(None))
     hanging = Hanging("hanging", cycle=cycle, deadline=0.1)
     app, body, arbiter_os = speaking(Broken("broken", cycle=cycle), hanging, TimeProvider(cycle=cycle))
-    begun = time.perf_counter()
     run(app, HELLO, THREAD, mode=mode)
-    assert time.perf_counter() - begun < 5
     assert "## Now" in body.heard[0][0]
     errors = arbiter_os.history.entries[-1][-1].errors
     assert set(errors) == {"advisor broken", "advisor hanging"}

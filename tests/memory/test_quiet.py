@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from arbiter.memory import _quiet as quiet
 from arbiter.memory._conversation import Shown
 from tests.processes import python
 from tests.scripted import Scripted
+from tests.support import until
 
 SAID = ("I live in Oslo", "I have a cat called Pixel", "I work at Acme")
 
@@ -92,13 +92,6 @@ def known(memory: Memory, user: str = "ada") -> set[str]:
     return {fact.claim.removeprefix("User: ") for fact in memory.facts(user)}
 
 
-def soon(true: Callable[[], bool], seconds: float = 10) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.02)
-    return true()
-
-
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("when", ["inline", "background"])
 def test_a_chat_of_three_turns_is_learned_from(mode: str, when: Any) -> None:
@@ -116,7 +109,7 @@ def test_a_chat_of_three_turns_is_learned_from(mode: str, when: Any) -> None:
 def test_a_quiet_thread_is_learned_from_by_itself(when: Any) -> None:
     chat = Chat(after_idle_s=0.2, mode=when)
     chat.says(*SAID)
-    assert soon(lambda: chat.knows() == {*SAID})
+    until(lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 1
 
 
@@ -128,7 +121,7 @@ def test_a_turn_begins_the_wait_anew() -> None:
         chat.says(text)
         time.sleep(0.7)
         assert chat.model.calls == 0
-    assert soon(lambda: chat.knows() == {*SAID})
+    until(lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 1
 
 
@@ -183,7 +176,7 @@ def test_a_new_thread_of_the_same_user_hastens_the_old_one() -> None:
     for held in quiet_of(chat)._rooms.values():  # pyright: ignore[reportPrivateUsage]
         held.since -= 11
     chat.says(SAID[2], thread="new")
-    assert soon(lambda: chat.knows() == {SAID[0]})
+    until(lambda: chat.knows() == {SAID[0]})
     assert chat.model.calls == 1
 
 
@@ -195,7 +188,7 @@ def test_what_waits_is_done_although_nobody_refers_to_it() -> None:
 
     short()
     gc.collect()
-    assert soon(lambda: known(Memory(store)) == {*SAID})
+    until(lambda: known(Memory(store)) == {*SAID})
 
 
 def test_waiting_threads_are_bounded(
@@ -261,16 +254,16 @@ def test_a_quiet_thread_is_tried_again_after_its_model_has_failed(monkeypatch: p
     monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
     chat = Chat(after_idle_s=0.2, answers=Recovering(2))
     chat.says(*SAID)
-    assert soon(lambda: chat.knows() == {*SAID})
+    until(lambda: chat.knows() == {*SAID})
     assert chat.model.calls == 3
-    assert soon(lambda: quiet_of(chat).pending == 0)
+    until(lambda: quiet_of(chat).pending == 0)
 
 
 def test_a_thread_whose_model_has_failed_in_a_turn_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cursors, "MINUTE", timedelta(milliseconds=150))
     chat = Chat(after_idle_s=0.1, answers=Recovering(1), conversation_length=2)
     chat.says(SAID[0])
-    assert soon(lambda: chat.knows() == {SAID[0]})
+    until(lambda: chat.knows() == {SAID[0]})
 
 
 def test_a_thread_whose_model_has_failed_waits_on_and_holds_up_no_drain() -> None:
@@ -319,9 +312,7 @@ def test_the_end_of_a_script_learns_from_its_conversations(tmp_path: Path, mode:
 
 @pytest.mark.lengthy
 def test_the_end_of_a_script_waits_no_longer_than_it_must_and_tells_the_number(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    done = ended(tmp_path / "memory.db", patience=0.5, pause=20, mode="inline")
-    assert time.monotonic() - begun < 15
+    done = ended(tmp_path / "memory.db", patience=0.5, pause=600, mode="inline")
     assert done.returncode == 0
     [line] = [line for line in done.stderr.splitlines() if "process ended" in line]
     assert "2 conversations were not worked through" in line
@@ -343,7 +334,7 @@ chat = Chat()
 chat.says(*SAID)
 pid = os.fork()
 if pid == 0:
-    print("child", chat.os.drain(5), chat.model.calls, flush=True)
+    print("child", chat.os.drain(20), chat.model.calls, flush=True)
     chat.says("hello", thread="mine", user="bob")
     print("child", chat.os.drain(20), chat.extractions, flush=True)
     os._exit(0)

@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -39,6 +38,7 @@ from arbiter.memory.stores import _word_tables as word_tables
 from arbiter.memory.stores._words import terms_of
 from tests.memory.memory_stores import opened
 from tests.processes import python
+from tests.support import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 NS = namespace("agent", "facts", "ada")
@@ -488,7 +488,7 @@ async def test_a_search_does_not_wait_for_a_backlog(
     searched = threading.Event()
 
     def started_later(work: Callable[[], object]) -> object:
-        return start(lambda: searched.wait(20) and work())
+        return start(lambda: searched.wait(PATIENCE) and work())
 
     monkeypatch.setattr(word_tables, "start", started_later)
     where = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "memory.db")
@@ -496,9 +496,9 @@ async def test_a_search_does_not_wait_for_a_backlog(
         memory = await put(store, {**claims_of(1_500), "w": "a walrus"})
         assert await found(memory, "walrus") == []
         searched.set()
-        end = monotonic() + 20
-        while not await found(memory, "walrus") and monotonic() < end:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE):
+            while not await found(memory, "walrus"):
+                await asyncio.sleep(0.01)
         assert await found(memory, "walrus") == ["w"]
         await put(memory, {f"z{number}": f"zebra {number}" for number in range(2_500)})
         await found(memory, "zebra")

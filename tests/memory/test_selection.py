@@ -21,6 +21,7 @@ from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample, Ex
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.selection import Selection, check_selectable, resolve, select
 from tests.scripted import RefusesTools, Scripted, ScriptedTools, tool_call
+from tests.support import Hold
 
 KINDS = pytest.mark.parametrize("kind", [Scripted, ScriptedTools])
 TALK = (HumanMessage("I moved to Seattle", id="1"), AIMessage("How is the weather there?", id="2"))
@@ -296,21 +297,19 @@ def test_callable_chooses_among_all(selector: Any) -> None:
     assert selection == Selection(chosen=("GET_FACTS", "B"), unknown=("nobody",))
 
 
-def test_sync_callable_does_not_hold_up_the_loop() -> None:
+def test_sync_callable_does_not_hold_up_the_loop(hold: Hold) -> None:
     def slow(ctx: EvalContext, candidates: Any) -> list[str]:
-        time.sleep(0.3)
+        hold()
         return ["A"]
 
-    async def both() -> int:
+    async def both() -> None:
         task = asyncio.create_task(select(slow, context(), [A, B]))
-        ticks = 0
-        while not task.done():
-            await asyncio.sleep(0.01)
-            ticks += 1
+        while not (hold.begun.is_set() or task.done()):
+            await asyncio.sleep(0.005)
+        hold.release()
         assert (await task).chosen == ("A",)
-        return ticks
 
-    assert asyncio.run(both()) > 5
+    asyncio.run(both())
 
 
 @pytest.mark.parametrize("answer", [None, "A", b"A", 3, [1], ["A", None], [A], [["A"]]], ids=repr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,6 +22,7 @@ from arbiter.memory.stores import Entry, Found, MemoryStore, Namespace, Value, n
 from arbiter.memory.stores._access import StoreLoopError
 from arbiter.memory.stores._words import overlap, words_of
 from tests.memory.memory_stores import KeywordEmbeddings, LoopThread
+from tests.support import PATIENCE, Hold
 
 NS = namespace("agent", "facts", "user-1")
 
@@ -363,7 +363,7 @@ async def test_errors_of_the_store_pass_through(embeddings: KeywordEmbeddings, o
     }
     with pytest.raises(OSError, match="the disk is gone"):
         await calls[operation]()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE):
         async with store.lock("record", *NS, "k"):  # nothing is left locked
             pass
 
@@ -636,21 +636,26 @@ async def test_a_loop_that_does_not_run_is_named() -> None:
 
 
 class Slow(InMemoryStore):
-    """A sync store that takes its time."""
+    """A sync store whose writes take until `hold` is released."""
+
+    def __init__(self, hold: Hold) -> None:
+        super().__init__()
+        self.hold = hold
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        time.sleep(0.2)
+        ops = list(ops)
+        if any(isinstance(op, PutOp) for op in ops):
+            self.hold()
         return super().batch(ops)
 
 
-async def test_a_sync_store_does_not_hold_up_the_loop() -> None:
-    store = MemoryStore(Proxy(Slow(), sync=True, asynchronous=False))
+async def test_a_sync_store_does_not_hold_up_the_loop(hold: Hold) -> None:
+    store = MemoryStore(Proxy(Slow(hold), sync=True, asynchronous=False))
     writing = asyncio.ensure_future(store.aput(NS, "k", {"n": 1}))
-    ticks = 0
-    while not writing.done():
-        await asyncio.sleep(0.01)
-        ticks += 1
-    assert ticks >= 5
+    while not (hold.begun.is_set() or writing.done()):
+        await asyncio.sleep(0.005)
+    hold.release()
+    await writing
 
 
 async def test_a_change_that_changes_nothing_writes_nothing() -> None:
@@ -698,7 +703,12 @@ async def test_locks_are_served_in_order_and_by_name() -> None:
             waiting.append(asyncio.ensure_future(wait(number)))
             await asyncio.sleep(0)
         other = MemoryStore(InMemoryStore())
-        async with asyncio.timeout(1), one.lock("room.r"), one.lock("room", "q"), other.lock("room", "r"):
+        async with (
+            asyncio.timeout(PATIENCE),
+            one.lock("room.r"),
+            one.lock("room", "q"),
+            other.lock("room", "r"),
+        ):
             pass
         await asyncio.sleep(0.01)
         assert order == []
@@ -724,7 +734,7 @@ async def test_a_waiter_that_gives_up_blocks_no_other() -> None:
             await asyncio.sleep(0)
         waiting[0].cancel()
         waiting[1].cancel()
-        async with asyncio.timeout(1), store.lock("room"):
+        async with asyncio.timeout(PATIENCE), store.lock("room"):
             pass
         await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -740,7 +750,7 @@ def test_a_waiter_whose_loop_has_ended_blocks_no_other() -> None:
             assert not task.done()
 
     async def next_one() -> None:
-        async with asyncio.timeout(2), store.lock("room"):
+        async with asyncio.timeout(PATIENCE), store.lock("room"):
             pass
 
     asyncio.run(holding())
@@ -752,19 +762,21 @@ def test_a_waiter_whose_loop_has_ended_blocks_no_other() -> None:
     asyncio.run(next_one())
 
 
-@pytest.mark.lengthy
-async def test_a_write_on_its_way_keeps_its_lock() -> None:
+async def test_a_write_on_its_way_keeps_its_lock(hold: Hold) -> None:
     """A caller that is cancelled during a change leaves at once; the change ends before the next one
     begins."""
-    store = MemoryStore(Proxy(Slow(), sync=True, asynchronous=False))
+    store = MemoryStore(Proxy(Slow(hold), sync=True, asynchronous=False))
     first = asyncio.ensure_future(store.aupdate(NS, "k", counted))
-    await asyncio.sleep(0.3)  # it has read, and writes
-    begun = time.perf_counter()
+    while not hold.begun.is_set():
+        await asyncio.sleep(0.005)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert time.perf_counter() - begun < 0.1
-    assert await store.aupdate(NS, "k", counted) == {"n": 2}
+    second = asyncio.ensure_future(store.aupdate(NS, "k", counted))
+    await asyncio.sleep(0.02)
+    assert not second.done()
+    hold.release()
+    assert await second == {"n": 2}
 
 
 async def test_a_cancelled_wait_for_a_lock_writes_nothing() -> None:

@@ -56,7 +56,7 @@ def judged(
     arbiter_os.add_evaluator(evaluator)
     app = arbiter_os.govern(speaking(output, schema), instructions={"speak": RESPOND})
     run(app, {"messages": list(before)} if schema is MessagesState else before, mode=mode)
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     return arbiter_os.history.entries[-1][-1]
 
 

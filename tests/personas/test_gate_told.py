@@ -9,8 +9,6 @@ import io
 import json
 import logging
 import pickle
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -40,7 +38,7 @@ from arbiter.personas import (
 from tests.personas.gate_support import PAM, Speaker, chat, enabled, gated, hello, scored, texts
 from tests.personas.personas_support import JIM, Says, prompt_of, scores
 from tests.scripted import Scripted, ScriptedTools
-from tests.support import MODES, Chat, run, thread
+from tests.support import MODES, Chat, Hold, run, thread, until
 
 langchain_agents: Any = langchain_agents_module
 
@@ -71,66 +69,57 @@ def test_an_unreachable_judge_is_reported(answer: Any, mode: str, caplog: pytest
 
 
 class Deaf(Says):
-    """A judge that ignores its cancellation."""
+    """A judge that ignores its cancellation until `over`."""
+
+    over: asyncio.Event
 
     async def ajudge(self, request: Any) -> Any:
-        end = time.monotonic() + 1
-        while (left := end - time.monotonic()) > 0:
+        while not self.over.is_set():
             try:
-                await asyncio.sleep(left)
+                await self.over.wait()
             except asyncio.CancelledError:
                 pass
         return self.judge(request)
 
 
-@pytest.mark.lengthy
 def test_a_judge_that_ignores_its_cancellation_costs_its_timeout() -> None:
     """In a gate and in an intervention."""
-    jim = Speaker("Fine")
-    nudge = Intervention(JIM, judge=Deaf({"result": True}), timeout=0.1)
+    jim, nudges, scores = Speaker("Fine"), Deaf({"result": True}), Deaf({"score": 2})
+    nudge = Intervention(JIM, judge=nudges, timeout=0.1)
     nudge.set_textual_precondition("they agree").set_effect("Sing.")
-    gate = PersonaGate(Deaf({"score": 2}), [JIM], enabled("adherence", "fluency", judge_timeout=0.1))
+    gate = PersonaGate(scores, [JIM], enabled("adherence", "fluency", judge_timeout=0.1))
     arbiter_os = ArbiterOS()
     arbiter_os.add_advisor(nudge)
     arbiter_os.add_correction_gate(gate)
     app = arbiter_os.govern(chat(jim))
 
-    async def story() -> float:
-        begun = time.monotonic()
+    async def story() -> None:
+        nudges.over = scores.over = asyncio.Event()
         await app.ainvoke(hello("own"))
-        return time.monotonic() - begun
+        nudges.over.set()
+        await asyncio.sleep(0)
 
-    loop = asyncio.new_event_loop()
-    try:
-        assert loop.run_until_complete(story()) < 0.8
-    finally:
-        loop.run_until_complete(asyncio.sleep(1))
-        loop.close()
+    asyncio.run(story())
     assert gate.actions[0].outcome == "timeout_pass_through"
     assert "Sing." not in jim.told()
 
 
-def test_the_threads_of_a_judge_that_hangs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threads_of_a_judge_that_hangs_are_bounded(monkeypatch: pytest.MonkeyPatch, hold: Hold) -> None:
     monkeypatch.setattr("arbiter.personas._gate._MOST_LATE", 3)
-    over = threading.Event()
 
     def waits(request: Any) -> Any:
-        over.wait(30)
+        hold()
         return {"score": 9}
 
     judge = Says(waits)
     app, gate, _ = gated(judge, enabled("adherence", "fluency", judge_timeout=0.02), Speaker("Fine"))
     for _ in range(5):
         app.invoke(hello())
-    deadline = time.monotonic() + 20
-    while judge.calls < 4 and time.monotonic() < deadline:  # a thread may begin after its timeout
-        time.sleep(0.01)
+    until(lambda: judge.calls >= 4)  # a thread may begin after its timeout
     assert judge.calls == 4  # both dimensions of two messages
     assert "earlier questions still wait" in gate.actions[-1].dimension_scores["adherence"].reasoning
-    over.set()
-    while gate.actions[-1].outcome != "passed" and time.monotonic() < deadline:
-        app.invoke(hello())
-    assert gate.actions[-1].outcome == "passed"
+    hold.release()
+    until(lambda: app.invoke(hello()) and gate.actions[-1].outcome == "passed")
 
 
 def test_a_rate_counts_judged_drafts_only() -> None:

@@ -582,7 +582,7 @@ def test_agents_that_edit_one_message_at_once_edit_one_each(mode: str) -> None:
 
         def node(state: Any) -> Any:
             message = begin(state)
-            meet.wait(5)
+            meet.wait(60)
             return {name: message.content}
 
         async def anode(state: Any) -> Any:

@@ -1134,6 +1134,6 @@ def test_judges_of_gates_and_interventions_are_counted_in_purses_of_their_own(mo
         run(app, hello("Own."), mode=mode)
     finally:
         usage_meter.reset(token)
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert seen == [("intervention", 10), ("correction", 10)]
     assert judge.calls == 3

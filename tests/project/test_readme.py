@@ -72,6 +72,7 @@ from tests import docs_check
 from tests.support import (
     MODES,
     Check,
+    Hold,
     Judge,
     Route,
     Spy,
@@ -394,7 +395,7 @@ def broken(_: History) -> bool:
 
 
 def sleepy(_: History) -> bool:
-    time.sleep(1)
+    time.sleep(10)
     return True
 
 
@@ -561,20 +562,17 @@ def test_a_failed_evaluator_changes_nothing(judge: Callable[[History], Any], mod
 
 
 @MODES
-def test_only_readers_wait_for_a_score(mode: str) -> None:
+def test_only_readers_wait_for_a_score(mode: str, hold: Hold) -> None:
     """Scores are computed in the background; only code that reads a score waits for it."""
 
     def slow(history: History) -> Any:
-        time.sleep(0.5)
-        return good(history)
+        return hold() and good(history)
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(Judge("slow", slow))
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
-    begun = time.perf_counter()
     run(app, {"log": []}, mode=mode)
-    assert time.perf_counter() - begun < 0.45
-    assert arbiter_os.drain(30)
+    hold.release()
     assert arbiter_os.history.entries[0][0].evaluation_results["slow"].passed
 
 
@@ -901,7 +899,7 @@ async def test_slow_contracts_do_not_stall_the_loop() -> None:
     went_on: list[bool] = []
 
     def slow(_: Any, __: Any = None) -> Any:
-        seen, until = beats, time.monotonic() + 10
+        seen, until = beats, time.monotonic() + 60
         while beats < seen + 3 and time.monotonic() < until:
             time.sleep(0.01)
         went_on.append(beats >= seen + 3)

@@ -38,7 +38,9 @@ from arbiter.models import Price
 from tests.processes import python
 from tests.support import (
     MODES,
+    PATIENCE,
     Check,
+    Hold,
     Judge,
     Route,
     Spy,
@@ -547,12 +549,12 @@ def test_a_stream_that_was_left_is_unreported() -> None:
     assert used(budget).unreported == 1
 
 
-def test_a_model_call_that_outlives_its_node_run_is_unreported_until_it_answers() -> None:
-    go_on, done = threading.Event(), threading.Event()
+def test_a_model_call_that_outlives_its_node_run_is_unreported_until_it_answers(hold: Hold) -> None:
+    done = threading.Event()
 
     class Slow(Talker):
         def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-            go_on.wait(10)
+            hold()
             return super()._generate(*args, **kwargs)
 
     def leave(state: Any, config: RunnableConfig) -> Any:
@@ -561,15 +563,15 @@ def test_a_model_call_that_outlives_its_node_run_is_unreported_until_it_answers(
             done.set()
 
         threading.Thread(target=call).start()
-        time.sleep(0.1)
+        assert hold.begun.wait(PATIENCE)
         return {"log": ["left"]}
 
     budget = BudgetChecker("budget", tokens=1000)
     _, app = governed(chain_of(leave), budget)
     run(app, {"log": []})
     assert (used(budget).tokens, used(budget).unreported) == (0, 1)
-    go_on.set()
-    assert done.wait(10)
+    hold.release()
+    assert done.wait(PATIENCE)
     assert (used(budget).tokens, used(budget).unreported) == (10, 0)
 
 
@@ -915,13 +917,13 @@ def test_accounts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     def pay(state: Any) -> Any:
         if state.get("amount"):
             running.set()
-            finish.wait(10)
+            finish.wait(60)
         return {"log": ["pay"]}
 
     _, app = governed(chain_of(pay, checkpointer=InMemorySaver()), budget)
     slow = threading.Thread(target=app.invoke, args=({"log": [], "amount": 1}, thread("slow")))
     slow.start()
-    assert running.wait(10)
+    assert running.wait(60)
     for name in "abcd":
         app.invoke({"log": []}, thread(name))
     assert [budget.used(name) is None for name in ("slow", "a", "b", "c", "d")] == [

@@ -38,7 +38,7 @@ from arbiter.errors import ParameterError
 from arbiter.evaluators import ConditionEvaluator
 from arbiter.instructions import GENERATE, TOOL_CALL
 from tests.processes import python
-from tests.support import MODES, Spy, chain, examples, governed, run, statuses, thread
+from tests.support import MODES, Spy, chain, examples, governed, quick, run, statuses, thread
 
 ALL = frozenset({"state", "input", "output", "node", "instruction", "config", "history"})
 
@@ -471,9 +471,8 @@ class _Raises:
 def test_a_pattern_takes_linear_time() -> None:
     """`(a+)+$`, which other engines try for ages, on 50 kB."""
     condition = Condition("state.text.matches('(a+)+$')", ALL)
-    begun = time.perf_counter()
-    assert not condition.evaluate({"state": {"text": "a" * 50_000 + "b"}})
-    assert time.perf_counter() - begun < 0.05
+    with quick(1):
+        assert not condition.evaluate({"state": {"text": "a" * 50_000 + "b"}})
 
 
 # What would take too much -------------------------------------------------------------------------
@@ -542,7 +541,7 @@ def test_a_condition_that_would_block_every_thread_is_denied_with_the_bound(
     begun = time.process_time()
     with pytest.raises(PolicyViolationError) as caught:
         run(app, LARGE, mode=mode)
-    assert time.process_time() - begun < 1
+    assert time.process_time() - begun < 10
     assert says in caught.value.reason
     assert not pay.calls
 

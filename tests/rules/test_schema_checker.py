@@ -19,7 +19,7 @@ from arbiter import ArbiterOS, PolicyViolationError
 from arbiter._values.shapes import shape_of
 from arbiter.checkers import SchemaChecker
 from arbiter.errors import ParameterError
-from tests.support import MODES, Spy, chain, examples, run, statuses
+from tests.support import MODES, Spy, chain, examples, quick, run, statuses
 
 AMOUNT = {
     "type": "object",
@@ -198,9 +198,8 @@ LONG = "a" * 50_000 + "!"
 def test_no_pattern_hangs(schema: Any, value: Any) -> None:
     """Python's own engine would not be done with these in a lifetime."""
     shape = shape_of(schema, "checker 'c'", "input")
-    begun = time.perf_counter()
-    shape.mistakes(value, "input")
-    assert time.perf_counter() - begun < 0.05
+    with quick(1):
+        shape.mistakes(value, "input")
 
 
 ANY_DEEP: dict[str, Any] = {"oneOf": [{"items": {"$ref": "#/$defs/any"}, "minItems": 1}] * 4}
@@ -225,7 +224,7 @@ def test_a_value_that_takes_too_long_to_check_does_not_fit(schema: dict[str, Any
     """The reason says so, instead of the run standing still."""
     begun = time.process_time()
     (problem,) = mistakes({"properties": {"x": schema}, "$defs": schema.pop("$defs", {})}, {"x": value})
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 20
     assert problem == "input: takes more than 100,000 steps to check, so the check stops here"
 
 
@@ -234,12 +233,11 @@ def test_unique_elements_are_found_in_linear_time() -> None:
     """1,000 objects, which cannot be sorted, are not compared with one another."""
     rows = [{"id": n, "tags": ["a", {"b": None}]} for n in range(5000)]
     schema = {"properties": {"rows": {"uniqueItems": True}}}
-    begun = time.process_time()
-    assert mistakes(schema, {"rows": rows}) == []
-    assert mistakes(schema, {"rows": [*rows, {"tags": ["a", {"b": None}], "id": 7.0}]}) == [
-        "input.rows: has non-unique elements"
-    ]
-    assert time.process_time() - begun < 2
+    with quick(2):
+        assert mistakes(schema, {"rows": rows}) == []
+        assert mistakes(schema, {"rows": [*rows, {"tags": ["a", {"b": None}], "id": 7.0}]}) == [
+            "input.rows: has non-unique elements"
+        ]
     unequal: list[Any] = [[1, True], [0, False], [[1], [True]], [{"a": 1}, {"a": True}], ["1", 1], [[], {}]]
     for different in unequal:
         assert mistakes(schema, {"rows": different}) == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,7 +25,7 @@ from arbiter.checkers._steps import Step
 from arbiter.errors import ParameterError
 from arbiter.instructions import COMMUNICATE, GENERATE, TOOL_CALL, VERIFY
 from arbiter.routers import ErrorRouter
-from tests.support import MODES, Check, Judge, Route, bad, examples, good, run, thread
+from tests.support import MODES, Check, Hold, Judge, Route, bad, examples, good, run, thread
 
 KINDS = {
     "check": VERIFY,
@@ -387,7 +385,7 @@ def test_decisions_equal_those_made_from_the_whole_history(
             {**config, "recursion_limit": 100},
             mode="async" if asynchronous else "sync",
         )
-        arbiter_os.drain(10)
+        arbiter_os.drain(60)
         runs.append([item for item in arbiter_os.history.items() if item.id not in known])
         known |= {item.id for item in runs[-1]}
     slow = Slow(runs)
@@ -467,21 +465,19 @@ def test_results_read_do_not_depend_on_the_order_of_the_rules(first: bool) -> No
     assert decided(rules if first else rules[::-1], [checking(sound=False), paying()]) == ["denied"]
 
 
-def test_a_rule_waits_for_the_evaluation_of_the_step_and_of_no_other() -> None:
-    enough = threading.Event()
+def test_a_rule_waits_for_the_evaluation_of_the_step_and_of_no_other(hold: Hold) -> None:
+    ended: list[bool] = []
 
     def slow(history: History) -> EvaluationResult:
         if history.entries[-1][-1].node == "pay":
-            enough.wait(20)
+            ended.append(hold())
         return good(history)
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(before_pay(evaluator="slow", once_per_use=True))
     arbiter_os.add_evaluator(Judge("slow", slow))
-    begun = time.monotonic()
     assert decided([], [checking(), paying()], arbiter_os=arbiter_os) == ["completed"]
-    assert time.monotonic() - begun < 15
-    enough.set()
+    assert not ended
 
 
 def test_each_pass_permits_one_run() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
@@ -36,7 +35,7 @@ from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.instructions import GENERATE, TOOL_CALL
 from tests.graphs import Recorder
 from tests.scripted import ScriptedTools
-from tests.support import MODES, Check, examples, run
+from tests.support import MODES, Check, examples, quick, run
 
 agent_of = cast(Any, create_agent)
 Calls = list[tuple[str, str]]
@@ -608,9 +607,8 @@ def test_json_in_a_text_is_what_it_says(wrap: int) -> None:
 def test_no_pattern_takes_long() -> None:
     """50 kB against a pattern that explodes where an engine goes back and tries again."""
     checker = ToolsChecker("c", [ToolRule("t", arguments={"x": ArgumentRule(matches="(a+)+$")})])
-    begun = time.perf_counter()
-    assert checker.denial("t", {"x": "a" * 50_000 + "!"})
-    assert time.perf_counter() - begun < 0.05
+    with quick(1):
+        assert checker.denial("t", {"x": "a" * 50_000 + "!"})
 
 
 def test_links_are_followed(tmp_path: Path) -> None:

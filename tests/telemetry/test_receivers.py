@@ -6,8 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,16 +31,8 @@ from arbiter.telemetry import (
     ScoreReceiver,
 )
 from tests.processes import python
-from tests.support import Judge, Spy, chain
+from tests.support import Judge, Spy, chain, until
 from tests.telemetry.receiver_stubs import KEYS, SESSION, Langfuse, LangSmith, serving
-
-
-def until(found: Callable[[], object]) -> None:
-    """Wait until it is found, 20 seconds at most."""
-    end = time.monotonic() + 20
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -80,7 +71,7 @@ def recorded(
     app = arbiter_os.govern(chain(Spy("answer")))
     for number in range(runs):
         app.invoke({}, {"configurable": {"thread_id": f"{thread}{number}"}})
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert ledger.flush(20)
 
 
@@ -189,7 +180,7 @@ def test_a_wrong_key_stops_the_export_and_loses_nothing(
 @pytest.mark.lengthy
 def test_a_thread_sends_what_is_committed_and_late_judgements_too(ledger: Ledger, langfuse: Langfuse) -> None:
     def slow(_: Any) -> EvaluationResult:
-        time.sleep(0.6)
+        until(lambda: langfuse.accepted)  # the quick one
         return EvaluationResult(0.25, False, "late")
 
     export = ledger.export_to(LangfuseScores())

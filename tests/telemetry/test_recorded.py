@@ -179,7 +179,7 @@ def test_recorded_spans_and_log_records_are_those_that_were_sent_when_they_happe
         arbiter_os = ArbiterOS(ledger=ledger, listeners=[OpenTelemetry(provider, logger_provider=logs)])
         with provider.get_tracer("app").start_as_current_span("request"):
             runs(arbiter_os)
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         assert ledger.verify()
         ended = time.time_ns()
         sent = send_recorded(ledger.records())
@@ -200,7 +200,7 @@ def test_recorded_spans_and_log_records_are_those_that_were_sent_when_they_happe
 def test_runs_that_were_not_traced_get_the_same_ids_each_time(tmp_path: Path, collector: Collector) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         runs(ArbiterOS(ledger=ledger))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         send_recorded(ledger.records())
         once, events = collector.facts(), collector.events()
         send_recorded(ledger.records())
@@ -218,7 +218,7 @@ def test_a_collector_that_refuses_is_an_error_and_either_part_can_be_left_out(
     collector.status = 400
     with Ledger(tmp_path / "l.db") as ledger:
         runs(ArbiterOS(ledger=ledger))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         with pytest.raises(LedgerError, match=r"the spans\. Check OTEL_EXPORTER_OTLP_ENDPOINT"):
             send_recorded(ledger.records())
         collector.status, collector.logs_status = 200, 400

@@ -136,4 +136,4 @@ def test_governed_equals_ungoverned(case: Case) -> None:
     arbiter_os = graphs.with_policies(asynchronous=case.driver == "async")
     governed, _ = observe(case, arbiter_os.govern)
     assert governed == expected
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)

@@ -207,7 +207,7 @@ def test_any_governed_graph_equals_the_ungoverned(driver: str, plan: Plan) -> No
     listener = Begun()
     arbiter_os.add_listener(listener)
     assert account(arbiter_os.govern) == expected
-    assert arbiter_os.drain(10)
+    assert arbiter_os.drain(60)
     assert not listener.open
 
 

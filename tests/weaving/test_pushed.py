@@ -150,7 +150,7 @@ def test_allowed_messages_are_committed_as_without_arbiter(
 
     arbiter_os.add_evaluator(Judge("see", see))
     governed = run(arbiter_os.govern(pushing(push, mode).compile()), given, mode=mode)
-    arbiter_os.drain(10)
+    arbiter_os.drain(60)
     for result in (bare, governed):
         for card in result.get("ui", ()):
             card["id"] = ""

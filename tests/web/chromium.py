@@ -108,7 +108,7 @@ class Tab:
 @contextmanager
 def _tab(browser: Any, options: dict[str, Any]) -> Generator[Tab]:
     context = browser.new_context(**options)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     try:
         tab = Tab(context.new_page())
         yield tab

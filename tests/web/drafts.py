@@ -32,4 +32,4 @@ def record_drafts(ledger: Ledger, drafts: Sequence[str], thread_id: str = "draft
     arbiter_os = ArbiterOS(ledger=ledger)
     arbiter_os.add_correction_gate(_UntilTheLast(drafts))
     arbiter_os.govern(chain(write)).invoke({"amount": 1}, conf(thread_id))
-    assert ledger.flush(10)
+    assert ledger.flush(60)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from socket import AF_INET, SOCK_STREAM, socket
 from typing import Any
@@ -13,6 +12,7 @@ import httpx
 import uvicorn
 
 from arbiter.web.access import User
+from tests.support import until
 
 OWN = {"sec-fetch-site": "same-origin"}
 """The header that a browser sends with a form of this viewer."""
@@ -32,21 +32,12 @@ def served(app: Any, port: int | None = None) -> Generator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    wait_until(lambda: server.started)
+    until(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join(20)
-
-
-def wait_until(holds: Callable[[], Any], seconds: float = 30) -> Any:
-    """Wait until a condition holds, and return its value."""
-    until = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < until, f"not within {seconds} s"
-        time.sleep(0.02)
-    return found
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def test_a_thread_that_grows_shows_its_new_node_runs_and_its_longer_path(
     with Ledger(tmp_path / "grows.db") as ledger:
         _, app = payments(ledger)
         app.invoke({"amount": 1}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         with opened(ledger) as (key, _):
             shown = Shown(ledger, key)
 

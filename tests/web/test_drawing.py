@@ -28,7 +28,7 @@ def path_of(tmp_path: Path, graph: Any, *contracts: Any) -> list[Taken]:
             )
         with suppress(PolicyViolationError):
             arbiter_os.govern(graph).invoke({"amount": 1}, conf("t"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         reader = ledger.reader
         drawings = drawings_of(reader, reader.thread("t"))
         return [

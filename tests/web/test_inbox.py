@@ -28,8 +28,9 @@ from arbiter.ledger import Ledger
 from arbiter.routers import EscalationRouter
 from arbiter.web import viewer
 from tests.ledger.ledger_support import sql
+from tests.support import until
 from tests.web.paused_graph import SECRET, Payments, State, asks, chained, conf, large, paused, tell
-from tests.web.serving import OWN, browsing, served, signed_in, wait_until
+from tests.web.serving import OWN, browsing, served, signed_in
 
 LATE = "Somebody has answered, or the input has changed."
 
@@ -458,7 +459,7 @@ def test_a_long_run_does_not_keep_its_page_waiting(ledger: Ledger, payments: Pay
             assert page.answer("approve").status_code == 409
         finally:
             goes_on.set()
-        wait_until(lambda: "the run has ended" in client.get("/inbox").text)
+        until(lambda: "the run has ended" in client.get("/inbox").text)
 
 
 def test_graphs_that_cannot_be_answered_are_refused(ledger: Ledger, graph: Any, payments: Payments) -> None:

@@ -17,7 +17,8 @@ import arbiter.web.live
 from arbiter.ledger import Ledger, _watching
 from arbiter.web import viewer
 from tests.ledger.ledger_support import conf, payments
-from tests.web.serving import served, signed_in, wait_until
+from tests.support import until
+from tests.web.serving import served, signed_in
 
 
 class Events:
@@ -175,7 +176,7 @@ def test_streams_are_bounded_and_pages_still_load(tmp_path: Path, monkeypatch: p
             with httpx.stream("GET", f"{address}/live", timeout=30) as response:
                 return response.status_code == 200
 
-        wait_until(again)
+        until(again)
 
 
 def test_streams_that_are_asked_for_at_once_are_bounded(
@@ -215,7 +216,7 @@ def test_a_viewer_that_stops_ends_its_streams_and_its_poller(tmp_path: Path) -> 
         with served(app) as address, streaming(address) as events:
             app.state.feed.close()
             assert list(events) == []
-        wait_until(lambda: "arbiter live" not in {thread.name for thread in threading.enumerate()})
+        until(lambda: "arbiter live" not in {thread.name for thread in threading.enumerate()})
 
 
 @pytest.mark.lengthy

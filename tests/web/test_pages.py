@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import warnings
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -31,6 +30,7 @@ from examples.payments.graph import build
 from examples.payments.viewer import record
 from tests.experiments.experiment_support import experiment
 from tests.ledger.ledger_support import conf, payments, recorded, sql
+from tests.support import until
 from tests.web.drafts import record_drafts
 from tests.web.hostile_texts import TEXTS, record_hostile
 from tests.web.pages import opened
@@ -249,13 +249,7 @@ def test_the_parts_of_a_difference_are_the_two_texts(before: str, after: str) ->
 
 def finished(client: httpx.Client, begun: httpx.Response) -> str:
     """The page of a job when it is done. The page renews itself while it runs."""
-    until = time.monotonic() + 60
-    while True:
-        page = client.get(str(begun.url)).text
-        if 'http-equiv="refresh"' not in page:
-            return page
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    return until(lambda: "" if 'http-equiv="refresh"' in (page := client.get(str(begun.url)).text) else page)
 
 
 def begin(client: httpx.Client, path: str, **fields: str) -> httpx.Response:
@@ -297,7 +291,7 @@ def test_a_replay_of_another_constitution_links_what_differs(tmp_path: Path) -> 
         _, app = payments(ledger)
         with pytest.raises(Exception, match="denied"):
             app.invoke({"amount": 1200}, conf("much"))
-        assert ledger.flush(10)
+        assert ledger.flush(60)
         with opened(ledger, constitution=str(EXAMPLE)) as (_, client):
             page = finished(client, begin(client, "/replay"))
             assert "1 of 3 decisions differ" in text_of(page)
