@@ -195,6 +195,8 @@ def test_a_denial_is_no_error_and_a_failure_is_one_without_its_text() -> None:
     assert not failed.status.is_ok
     assert (failed.attributes or {})["error.type"] == "builtins.ValueError"
     assert "1111 1111" not in "".join(span.to_json() for span in kept.spans)
+    roots = [span.status.is_unset for span in kept.spans if span.name == "invoke_agent LangGraph"]
+    assert roots == [True, False]
     assert kept.records("arbiter.policy.decision") == [
         {"arbiter.policy.decision.kind": "deny", "arbiter.policy": "no", "arbiter.node": "pay"}
     ]

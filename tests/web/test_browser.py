@@ -154,6 +154,7 @@ def test_a_thread_that_grows_shows_its_new_node_runs_and_its_longer_path(
                 page.wait_for_selector("svg.drawn")
                 assert page.locator(".siblings details").count() == 2
                 page.evaluate("() => { window.sameDocument = true; }")
+                page.locator("summary:has-text('The path as a table')").press("Enter")
                 for _ in range(2):
                     app.invoke({"amount": 1}, conf("t"))
                 page.wait_for_function("() => document.querySelectorAll('.siblings details').length === 6")
@@ -161,6 +162,7 @@ def test_a_thread_that_grows_shows_its_new_node_runs_and_its_longer_path(
                 page.wait_for_selector(longer, state="attached")
                 page.get_by_text("6, 0 denied, 0 asked").wait_for()
                 assert page.evaluate("() => window.sameDocument")
+                page.wait_for_selector("details[open] summary:focus:has-text('The path as a table')")
                 assert page.locator("svg.drawn").count() == 1
 
             browser.run(visit)

@@ -14,7 +14,14 @@
   function grow(element) {
     if (element.hasAttribute("hx-get")) {
       asking.add(element);
-      element.addEventListener("htmx:finally:request", () => asking.delete(element), { once: true });
+      const unfolds = () => [...element.querySelectorAll("details")];
+      const open = unfolds().map((each) => each.open);
+      const focused = unfolds().findIndex((each) => each.firstElementChild === document.activeElement);
+      element.addEventListener("htmx:finally:request", () => {
+        asking.delete(element);
+        unfolds().forEach((each, number) => { each.open ||= open[number] ?? false; });
+        if (document.activeElement === document.body) unfolds()[focused]?.firstElementChild.focus();
+      }, { once: true });
     }
     element.dispatchEvent(new CustomEvent("grown"));
   }
