@@ -189,8 +189,8 @@ class EvaluationCycle(EvaluatorCycle):
         self.store = None if store is None else self._wrapped(store)
         self._budgets: OrderedDict[tuple[str, str | None], CallBudget] = OrderedDict()
         self._rooms: OrderedDict[str, str] = OrderedDict()
-        self._unsaved: OrderedDict[str, None] = OrderedDict()
-        """Threads without a checkpointer: their messages have other ids in each run. See `MessageIds`."""
+        self._keeps_ids: OrderedDict[str, bool] = OrderedDict()
+        """The last threads; those without a checkpointer have other ids in each run. See `MessageIds`."""
         self._keys: weakref.WeakKeyDictionary[MemoryStore, bytes] = weakref.WeakKeyDictionary()
         self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -251,10 +251,11 @@ class EvaluationCycle(EvaluatorCycle):
         new_messages = written(turn.returned, self.messages_key)
         name_messages(new_messages)
         runtime = runtime_of(turn.config)
-        if not turn.saved and (scope := _scope(place_of(turn.config, runtime))):
-            self._unsaved[scope] = None
-            if len(self._unsaved) > _REMEMBERED:
-                self._unsaved.popitem(last=False)
+        if scope := _scope(place_of(turn.config, runtime)):
+            self._keeps_ids[scope] = turn.saved
+            self._keeps_ids.move_to_end(scope)
+            if len(self._keeps_ids) > _REMEMBERED:
+                self._keeps_ids.popitem(last=False)
         turn.kept.update(
             ended_at=self.clock(),
             runtime=runtime,
@@ -318,8 +319,13 @@ class EvaluationCycle(EvaluatorCycle):
         recent = Shown(latest(state, self.messages_key, self.conversation_length))
         room_id, entity_id = self._where(place, history, newest_human(recent))
         messages = without_hidden(recent)
+        scope = _scope(place) or room_id
         # Before the first turn of this process ends, nobody knows whether the thread keeps ids.
-        ids = MessageIds(_scope(place) or room_id, kept=False)
+        known_ids = (
+            None
+            if self._keeps_ids.get(scope)
+            else partial(self._known_ids, store, originals(recent), state, MessageIds(scope, kept=False))
+        )
         return ProviderContext(
             store=store,
             agent_id=self.agent_id,
@@ -332,7 +338,7 @@ class EvaluationCycle(EvaluatorCycle):
             is_private=self._private(config),
             query=query_of(messages),
             fact_rules=self.fact_rules,
-            known_ids=partial(self._known_ids, store, originals(recent), state, ids),
+            known_ids=known_ids,
         )
 
     async def _known_ids(
@@ -374,7 +380,7 @@ class EvaluationCycle(EvaluatorCycle):
         place = place_of(config, runtime)
         seen = as_state(state)
         messages = latest(seen, self.messages_key, self.conversation_length)
-        ids = MessageIds(_scope(place), kept=_scope(place) not in self._unsaved)
+        ids = MessageIds(_scope(place), kept=self._keeps_ids.get(_scope(place), True))
         entity_id = self._user(place, newest_human(messages))
         if entity_id is None and place.thread_id is None:
             return None
@@ -425,7 +431,7 @@ class EvaluationCycle(EvaluatorCycle):
             returned=None,
             config={"configurable": configurable},
         )
-        turn.saved = thread_id not in self._unsaved
+        turn.saved = self._keeps_ids.get(thread_id, True)
         turn.kept.update(ended_at=now, runtime=None, input=turn.input, messages=[*messages], new_messages=[])
         ctx = await self._context_of(turn)
         ctx.did_respond = ctx.quiet = True
