@@ -8,7 +8,18 @@ from typing import Any, get_args
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select
+from sqlalchemy import (
+    CheckConstraint,
+    Connection,
+    Engine,
+    Index,
+    Table,
+    UniqueConstraint,
+    create_engine,
+    insert,
+    inspect,
+    select,
+)
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from arbiter._databases import url_of
@@ -16,6 +27,7 @@ from arbiter.personas import GateConfig
 from arbiter.personas._gated import Outcome
 from arbiter.store._opening import SCHEMA, open_store, upgrade_store
 from arbiter.store._schema import AgentConfig, Base, EvaluationRun, Message
+from arbiter.store._types import Words
 from tests.store.store_support import add_agent, sql, without_tables
 
 NOW = datetime(2026, 11, 23, 12, 30, 0, 123456, tzinfo=UTC)
@@ -112,96 +124,170 @@ def test_a_deleted_run_leaves_the_corrections_and_messages(engine: Engine) -> No
             assert sql(connection, f"SELECT run_id FROM {table}").all() == [(None,)]
 
 
-def refused(connection: Connection, statement: str, **values: Any) -> bool:
-    """True if the statement meets a constraint; it then has no effect."""
+def refusal(connection: Connection, statement: str, **values: Any) -> str:
+    """The error of a statement that meets a constraint; it then has no effect. "" if it meets none."""
     try:
         with connection.begin_nested():
             sql(connection, statement, **values)
-    except IntegrityError:
-        return True
-    return False
+    except IntegrityError as error:
+        return str(error.orig)
+    return ""
 
 
-def test_a_score_outside_of_its_scale_is_refused(engine: Engine) -> None:
-    outside = [("fluency", score) for score in (12, -0.1, float("nan"), float("inf"))]
-    outside += [("ideas_quantity", score) for score in (float("nan"), float("inf"), -1, 1_000_001)]
+def test_a_score_that_is_no_number_is_refused(engine: Engine) -> None:
     with engine.begin() as connection:
         run = add_run(connection)
-        for dimension, score in [*outside, ("charm", 5)]:
-            assert refused(connection, SCORE, run=run, dimension=dimension, score=score), (dimension, score)
-        for dimension, score in (("fluency", 9), ("fluency", 0), ("ideas_quantity", 12)):
-            assert not refused(connection, SCORE, run=run, dimension=dimension, score=score)
-        assert refused(connection, SCORE, run=uuid4().hex, dimension="fluency", score=5)
-        assert count(connection, "evaluation_scores") == 3
+        for dimension in ("fluency", "ideas_quantity"):
+            for score in (float("nan"), float("inf")):
+                assert refusal(connection, SCORE, run=run, dimension=dimension, score=score), (
+                    dimension,
+                    score,
+                )
+        assert count(connection, "evaluation_scores") == 0
 
 
-def test_an_evaluation_that_contradicts_itself_is_refused(engine: Engine) -> None:
-    time = "'2026-11-23 12:00:00'"
+EVERYWHERE = """
+INSERT INTO agents (id, display_name) VALUES ('ilka', 'Ilka'), ('tomasz', 'Tomasz');
+INSERT INTO runs (thread_id) VALUES ('t');
+INSERT INTO evaluation_runs (agent_id, dimensions, sample_size) VALUES ('ilka', '{}', 0);
+INSERT INTO evaluation_scores (evaluation_run_id, dimension, proposition_id, score, reasoning)
+    SELECT id, 'fluency', 'p', 8, 'r' FROM evaluation_runs;
+INSERT INTO correction_logs (agent_id, original_text, attempt_number, outcome) VALUES ('ilka', 'a', 1, 'passed');
+INSERT INTO correction_attempts (correction_log_id, attempt_number, passed, status)
+    SELECT id, 1, TRUE, 'judged' FROM correction_logs;
+INSERT INTO correction_attempts (correction_log_id, attempt_number, passed, status)
+    SELECT id, 2, TRUE, 'judged' FROM correction_logs;
+INSERT INTO agent_evaluation_config (agent_id) VALUES ('ilka');
+INSERT INTO agent_evaluation_config (agent_id) VALUES ('tomasz');
+INSERT INTO intervention_logs (agent_id, name, fired) VALUES ('ilka', 'i', TRUE);
+INSERT INTO messages (agent_id, text, at) VALUES ('ilka', 'Hello.', '2026-11-23 12:00:00');
+INSERT INTO calibrations ("row", version, judge, n, data) VALUES ('tone', '1', 'm', 1, '{}')
+"""
+"""At least one row in each table."""
+TIME = "'2026-11-23 12:00:00'"
+SHARES = ["-0.1", "1.1"]
+WRONG: dict[str, list[str]] = {
+    "agents_kind_check": ["kind = 'robot'"],
+    "agents_id_check": ["id = ''"],
+    "evaluation_runs_status_check": ["status = 'done'"],
+    "evaluation_runs_sample_size_check": ["sample_size = -1"],
+    "evaluation_runs_completed_at_check": [
+        "status = 'completed'",
+        "status = 'failed'",
+        f"completed_at = {TIME}",
+    ],
+    "evaluation_runs_window_check": [f"window_start = {TIME}, window_end = '2026-11-22 12:00:00'"],
+    "evaluation_scores_dimension_check": ["dimension = 'charm'"],
+    "evaluation_scores_score_check": [
+        "score = 9.1",
+        "score = -0.1",
+        "dimension = 'ideas_quantity', score = -1",
+        "dimension = 'ideas_quantity', score = 1000001",
+    ],
+    "correction_logs_attempt_number_check": ["attempt_number = 0"],
+    "correction_logs_similarity_score_check": [f"similarity_score = {share}" for share in SHARES],
+    "correction_logs_outcome_check": ["outcome = 'gave_up'"],
+    "correction_attempts_attempt_number_check": ["attempt_number = 0"],
+    "correction_attempts_stage_check": ["stage = 'idea'"],
+    "correction_attempts_similarity_score_check": [f"similarity_score = {share}" for share in SHARES],
+    "correction_attempts_status_check": ["status = 'late'"],
+    **{
+        f"agent_evaluation_config_gate_{dimension}_threshold_check": [
+            f"gate_{dimension}_threshold = {wrong}" for wrong in ("-0.1", "9.1")
+        ]
+        for dimension in ("adherence", "consistency", "fluency", "suitability")
+    },
+    **{
+        f"agent_evaluation_config_{name}_check": [f"{name} = {share}" for share in SHARES]
+        for name in ("max_action_similarity", "convergence_threshold", "repetition_threshold")
+    },
+    **{
+        f"agent_evaluation_config_{name}_check": [f"{name} = -1"]
+        for name in (
+            "max_correction_attempts",
+            "minimum_required_qty_of_actions",
+            "variety_message_threshold",
+        )
+    },
+    "agent_evaluation_config_judge_timeout_check": ["judge_timeout = 0", "judge_timeout = 1.1e308"],
+    "calibrations_n_check": ["n = -1"],
+    "agent_evaluation_config_agent_id_key": ["agent_id = 'ilka'"],
+    "correction_attempts_correction_log_id_attempt_number": ["attempt_number = 1"],
+}
+"""What raw SQL may not set, by the constraint that it meets."""
+
+
+def constraints() -> dict[str, Table]:
+    """The checks and unique keys of all tables."""
+    found: dict[str, Table] = {}
+    for table in Base.metadata.sorted_tables:
+        named = [*table.constraints, *(index for index in table.indexes if index.unique)]
+        found |= {
+            str(each.name): table
+            for each in named
+            if isinstance(each, CheckConstraint | UniqueConstraint | Index)
+        }
+    return found
+
+
+def everywhere(connection: Connection) -> None:
+    """A row in each table."""
+    text = (
+        EVERYWHERE
+        if connection.dialect.name == "postgresql"
+        else EVERYWHERE.replace("'ilka', '{}'", "'ilka', '[]'")
+    )
+    for statement in text.split(";"):
+        sql(connection, statement)
+
+
+def test_raw_sql_meets_every_check_and_every_unique_key(engine: Engine) -> None:
+    """The error names the constraint, so that none stands in for another."""
+    known = constraints()
+    assert {*WRONG} == {*known}
     with engine.begin() as connection:
-        add_run(connection)
-        for change in (
-            "status = 'completed'",
-            "status = 'failed'",
-            f"completed_at = {time}",
-            f"status = 'done', completed_at = {time}",
-            "sample_size = -1",
-            f"window_start = {time}, window_end = '2026-11-22 12:00:00'",
-            "agent_id = 'unknown'",
-        ):
-            assert refused(connection, f"UPDATE evaluation_runs SET {change}"), change
-        for change in (
-            f"status = 'completed', completed_at = {time}",
-            f"status = 'failed', completed_at = {time}",
-            "status = 'running', completed_at = NULL",
-            f"window_start = {time}, window_end = {time}",
-        ):
-            assert not refused(connection, f"UPDATE evaluation_runs SET {change}"), change
+        everywhere(connection)
+        for name, table in known.items():
+            for change in WRONG[name]:
+                problem = refusal(connection, f"UPDATE {table.name} SET {change}")
+                unique = engine.dialect.name == "sqlite" and not name.endswith("_check")
+                assert (table.name if unique else name) in problem, (name, change, problem)
 
 
-def test_an_evaluation_has_a_sample_size(engine: Engine) -> None:
+def test_raw_sql_meets_every_reference_and_every_column_that_is_needed(engine: Engine) -> None:
     with engine.begin() as connection:
-        add_agent(connection)
-        listed = "[]" if connection.dialect.name == "sqlite" else ["fluency"]
-        into = "INSERT INTO evaluation_runs (agent_id, dimensions) VALUES ('ilka', :listed)"
-        assert refused(connection, into, listed=listed)
+        everywhere(connection)
+        sql(connection, "DELETE FROM agents WHERE id = 'tomasz'")
+        for table in Base.metadata.sorted_tables:
+            for column in table.columns:
+                place = f'UPDATE {table.name} SET "{column.name}"'
+                if not column.nullable:
+                    assert "null" in refusal(connection, f"{place} = NULL").lower(), place
+                if column.foreign_keys:
+                    unknown = "nobody" if isinstance(column.type, Words) else uuid4().hex
+                    assert "foreign key" in refusal(connection, f"{place} = '{unknown}'").lower(), place
 
 
-def test_a_correction_outside_of_its_ranges_is_refused(engine: Engine) -> None:
+def test_values_at_the_ends_of_their_ranges_are_taken(engine: Engine) -> None:
     with engine.begin() as connection:
-        add_agent(connection)
-        for wrong in (
-            {"attempt": 0},
-            {"outcome": "gave_up"},
-            {"similarity": 1.5},
-            {"similarity": -0.5},
-            {"run": uuid4().hex},
-        ):
-            assert refused(connection, CORRECTION, **{**PASSED, **wrong}), wrong
-        for outcome in get_args(Outcome):
-            right = {**PASSED, "outcome": outcome, "similarity": 1.0}
-            assert not refused(connection, CORRECTION, **right), outcome
-
-
-def test_a_setting_outside_of_its_range_is_refused(engine: Engine) -> None:
-    with engine.begin() as connection:
-        add_agent(connection)
-        sql(connection, "INSERT INTO agent_evaluation_config (agent_id) VALUES ('ilka')")
-        for change in (
-            "gate_fluency_threshold = 9.5",
-            "max_action_similarity = 1.1",
-            "repetition_threshold = -0.1",
-            "max_correction_attempts = -1",
-            "judge_timeout = 0",
-        ):
-            assert refused(connection, f"UPDATE agent_evaluation_config SET {change}"), change
-        assert refused(connection, "INSERT INTO agent_evaluation_config (agent_id) VALUES ('ilka')")
-        assert count(connection, "agent_evaluation_config") == 1
-
-
-def test_an_agent_has_an_id_and_a_known_kind(engine: Engine) -> None:
-    with engine.begin() as connection:
-        for values in ("('', 'nobody', 'agent')", "('ilka', 'Ilka', 'robot')"):
-            assert refused(connection, f"INSERT INTO agents (id, display_name, kind) VALUES {values}")
+        everywhere(connection)
+        for table, changes in {
+            "evaluation_runs": [
+                f"status = 'completed', completed_at = {TIME}",
+                f"status = 'failed', completed_at = {TIME}",
+                "status = 'running', completed_at = NULL",
+                f"window_start = {TIME}, window_end = {TIME}",
+            ],
+            "evaluation_scores": ["score = 0", "score = 9", "dimension = 'ideas_quantity', score = 1000000"],
+            "correction_logs": [
+                *(f"outcome = '{outcome}'" for outcome in get_args(Outcome)),
+                "similarity_score = 0",
+                "similarity_score = 1",
+            ],
+            "agent_evaluation_config": ["gate_fluency_threshold = 9", "max_correction_attempts = 0"],
+        }.items():
+            for change in changes:
+                assert refusal(connection, f"UPDATE {table} SET {change}") == "", change
 
 
 def test_times_are_aware_in_utc_and_naive_ones_are_refused(engine: Engine) -> None:
