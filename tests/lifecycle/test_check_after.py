@@ -119,6 +119,18 @@ def test_an_allowed_output_is_committed(answer: Any, mode: str) -> None:
     assert statuses(arbiter_os) == [("a", "completed"), ("b", "completed")]
 
 
+@MODES
+def test_a_loop_of_refused_outputs_ends(mode: str) -> None:
+    """A node whose output is refused may run again `max_redirects` times; the next refusal raises."""
+    pay = Spy("pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Review("limit", NO["deny"][0], on_deny="redirect:pay", max_redirects=2))
+    with pytest.raises(PolicyViolationError, match="max_redirects=2 reached; it did not redirect to pay"):
+        run(arbiter_os.govern(chain(pay)), {"log": []}, mode=mode)
+    assert len(pay.calls) == 3
+    assert statuses(arbiter_os) == [("pay", "denied")] * 3
+
+
 @KINDS
 @pytest.mark.parametrize(("on_deny", "log"), [("redirect:hold", ["first", "hold"]), ("end", ["first"])])
 def test_on_deny_redirects_or_ends(kind: type[Review], mode: str, on_deny: str, log: list[str]) -> None:
