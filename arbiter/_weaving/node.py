@@ -146,17 +146,18 @@ class GovernedNode(Runnable[Any, Any]):
         """
         self.is_sequence = type(body) is LcelSteps
         self.is_function = _is_function(body)
-        self._plan = Plan()
-        self._planned = -1
+        # One pair, stored at once: another thread must not find an older plan beside a newer version.
+        self._planned = (-1, Plan())
         self.tools = HeldTools(body.steps if self.is_sequence else body)
 
     def plan(self, config: RunnableConfig) -> Plan:
         version = self.core.registry.version
-        if self._planned != version:
-            self._plan = self.core.registry.plan(self.node, self.instruction, self.targets)
-            self._planned = version
-            self.core.planned(self._plan, config)
-        return self._plan
+        known, plan = self._planned
+        if known != version:
+            plan = self.core.registry.plan(self.node, self.instruction, self.targets)
+            self._planned = (version, plan)
+            self.core.planned(plan, config)
+        return plan
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         attempt = NodeAttempt(self, input, config or {}, kwargs)
