@@ -227,7 +227,7 @@ def event_of(kind: Kind, parts: Parts, subject_key: str | None, keeping: Keeping
         fields["route"] = {"target": parts.redirected_to, "policy": parts.redirected_by}
     return Event(
         kind=kind,
-        at=micros(round(parts.started, 6)) + took,
+        at=micros(parts.started) + took,
         origin=_origin(parts, subject_key),
         task=parts.id,
         attempt=parts.attempt,
@@ -301,13 +301,13 @@ def _plain_decision(decision: PolicyDecision) -> dict[str, Any]:
 
 
 def _add_texts(contents: dict[str, Any], parts: Parts) -> None:
-    for name, texts in (
-        ("reasons", {name: verdict.reason for name, verdict in parts.checks.items() if verdict.reason}),
-        ("notes", parts.notes),
-        ("errors", parts.errors),
-    ):
-        if texts:
-            contents[name] = {of: text[:TEXT] for of, text in texts.items()}
+    reasons = {name: verdict.reason[:TEXT] for name, verdict in parts.checks.items() if verdict.reason}
+    if reasons:
+        contents["reasons"] = reasons
+    if parts.notes:
+        contents["notes"] = {of: text[:TEXT] for of, text in parts.notes.items()}
+    if parts.errors:
+        contents["errors"] = {of: text[:TEXT] for of, text in parts.errors.items()}
     if parts.error is not None:
         contents["error"] = parts.error[:TEXT]
         contents["error_types"] = [*parts.error_types]
@@ -321,7 +321,9 @@ def add_judgements(event: Event, done: Iterable[Judgement], read: Collection[str
     """Add evaluations to an event: results as scores, the others by name with the reason why there is none.
     Returns their texts, for its contents.
     """
-    evals, failed, not_run = list[Any](), list[Any](), list[str]()
+    evals: list[Any] = []
+    failed: list[Any] = []
+    not_run: list[str] = []
     said: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for name, result, problem, outcome, version in done:

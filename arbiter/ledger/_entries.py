@@ -82,9 +82,13 @@ def parts_of(
     return found
 
 
-def is_scored(parts: Sequence[Any]) -> bool:
-    """True if means and searches count a score in this form."""
-    return len(parts) < _WITH_OUTCOME
+Scored = tuple[str, float, bool | None, bool]
+"""What means and searches count of a result: evaluator, score, passed, read."""
+
+
+def scored_of(evals: Iterable[Sequence[Any]]) -> list[Scored]:
+    """The results that means and searches count, of those that a body has."""
+    return [(of[0], float(of[1]), of[2], of[3]) for of in evals if len(of) < _WITH_OUTCOME]
 
 
 class Origin(NamedTuple):
@@ -200,7 +204,11 @@ def place_of(thread_id: str | None, run: str) -> str:
 
 def micros(time: float | datetime) -> int:
     """Seconds since 1970, seconds that something lasted, or a time, in whole microseconds."""
-    return round((time.timestamp() if isinstance(time, datetime) else time) * 1_000_000)
+    seconds = time.timestamp() if isinstance(time, datetime) else time
+    whole = int(seconds)
+    return whole * 1_000_000 + round(
+        (seconds - whole) * 1_000_000
+    )  # a time in microseconds is no exact float
 
 
 def body_of(
@@ -323,18 +331,19 @@ class Counts:
         self._scores: defaultdict[tuple[int, str, bool | None], Totals] = defaultdict(Totals)
         self._totals: defaultdict[Count, Totals] = defaultdict(Totals)
 
-    def add(self, body: Mapping[str, Any], columns: Sequence[Any]) -> None:
-        """Count an entry, of which `columns_of` gives the columns."""
+    def add(self, body: Mapping[str, Any], columns: Sequence[Any], scored: Sequence[Scored]) -> None:
+        """Count an entry, of which `columns_of` and `scored_of` give the columns and scores."""
         hour = body["at"] // HOUR
         if body["kind"] in ITEMS:
             self._items[hour, _counted(columns)] += 1
         elif body["kind"] == "execution":
             self._totals[hour, "outcome", str(body.get("outcome", "")), ""].n += 1
-        for parts in body.get("evals") or ():
-            if is_scored(parts):
-                self._scores[hour, parts[0], parts[2]].include(float(parts[1]))
-            else:
-                self._totals[hour, "evaluator", parts[0], parts[5]].n += 1
+        for name, score, passed, _ in scored:
+            self._scores[hour, name, passed].include(score)
+        evals: Sequence[Any] = body.get("evals") or ()
+        if len(scored) < len(evals):
+            for name, outcome in [(of[0], of[5]) for of in evals if len(of) >= _WITH_OUTCOME]:
+                self._totals[hour, "evaluator", name, outcome].n += 1
         for name, outcome, *_ in body.get("failed") or ():
             self._totals[hour, "evaluator", name, outcome].n += 1
 

@@ -32,8 +32,8 @@ from arbiter.ledger._entries import (
     Origin,
     body_of,
     columns_of,
-    is_scored,
     place_of,
+    scored_of,
 )
 from arbiter.ledger._recovering import lacking
 
@@ -49,7 +49,8 @@ _FEW = 16
 
 
 _TRUTHS: Mapping[bool | None, Any] = {True: True, False: False, None: None}
-# Python's sqlite3 looks for an adapter of each value that is a bool, which takes longer than to insert the row.
+# Python's sqlite3 looks for an adapter of each value that is a bool, None or bytes, which takes longer than to insert
+# the row. So rows have numbers and bytearrays, and columns that are NULL in a whole batch are left out.
 _NUMBERS: Mapping[bool | None, Any] = {True: 1, False: 0, None: None}
 
 
@@ -142,13 +143,23 @@ class Statements:
         self, connection: Connection, into: tuple[str, Sequence[str], str], rows: Sequence[tuple[Any, ...]]
     ) -> None:
         """Insert rows with few statements, each of a number of rows that comes again: SQLite keeps statements that
-        it has read, and reading a new one takes longer than running it.
+        it has read, and reading a new one takes longer than running it. Columns that are NULL in all rows are left
+        out.
         """
+        if not rows:
+            return
+        table, names, conflict = into
+        filled = {
+            name: values
+            for name, values in zip(names, zip(*rows, strict=True), strict=True)
+            if values.count(None) < len(values)
+        }
+        values = [*zip(*filled.values(), strict=True)]
         at = 0
-        while left := len(rows) - at:
+        while left := len(values) - at:
             size = left if left < _FEW else min(1 << (left.bit_length() - 1), AT_ONCE)
-            part = rows[at : at + size]
-            connection.exec_driver_sql(_insert_of(*into, self.mark, size), tuple(chain.from_iterable(part)))
+            statement = _insert_of(table, tuple(filled), conflict, self.mark, size)
+            connection.exec_driver_sql(statement, tuple(chain.from_iterable(values[at : at + size])))
             at += size
 
 
@@ -307,20 +318,20 @@ class Store:
         if data is not None:
             salt = rows.salt()
             content = commitment(salt, data)
-            rows.contents.append((id, salt, data.decode()))
+            rows.contents.append((id, bytearray(salt), data.decode()))
         thread.seq += 1
         body = body_of(event, key=key, ledger=self.uuid, ref=thread.ref, seq=thread.seq, content=content)
         text = canonical(body)
         thread.hash = next_hash(thread.hash, text)
         columns = columns_of(body)
         rows.entries.append(
-            (id, thread.id, thread.seq, key, event.kind, *columns, text.decode(), thread.hash)
+            (id, thread.id, thread.seq, key, event.kind, *columns, text.decode(), bytearray(thread.hash))
         )
-        rows.counts.add(body, columns)
-        for parts in event.evals:
-            if is_scored(parts):
-                passed, read = self._truths[parts[2]], self._truths[parts[3]]
-                rows.scores.append((of, parts[0], float(parts[1]), passed, read, event.at))
+        scored = scored_of(event.evals)
+        rows.counts.add(body, columns, scored)
+        truths = self._truths
+        for name, score, passed, read in scored:
+            rows.scores.append((of, name, score, truths[passed], truths[read], event.at))
         if event.kind in ITEMS:
             thread.items += 1
             thread.denied += columns[VERDICT] == "deny"

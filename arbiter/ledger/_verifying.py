@@ -27,10 +27,10 @@ from arbiter.ledger._entries import (
     VERDICT,
     Count,
     Counts,
+    Scored,
     Totals,
     columns_of,
-    counted_scores,
-    scores_of,
+    scored_of,
 )
 
 if TYPE_CHECKING:
@@ -344,14 +344,14 @@ class Verifier:
         own, of = str(read.get("key")), str(read.get("of"))
         thread.keys.add(own)
         key = of if of in thread.keys else own  # of a late judgement: its item, if it is in this thread
-        counted = counted_scores(scores_of(read))
-        named = {s.evaluator: (s.score, s.passed, s.read, read.get("at")) for s in counted}
+        scored = scored_of(read.get("evals") or ())
+        named = {name: (score, passed, was_read, read.get("at")) for name, score, passed, was_read in scored}
         if named or scores:
             thread.scores.setdefault(key, {}).update(named)
             thread.seqs.setdefault(key, seq)
             if scores:
                 thread.stored_scores[own] = dict(scores)
-        self._add_counts(thread, read, columns, content)
+        self._add_counts(thread, read, columns, scored, content)
 
     def _begin_after_pruning(self, thread: _Thread, seq: Any, body: Any) -> None:
         """Begin at the entry that says that those before it were pruned: it names the hash that it follows."""
@@ -398,7 +398,12 @@ class Verifier:
         thread.scores, thread.stored_scores, thread.seqs, thread.keys = {}, {}, {}, set()
 
     def _add_counts(
-        self, thread: _Thread, body: Mapping[str, Any], columns: Sequence[Any], content: Any
+        self,
+        thread: _Thread,
+        body: Mapping[str, Any],
+        columns: Sequence[Any],
+        scored: Sequence[Scored],
+        content: Any,
     ) -> None:
         if body["kind"] in ITEMS:
             # While an execution runs, nothing names its graph but the items of its own nodes.
@@ -427,7 +432,7 @@ class Verifier:
         at = _time(number)
         self.found.since = at if self.found.since is None else min(self.found.since, at)
         self.found.until = at if self.found.until is None else max(self.found.until, at)
-        self.counts.add(body, columns)
+        self.counts.add(body, columns, scored)
 
     def _check_head(self, thread: _Thread) -> None:
         if any(seq <= thread.erased_upto for seq in thread.without_contents):
