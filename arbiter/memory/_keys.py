@@ -21,7 +21,7 @@ async def key_in(store: MemoryStore, ns: Namespace, name: str) -> bytes:
 
 
 async def key_of_messages(store: MemoryStore, agent_id: str) -> bytes:
-    """The key of an agent's messages that came without an id."""
+    """The key of what an agent knows of messages without an id: the ids made for them, and names of speakers."""
     return await key_in(store, namespace(agent_id, "message_keys", "all"), "messages")
 
 

@@ -3,7 +3,7 @@ speaker's id. They are known as speakers in their turn and nothing of what they 
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._conversation import SPEAKER, text_of
 from arbiter.memory._entities import Entity, called
+from arbiter.memory._keys import key_of_messages
 from arbiter.memory.stores import MemoryStore, Value, namespace
 
 _KEY = "speakers"
@@ -36,27 +37,31 @@ def marked(messages: Sequence[BaseMessage], strangers: Mapping[str, str]) -> lis
 
 class RoomNames:
     """The user of each name in a room, so that the next user is not taken for the one before. The store has
-    hashes of the names."""
+    hashes of the names, made with a random key."""
 
     def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
         self.store = store
+        self.agent_id = agent_id
         self.room_id = room_id
         self._namespace = namespace(agent_id, "cursors", room_id)
 
     async def user_of(self, names: Sequence[str]) -> dict[str, str]:
         """The users that are known by these names."""
         found = await self.store.aget(self._namespace, _KEY) or {}
-        hashes = {name: self._hash(name) for name in names}
+        key = await key_of_messages(self.store, self.agent_id) if found else b""
+        hashes = {name: self._hash(name, key) for name in names}
         return {name: str(found[hash]) for name, hash in hashes.items() if hash in found}
 
     async def note(self, name: str, entity_id: str) -> None:
+        key = await key_of_messages(self.store, self.agent_id)
+
         def change(value: Value | None) -> Value | None:
-            return {self._hash(name): entity_id, **(value or {})}
+            return {self._hash(name, key): entity_id, **(value or {})}
 
         await self.store.aupdate(self._namespace, _KEY, change)
 
-    def _hash(self, name: str) -> str:
-        return hashlib.sha256(json.dumps([self.room_id, name.casefold()]).encode()).hexdigest()[:32]
+    def _hash(self, name: str, key: bytes) -> str:
+        return hmac.digest(key, json.dumps([self.room_id, name.casefold()]).encode(), "sha256").hex()[:32]
 
 
 async def strangers_among(

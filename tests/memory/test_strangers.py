@@ -65,6 +65,21 @@ async def test_users_who_take_turns_in_a_room_are_told_apart() -> None:
     assert (await chat.known("u1"), await chat.known("u2")) == ([ROME], ["The user lives in Oslo"])
 
 
+async def test_no_guess_of_a_name_can_be_checked_against_another_store() -> None:
+    kept: list[set[str]] = []
+    for _ in range(2):
+        chat = Chat(HEAR)
+        await chat.say(human("hello", "Alice"))
+        await chat.say(human("I live in Rome", "Bob"))
+        [known] = [
+            item for item in chat.store.search(("arbiter", "agent", "cursors")) if item.key == "speakers"
+        ]
+        kept.append({*known.value})
+        assert "Alice" not in str(known.value)
+    assert kept[0]
+    assert kept[0].isdisjoint(kept[1])
+
+
 @pytest.mark.parametrize("name", ["Ada", "ada", "Ada Lovelace", " Ada "])
 async def test_a_registered_name_is_the_users(name: str) -> None:
     chat = Chat(HEAR, entities=[Entity(id="user-1", names=("Ada",))])
