@@ -194,3 +194,24 @@ async def test_a_comparison_of_many_claims_stays_small() -> None:
     (prompt,) = [prompt for prompt in chat.compared if "Andere" in prompt]
     assert 1 <= prompt.count("The new claim, ") <= 24
     assert max(each.count("The new claim, ") for each in chat.compared) <= 64
+
+
+@pytest.mark.parametrize("relation", ["supersedes", "ends", "corrects"])
+async def test_nobody_else_replaces_what_users_have_said_of_themselves(relation: str) -> None:
+    """It is disputed, until they say so themselves."""
+    oslo = status("Ada lives in Oslo", subject="ada", slot="home", value="Oslo", kind="home")
+    rome = status("Ada lives in Rome", subject="ada", slot="home", value="Rome", kind="home")
+    chat = Chat({"Oslo": oslo, "Rome": rome}, relation)
+    chat.cycle.memory.register_entity("ada", "Ada")
+    chat.cycle.memory.register_entity("bob", "Bob")
+
+    async def told(who: str, text: str) -> dict[str, str]:
+        await chat.say(HumanMessage(text, additional_kwargs={"entity_id": who}), user="ada")
+        return {fact.claim: fact.state for fact in await chat.facts("ada")}
+
+    await told("ada", "I live in Oslo")
+    assert await told("bob", "Ada lives in Rome now") == dict.fromkeys(
+        (oslo["claim"], rome["claim"]), "disputed"
+    )
+    states = await told("ada", "Right, I live in Rome")
+    assert (states[rome["claim"]], states[oslo["claim"]]) == ("active", "superseded")

@@ -51,12 +51,14 @@ class Statement:
 class Pair:
     """A new claim and a known one that may be related.
 
-    `corrected` means that the message of the new claim is said to correct the message of the known one.
+    `corrected` means that the message of the new claim is said to correct the message of the known one,
+    `about_itself` that the known one is what a speaker has said of itself.
     """
 
     new: Statement
     known: Statement
     same_speaker: bool = False
+    about_itself: bool = False
     corrected: bool = False
 
 
@@ -155,9 +157,10 @@ async def adjudicate(
     those that the claims come from, oldest first.
 
     Of two contradicting statements of one speaker the newest holds, so it supersedes, or corrects if its
-    message is said to correct. Other people's statements are contradicted and never corrected. The rule
-    decides pairs that the model left out, and duplicates that a guard rejects (other numbers, a negation);
-    it decides all pairs if there is no model, no call left, or no answer.
+    message is said to correct. Other people's statements are contradicted and never corrected, and those
+    about themselves never replaced. The rule decides pairs that the model left out, and duplicates that a
+    guard rejects (other numbers, a negation); it decides all pairs if there is no model, no call left, or no
+    answer.
     """
     answered = await _asked(pairs[:_MOST], ctx, model, messages) if pairs else {}
     found: list[Relation] = []
@@ -172,7 +175,8 @@ async def adjudicate(
 def _between(pair: Pair, relation: Relation) -> Relation:
     """The relation with regard to the speakers of the two claims."""
     if not pair.same_speaker:
-        return "contradicts" if relation == "corrects" else relation
+        overrules = relation == "corrects" or (pair.about_itself and relation in ("supersedes", "ends"))
+        return "contradicts" if overrules else relation
     if pair.corrected and (
         relation in ("contradicts", "supersedes") or (relation == "unrelated" and by_rule(pair) == "corrects")
     ):

@@ -193,6 +193,7 @@ class Ingestion:
                 message_ids=fact.source_message_ids[-_SOURCES:],
             ),
             same_speaker=speaks_again,
+            about_itself=fact.subject in {fact.speaker, *fact.speakers},
             corrected=speaks_again and not {*claim.corrects}.isdisjoint(fact.source_message_ids),
         )
 
