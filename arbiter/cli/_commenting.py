@@ -7,7 +7,7 @@ from pathlib import Path
 
 from arbiter.cli._evaluating import err, gated
 from arbiter.errors import ConfigurationError
-from arbiter.harness.journal import Written, run_folder, runs_in
+from arbiter.harness.journal import run_folder, runs_in, summary_of
 from arbiter.harness.reports.github import OF_SUMMARY, PullRequest, render
 
 
@@ -37,5 +37,5 @@ def write_comment(
 
 def _newest() -> list[Path]:
     """The newest run of each suite."""
-    folders = {str(Written.read(folder).head["suite"]): folder for folder in runs_in()}
+    folders = {summary_of(folder).suite: folder for folder in runs_in()}
     return list(folders.values()) or [run_folder("last")]

@@ -31,7 +31,7 @@ from arbiter.harness.baselines import Baseline
 from arbiter.harness.cases import Selection
 from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
-from arbiter.harness.journal import Written, run_folder, runs_in, runs_of
+from arbiter.harness.journal import run_folder, runs_in, runs_of, summary_of
 from arbiter.harness.planning import plan
 from arbiter.harness.recordings import Recordings
 from arbiter.harness.reports.report import FORMS, Report, load_report, result_to_dict, timing_of
@@ -399,11 +399,13 @@ def list_runs() -> None:
     for title in ("run", "suite", "target", "cases", "state"):
         table.add_column(title, justify="right" if title == "cases" else "left")
     for folder in runs_in():
-        written = Written.read(folder)
-        state = "running or killed" if written.end is None else written.end["stopped"] or "finished"
-        done = sum(kept.done is not None for kept in written.kept.values())
-        cells = [folder.name, written.head["suite"], written.head["target"], f"{done:,}", state]
-        table.add_row(*(Text(visible(str(cell))) for cell in cells))
+        try:
+            found = summary_of(folder)
+        except ConfigurationError as error:  # one broken run hides no other
+            err.print(Text(visible(str(error)), "yellow"), soft_wrap=True)
+            continue
+        cells = [folder.name, found.suite, found.target, f"{found.done:,}", found.state]
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     out.print(table)
 
 

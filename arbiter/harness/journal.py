@@ -39,11 +39,13 @@ __all__ = [
     "FOLDER",
     "Journal",
     "Kept",
+    "Summary",
     "Written",
     "node_runs_in",
     "run_folder",
     "runs_in",
     "runs_of",
+    "summary_of",
 ]
 
 VERSION = 1
@@ -462,6 +464,59 @@ def _locked(folder: Path) -> IO[str]:
 
 
 # Finding ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A run in a list: `done` counts its finished cases × repeats, `state` says how it ended."""
+
+    suite: str
+    target: str
+    done: int
+    state: str
+
+
+def summary_of(folder: Path) -> Summary:
+    """The summary of a run, from the first and the last line of its journal. Only of a run without an end are the
+    others read.
+
+    Raises `ConfigurationError` for files that cannot be read.
+    """
+    path = folder / "journal.jsonl"
+    first, last = _ends(path)
+    begun, end = _parsed(first, path, 1), _end_in(last)
+    if end is not None:
+        done, state = end.get("done", 0), end["stopped"] or "finished"
+    else:
+        cases = [
+            _parsed(raw, path, n) for n, raw in enumerate(_lines(path), 1) if b'"kind":"case"' in raw[:200]
+        ]
+        done, state = len({(line["case"], line["repeat"]) for line in cases}), "running or killed"
+    return Summary(suite=begun.get("suite", ""), target=begun.get("target", ""), done=done, state=state)
+
+
+def _end_in(raw: bytes) -> Mapping[str, Any] | None:
+    """The line if it is the end of a session."""
+    try:
+        line: Any = json.loads(raw)
+    except ValueError:  # torn
+        return None
+    return line if is_mapping(line) and line.get("kind") == "end" else None
+
+
+def _ends(path: Path) -> tuple[bytes, bytes]:
+    """The first and the last line of a file."""
+    try:
+        with path.open("rb") as stream:
+            first, size, tail = stream.readline(), stream.seek(0, os.SEEK_END), 4096
+            while True:
+                stream.seek(max(size - tail, 0))
+                lines = stream.read().splitlines()
+                if len(lines) > 1 or tail >= size:
+                    return first, lines[-1] if lines else b""
+                tail *= 8
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def runs_in(folder: Path = FOLDER) -> list[Path]:

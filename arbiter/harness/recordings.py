@@ -15,15 +15,19 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+from weakref import finalize
 
 from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import changes_between
+from arbiter.harness.writing import locked, write_whole
 from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
 from arbiter.redaction import found_in
 
@@ -93,6 +97,8 @@ class Recordings:
         """The questions without a valid recording, each with the reason."""
         self.outdated: list[str] = []
         """The outdated answers that were taken, each with the change since."""
+        self.dates: set[str] = set()
+        """The days on which the answers that were taken were recorded."""
         self.rows_in_answers: frozenset[str] = frozenset()
         """The rows whose scores are kept with the answers. A replay does not use their judgements."""
         self._lock = threading.Lock()
@@ -101,8 +107,18 @@ class Recordings:
         self._touched: set[Any] = set()
         self._warned = False
         self._again = again
+        self._release = finalize(self, self._locked()) if mode == "record" else None
         self._answers = self._read("answers")
         self._judgements = self._read("judgements")
+
+    def _locked(self) -> Callable[[], None]:
+        try:
+            return locked(self._place)
+        except BlockingIOError:
+            said = "another process records it. Wait until it has finished"
+        except OSError as error:
+            said = f"it cannot be written: {error.strerror or error}"
+        raise RecordingError(f"the folder {str(self.folder)!r} of recordings: {said}.")
 
     # Answers of the target
 
@@ -128,6 +144,7 @@ class Recordings:
             "input": hash_of(input),
             "target": dict(target),
             "answer": answer,
+            "recorded": _today(),
         }
         self._keep("answers", self._answers, line)
 
@@ -170,6 +187,7 @@ class Recordings:
             "vote": asked.request.vote,
             "judge": dict(asked.judge),
             "parts": dict(asked.parts),
+            "recorded": _today(),
             **judgement_of(asked.request, reply),
         }
         return reply_of(self._keep("judgements", self._judgements, line))
@@ -212,14 +230,23 @@ class Recordings:
             ]
 
     def close(self, *, is_whole: bool = False) -> None:
-        """Sort the files, without the lines that newer ones have replaced. Does nothing in mode "replay".
+        """Sort the files, without the lines that newer ones have replaced, and let other processes record. Does
+        nothing in mode "replay".
 
         `is_whole` says that all cases of the suite were recorded. With `again`, nothing else stays then.
         """
-        if self.mode == "record":
-            with self._lock:
-                self._write("answers", self._answers, is_whole and self._again)
-                self._write("judgements", self._judgements, is_whole and self._again)
+        if self._release is None or not self._release.alive:
+            return
+        used_alone = is_whole and self._again
+        with self._lock:
+            try:
+                if self._new or used_alone:
+                    self._write("answers", self._answers, used_alone)
+                    self._write("judgements", self._judgements, used_alone)
+            finally:
+                self._release()
+                with suppress(OSError):  # has recordings
+                    self._place.rmdir()
 
     def _write(self, name: str, lines: Mapping[str, Line], used_alone: bool) -> None:
         kept = [
@@ -230,16 +257,19 @@ class Recordings:
         path = self._file(name)
         if not kept and not path.exists():
             return
-        new = path.with_name(f".{path.name}.new")
-        new.write_text("".join(map(_text_of, kept)), encoding="utf-8")
-        os.replace(new, path)
+        write_whole(path, "".join(map(_text_of, kept)))
 
     def _found(self, lines: Mapping[str, Line], key: str) -> Line | None:
         line = lines.get(key)
         if line is None or (self._again and key not in self._new):
             return None
-        self._used.add(key)
+        return self._taken(line)
+
+    def _taken(self, line: Line) -> Line:
+        self._used.add(line["key"])
         self._touched.add(_slot(line))
+        if (day := line.get("recorded")) is not None:
+            self.dates.add(day)
         return line
 
     def _without(self, what: str, before: Sequence[Line]) -> Line | None:
@@ -248,8 +278,7 @@ class Recordings:
             return None
         if self.allow_stale and before:
             self.outdated.append(what)
-            self._used.add(before[0]["key"])
-            return before[0]
+            return self._taken(before[0])
         self.missing.append(what)
         raise RecordingError(f"no valid recording has {what}. Run `arbiter eval record`.")
 
@@ -262,7 +291,6 @@ class Recordings:
             self._new.add(line["key"])
             self._used.add(line["key"])
             self._touched.add(_slot(line))
-            self._place.mkdir(parents=True, exist_ok=True)
             with self._file(name).open("a", encoding="utf-8") as file:
                 file.write(text)
             self._warn_of_secrets(name, line, text)
@@ -297,6 +325,8 @@ class Recordings:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RecordingError(f"{path}: cannot be read: {error}") from None
+        if self.mode == "record" and (torn := text.rpartition("\n")[2]):
+            os.truncate(path, path.stat().st_size - len(torn.encode()))  # the next line would be part of it
         return {line["key"]: line for line in self._lines(path, text)}
 
     def _lines(self, path: Path, text: str) -> Iterator[Line]:
@@ -332,6 +362,10 @@ def _check(file: str, line: Any) -> None:
         raise ValueError(f"a line without {lacking[0]!r}")
     if file != "answers.jsonl" and not is_judgement(found):
         raise ValueError("a judgement without a value")
+
+
+def _today() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 def _text_of(line: Line) -> str:

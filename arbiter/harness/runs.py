@@ -99,18 +99,30 @@ class Run:
             self.journal = Journal.begin(self.folder, session.run_id, self.head)
         if (journal := self.journal) is not None:
             session.write_to(journal)
-            journal.write("session", {})
+            journal.write("session", {name: self.head[name] for name in ("suite", "target")})
             session.judging.kept = journal.judgement
 
     def _close(self) -> None:
-        self.release()
         journal, session = self.journal, self.session
         with suppress(OSError):  # a full disk has been raised already
             session.judging.usage.give_up()
         session.judging.usage.kept = None
+        try:
+            self.release()
+        finally:
+            self._end(journal)
+
+    def _end(self, journal: Journal | None) -> None:
+        """Write the last line of the journal, and close it."""
+        session = self.session
         if journal is not None:
             with suppress(OSError):
-                end = {"stopped": session.stopped, "left_behind": session.left_behind, **self._evidence()}
+                end = {
+                    "stopped": session.stopped,
+                    "left_behind": session.left_behind,
+                    "done": len(session.results),
+                    **self._evidence(),
+                }
                 journal.write("end", {name: value for name, value in end.items() if value != ()})
             with suppress(OSError):
                 journal.close()
@@ -120,19 +132,26 @@ class Run:
         return self.is_whole and self.session.stopped is None
 
     def _evidence(self) -> dict[str, tuple[str, ...]]:
-        """The recordings of a replay that are outdated, and those that it has not used."""
+        """The recordings of a replay that are outdated, those that it has not used, and the days of the others."""
         recordings = self.session.judging.recordings
         if recordings is None or recordings.mode != "replay":
             return {}
         unused = recordings.unused if self._is_complete else ()
-        return {"outdated": tuple(sorted(recordings.outdated)), "unused": tuple(unused)}
+        return {
+            "outdated": tuple(sorted(recordings.outdated)),
+            "unused": tuple(unused),
+            "recorded": tuple(sorted(recordings.dates)),
+        }
 
     def release(self) -> None:
-        """Take the evaluators of the suite from the user's `ArbiterOS`. A run that does not begin needs it, too."""
+        """Take the evaluators of the suite from the user's `ArbiterOS`, and close cache and recordings. A run that
+        does not begin needs it, too."""
         if isinstance(self.session.target, GraphTarget):
             self.session.target.close()
         if (cache := self.session.judging.cache) is not None:
             cache.close()
+        if (recordings := self.session.judging.recordings) is not None:
+            recordings.close(is_whole=self._is_complete)
 
     def _report(self) -> Report:
         """The report, which is also written beside the journal.
@@ -141,10 +160,8 @@ class Run:
         """
         session, recordings = self.session, self.session.judging.recordings
         unfinished = session.unfinished()  # before the cases that were skipped count as results
-        if recordings is not None:
-            recordings.close(is_whole=self._is_complete)
-            if recordings.mode == "replay":
-                recordings.check(strict=self.gate.strict and self._is_complete)
+        if recordings is not None and recordings.mode == "replay":
+            recordings.check(strict=self.gate.strict and self._is_complete)
         report = report_of(
             {**self.head, "run_id": session.run_id},
             session.cases,

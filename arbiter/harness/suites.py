@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 from uuid import uuid4
@@ -22,7 +25,7 @@ from arbiter.harness.cache import Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.identity import Identity
-from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder
+from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
 from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Limits
 from arbiter.harness.measures import Measure
@@ -56,6 +59,10 @@ class RunOptions(TypedDict, total=False):
     ci: bool
     accept_changed: bool
     progress: Progress | None
+
+
+_LOOKED_AT = 5
+"""The runs among which one is sought that was compared with a baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +170,27 @@ class Suite:
         leaves a journal and report.json in `folder` (None: no files). `resume` goes on with a run that was stopped or
         killed, by its id or "last"; with `retry_errors` it does again what failed.
         """
-        taped = self._recordings(mode, recordings)
-        if retry_errors and resume is None:
-            raise ConfigurationError("retry_errors is for a run that is resumed. Name it: resume='last'.")
-        if resume is not None and folder is None:
-            raise ConfigurationError("resume needs the folder of the run's journal; folder is None.")
-        before = self._baseline(baseline)
-        cases = (select or Selection()).of(self.cases)
-        cache = Cache() if self.cache != "off" and mode == "live" else None
-        judging = Judging(
-            limits=self.limits,
-            recordings=taped,
-            cache=cache,
-            votes=self.votes,
-            limiters=getattr(self.target if target is None else target, "limiters", None),
-        )
-        measured = self._target(target, arbiter_os, judging)
-        try:
+        with ExitStack() as undo:  # what a run that is refused has taken
+            taped = self._recordings(mode, recordings)
+            if taped is not None:
+                undo.callback(taped.close)
+            if retry_errors and resume is None:
+                raise ConfigurationError("retry_errors is for a run that is resumed. Name it: resume='last'.")
+            if resume is not None and folder is None:
+                raise ConfigurationError("resume needs the folder of the run's journal; folder is None.")
+            before = self._baseline(baseline)
+            cases = (select or Selection()).of(self.cases)
+            cache = Cache() if self.cache != "off" and mode == "live" else None
+            judging = Judging(
+                limits=self.limits,
+                recordings=taped,
+                cache=cache,
+                votes=self.votes,
+                limiters=getattr(self.target if target is None else target, "limiters", None),
+            )
+            measured = self._target(target, arbiter_os, judging)
+            if isinstance(measured, GraphTarget):
+                undo.callback(measured.close)
             if isinstance(measured, OutputsTarget):
                 measured.check(cases)
             if isinstance(measured, AgentsTarget):
@@ -193,7 +204,11 @@ class Suite:
             scorers = [scorer.seeded(self.seed).asking(judging) for scorer in self.judges]
             self._refuse_useless_votes(judging)
             head = self._head(measured, cases, judging, mode)
-            head |= {"mode": mode, "options": {"ci": ci, "accept_changed": accept_changed}}
+            options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}
+            head |= {"mode": mode, "options": options}
+            if before is not None and folder is not None:
+                head["captured"] = before.captured_at.isoformat()
+                options["moved"] = _has_moved(head["captured"], self.name, Path(folder))
             written = None
             if resume is not None and folder is not None:
                 written = self._resumed(run_folder(resume, Path(folder), suite=self.name), head, retry_errors)
@@ -219,10 +234,7 @@ class Suite:
             )
             if tape is not None:
                 tape.check(session.todo)
-        except BaseException:
-            if isinstance(measured, GraphTarget):
-                measured.close()
-            raise
+            undo.pop_all()
         return Run(
             session=session,
             head=head,
@@ -358,6 +370,22 @@ def _run_id() -> str:
     """A new id. Ids sort in the order of time, so that "last" is the last one."""
     now = datetime.now(UTC)
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond:05x}{uuid4().hex[:3]}"
+
+
+def _has_moved(captured: str, suite: str, folder: Path) -> bool:
+    """True if the newest run of a suite that was compared with a baseline passed, and that was another one."""
+    for run in islice(runs_of(suite, folder), _LOOKED_AT):
+        try:
+            before = json.loads((run / "run.json").read_text(encoding="utf-8")).get("captured")
+            if before is None:
+                continue
+            report = (
+                json.loads((run / "report.json").read_text(encoding="utf-8")) if before != captured else None
+            )
+        except (OSError, ValueError):  # it was killed
+            return False
+        return report is not None and report["comparison"]["exit_code"] == 0
+    return False
 
 
 def _tape(recordings: Recordings | None, cache: Cache | None, target: Target) -> Tape | None:

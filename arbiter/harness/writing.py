@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 
+def locked(folder: Path) -> Callable[[], None]:
+    """Make a folder, and keep other processes that ask for it out until the result is called.
+
+    Raises `BlockingIOError` if another one has it, and `OSError` if no file can be made in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+    try:
+        import fcntl
+    except ImportError:  # Windows cannot lock a folder; there two processes are not kept apart
+        return lambda: None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return lambda: os.close(handle)
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write beside `path` and rename, so that a killed process leaves the old file. Raises `OSError`."""
+    """Write beside `path` and rename, so that a killed process leaves the old file. Of a link, the file behind it is
+    replaced. Raises `OSError`."""
+    path = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:

@@ -14,7 +14,7 @@ from arbiter.experiments import verify_table1
 from arbiter.experiments.picture import forest
 from arbiter.experiments.results import load_result
 from arbiter.experiments.runner import FOLDER as EXPERIMENTS
-from arbiter.harness.journal import FOLDER, Written, runs_in
+from arbiter.harness.journal import FOLDER, runs_in, summary_of
 from arbiter.harness.reports.page import values_of
 from arbiter.harness.reports.report import load_report
 from arbiter.web.context import ViewerContext
@@ -73,14 +73,13 @@ def _lines(folder: Path) -> list[dict[str, str]]:
 
 def _line(folder: Path) -> dict[str, str]:
     try:
-        written = Written.read(folder)
+        found = summary_of(folder)
     except ConfigurationError as error:
         return {"run": folder.name, "suite": "", "target": "", "cases": "", "state": str(error)}
-    done = sum(kept.done is not None for kept in written.kept.values())
     return {
         "run": folder.name,
-        "suite": str(written.head["suite"]).removeprefix("experiment:"),
-        "target": str(written.head["target"]),
-        "cases": f"{done:,}",
-        "state": "running or killed" if written.end is None else str(written.end["stopped"] or "finished"),
+        "suite": found.suite.removeprefix("experiment:"),
+        "target": found.target,
+        "cases": f"{found.done:,}",
+        "state": found.state,
     }

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arbiter.errors import ConfigurationError
-from arbiter.harness import Baseline, BaselineError, Case, CaseRun, JudgeIdentity, Suite
+from arbiter.harness import Baseline, BaselineError, Case, CaseRun, JudgeIdentity, Report, Suite
 from tests.harness.measurements import AFTER, BEFORE, CAPTURED, baseline, cases, compared, row, run, share
 
 MEANS = {
@@ -264,3 +265,28 @@ def test_an_agents_baseline_keeps_its_dimensions_beside_the_rows(file: Path) -> 
         {"varied": 7},
     )
     assert Baseline.read(file).rows["fluency"].is_sampled
+
+
+def test_the_first_failure_behind_a_new_baseline_says_so(file: Path) -> None:
+    """The luck of a baseline stays in it. The hint is about this run alone, so it is no part of the results."""
+
+    def right(run: CaseRun) -> float:
+        return float(run.output)
+
+    suite = Suite("luck", [Case(f"c{n}", n) for n in range(6)], scorers=[right])
+    folder = file.parent / "evals"
+
+    def measured(share: float, **options: Any) -> Report:
+        return suite.run({case.id: share for case in suite.cases}, folder=folder, **options)
+
+    measured(0.5).save_baseline(file)
+    edited(file, lambda data: data.update(capturedAt="2026-01-31T00:00:00Z"))
+    hint = "this is the first run since the baseline was replaced, and the one before passed"
+    for best, now, is_said in [(None, 0.5, False), (0.9, 0.5, True), (None, 0.5, False), (0.4, 0.5, False)]:
+        if best is not None:
+            measured(best).save_baseline(file, update=True)
+            moment = {"capturedAt": f"2026-02-0{best * 10:.0f}T00:00:00Z"}
+            edited(file, partial(dict.update, **moment))
+        report = measured(now, baseline=file)
+        assert (hint in " ".join(report.printed().split())) == is_said, (best, now)
+        assert hint not in json.dumps({**report.to_dict(), "timing": {}})

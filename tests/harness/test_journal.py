@@ -15,7 +15,7 @@ import pytest
 from arbiter import ArbiterWarning, ConfigurationError
 from arbiter.errors import PackError
 from arbiter.harness import Case, CaseRun, Limits, Report, Suite
-from arbiter.harness.journal import run_folder, runs_in
+from arbiter.harness.journal import Summary, run_folder, runs_in, summary_of
 from arbiter.harness.reports.report import load_report
 from tests.processes import python
 from tests.support import Judge, Spy, chain, until
@@ -181,6 +181,22 @@ def test_a_torn_last_line_is_left_out_with_a_warning() -> None:
         resumed = SUITE.run(answer, resume="last")
     assert without_timing(resumed) == without_timing(whole)
     assert [line["seq"] for line in lines()] == list(range(1, len(lines()) + 1))
+
+
+def test_a_list_reads_the_ends_of_journals_alone(project: Path) -> None:
+    SUITE.run(answer)
+    finished = run_folder("last")
+    whole = (finished / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (finished / "journal.jsonl").write_bytes(whole[0] + b"not read\n" * 1_000 + whole[-1])
+    assert summary_of(finished) == Summary(
+        suite="numbers", target="function answer", done=5, state="finished"
+    )
+    killed = project / "killed"
+    killed.mkdir()
+    (killed / "journal.jsonl").write_bytes(b"".join(whole[:10])[:-3])
+    assert summary_of(killed) == Summary(
+        suite="numbers", target="function answer", done=2, state="running or killed"
+    )
 
 
 def test_a_broken_line_is_named() -> None:

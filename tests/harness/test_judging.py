@@ -228,6 +228,7 @@ def test_judgements_are_written_as_they_come(tmp_path: Path) -> None:
     cases = {"one": "1", "two": "2", "three": "3"}
     measured(Judging(recordings=recordings), rubric(model), cases=cases)
     assert len((tmp_path / "judgements.jsonl").read_text().splitlines()) == 2
+    recordings.close()
     more = Named(answers=[grade(1)])
     assert recorded(tmp_path, rubric(more), cases=cases) == {"one:0": 0.8, "two:0": 0.6, "three:0": 0.1}
     assert more.calls == 1

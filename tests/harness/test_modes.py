@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness import Case, CaseRun, GateSettings, Report, Selection, Suite
 from arbiter.harness.journal import run_folder
-from arbiter.harness.recordings import Recordings
+from arbiter.harness.recordings import Place, Recordings
 from arbiter.harness.reports.markdown import render
 from arbiter.harness.reports.report import load_report
 from arbiter.models import RecordingError
@@ -117,7 +120,10 @@ def test_outdated_recordings_mark_the_report() -> None:
         "the answer to a (repeat 1): row good",
         "the answer to b (repeat 1): row good",
     ]
-    assert "mock · 2 cases · judge Scripted (uncalibrated) · 2 recordings outdated" in report.printed()
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    head = f"mock · 2 cases · judge Scripted (uncalibrated) · recorded {today} · 2 recordings outdated"
+    assert head in report.printed()
+    assert head in load_report(run_folder("last")).printed()
     assert "outdated recordings were taken (--allow-stale): the answer to a (repeat 1)" in report.printed()
     assert without_timing(load_report(run_folder("last"))) == without_timing(report)
 
@@ -135,6 +141,63 @@ def test_recordings_that_no_case_needs_are_reported_and_refused_if_strict() -> N
     again = Recordings("recordings/recorded", "record", again=True)
     fewer.run(graph(Spy("plan")), mode="record", recordings=again)
     assert strict.run(graph(Spy("plan")), mode="mock").unused == ()
+
+
+def test_the_head_of_a_replay_names_the_days_of_its_recordings() -> None:
+    suite().run(graph(Spy("plan")), mode="record")
+    answers = Path("recordings/recorded/answers.jsonl")
+    first, *others = map(json.loads, answers.read_text().splitlines())
+    first["recorded"] = "2026-01-31"
+    answers.write_text("".join(f"{json.dumps(line)}\n" for line in (first, *others)))
+    report = suite().run(graph(Spy("plan")), mode="mock")
+    assert f"recorded 2026-01-31 to {datetime.now(UTC):%Y-%m-%d}" in report.printed()
+    suite().run(graph(Spy("plan")), mode="record")
+    assert "2026-01-31" in answers.read_text()  # it is still valid, so it was not asked for again
+
+
+def test_one_process_records_a_suite_at_a_time() -> None:
+    folder = Path("recordings/recorded")
+    recordings = Recordings(folder, "record")
+    with pytest.raises(RecordingError, match="another process records it"):
+        suite().run(graph(Spy("plan")), mode="record")
+    recordings.close()
+    assert not folder.exists()  # nothing was recorded
+    with pytest.raises(ConfigurationError, match="no case is named"):
+        suite().run(graph(Spy("plan")), mode="record", select=Selection(ids=["x"]))
+    suite().run(graph(Spy("plan")), mode="record")
+    assert len((folder / "answers.jsonl").read_text().splitlines()) == 2
+
+
+def test_recordings_that_cannot_be_written_are_refused_before_the_first_case(project: Path) -> None:
+    (project / "recordings").write_text("")
+    plan = Spy("plan")
+    with pytest.raises(
+        RecordingError, match=r"the folder 'recordings/recorded' of recordings: it cannot be written"
+    ):
+        suite().run(graph(plan), mode="record")
+    assert not plan.calls
+
+
+def test_a_file_behind_a_link_is_written(project: Path) -> None:
+    (project / "shared").mkdir()
+    (project / "recordings/recorded").mkdir(parents=True)
+    links = [project / "recordings/recorded/answers.jsonl", project / "baseline.json"]
+    for link in links:
+        link.symlink_to(project / "shared" / link.name)
+    suite().run(graph(Spy("plan")), mode="record").save_baseline("baseline.json")
+    assert all(link.is_symlink() and (project / "shared" / link.name).stat().st_size for link in links)
+
+
+def test_recording_goes_on_behind_a_torn_line() -> None:
+    suite().run(graph(Spy("plan")), mode="record")
+    answers = Path("recordings/recorded/answers.jsonl")
+    answers.write_text(answers.read_text()[:-9])
+    with pytest.warns(ArbiterWarning, match="torn last line"):
+        recordings = Recordings("recordings/recorded", "record")
+    # The process is killed again, so nothing sorts the file.
+    recordings.keep_answer(Place("c"), input={}, target={}, answer={"status": "completed"})
+    cases = [json.loads(line)["case"] for line in answers.read_text().splitlines()]
+    assert (len(cases), cases[-1]) == (2, "c")
 
 
 def test_nothing_recorded_is_no_pass() -> None:

@@ -50,7 +50,9 @@ class Report:
     `left_behind` counts calls of sync functions that were late and could not be stopped. `sessions` counts the
     processes that the run took. `unfinished` has the usage of each case that is not done, by purse and model.
     `outdated` has the stale recordings that a replay took because it was allowed, each with the change since, and
-    `unused` those that it did not need. `comparison` uses `baseline`, `gate`, `ci` and `accept_changed`.
+    `unused` those that it did not need; `recorded` has the days of those that it took. `moved` says that this is the
+    first run since its baseline was replaced, and that the one before passed. `comparison` uses `baseline`, `gate`,
+    `ci` and `accept_changed`.
     """
 
     run_id: str
@@ -70,6 +72,8 @@ class Report:
     unfinished: tuple[Mapping[str, Any], ...] = ()
     outdated: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
+    moved: bool = False
     baseline: Baseline | None = None
     gate: GateSettings = field(default_factory=GateSettings)
     ci: bool = False
@@ -216,6 +220,7 @@ class Report:
             "stopped": self.stopped,
             "outdated": list(self.outdated),
             "unused": list(self.unused),
+            "recorded": list(self.recorded),
             "identity": with_calibrations(self.identity).to_dict(),
             "uncalibrated": dict(self.uncalibrated),
             "calibrations": {row: found.to_dict() for row, found in self.calibrations.items()},
@@ -232,6 +237,7 @@ class Report:
             "began": self.began.isoformat(),
             "seconds": self.seconds,
             "sessions": self.sessions,
+            "moved": self.moved,
             "left_behind": self.left_behind,
         }
 
@@ -279,6 +285,7 @@ def report_of(
     unfinished: Sequence[Mapping[str, Any]] = (),
     outdated: Sequence[str] = (),
     unused: Sequence[str] = (),
+    recorded: Sequence[str] = (),
 ) -> Report:
     """The report of a run with this head (its run.json), these cases and these results."""
     return Report(
@@ -300,6 +307,7 @@ def report_of(
         unfinished=tuple(unfinished),
         outdated=tuple(outdated),
         unused=tuple(unused),
+        recorded=tuple(recorded),
         **head.get("options", {}),
     )
 
@@ -324,6 +332,7 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
         unfinished=written.unfinished(),
         outdated=end.get("outdated", ()),
         unused=end.get("unused", ()),
+        recorded=end.get("recorded", ()),
     )
 
 

@@ -33,6 +33,9 @@ def head(report: Report) -> list[str]:
         parts.append(counted(len(report.results), "run"))
     for model, calibrated in report.judges.items():
         parts.append(f"judge {model} ({'' if calibrated else 'un'}calibrated)")
+    if report.recorded:
+        first, last = report.recorded[0], report.recorded[-1]
+        parts.append(f"recorded {first}" if first == last else f"recorded {first} to {last}")
     if report.outdated:
         parts.append(f"{counted(len(report.outdated), 'recording')} outdated")
     if report.unknown_calls:
@@ -131,6 +134,11 @@ def failed(report: Report) -> list[CaseResult]:
 def remarks(report: Report) -> list[str]:
     """The notes of the gate, why judges are uncalibrated, and what there is to say about recordings of a replay."""
     found = list(report.comparison.notes)
+    if report.moved and any(row.verdict == "regressed" for row in report.comparison.rows.values()):
+        found.append(
+            "this is the first run since the baseline was replaced, and the one before passed: the new baseline "
+            "may be a lucky draw. Measure it again: arbiter eval baseline SUITE --update"
+        )
     rows: dict[str, list[str]] = {}
     for row, reason in report.uncalibrated.items():
         rows.setdefault(reason, []).append(row)
