@@ -25,6 +25,7 @@ from arbiter.harness.limits import Limits
 from arbiter.harness.messages import (
     CheckpointMessages,
     JsonlMessages,
+    LedgerMessages,
     Message,
     Messages,
     StoreMessages,
@@ -56,6 +57,7 @@ __all__ = [
     "JudgeIdentity",
     "Labelled",
     "Labels",
+    "LedgerMessages",
     "Limits",
     "Measurement",
     "Message",

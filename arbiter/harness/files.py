@@ -38,7 +38,7 @@ from arbiter.harness.expectations import unmakeable
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.kinds import SCORERS, ScorerEntry
 from arbiter.harness.limits import Limits
-from arbiter.harness.messages import JsonlMessages, Messages, StoreMessages
+from arbiter.harness.messages import JsonlMessages, LedgerMessages, Messages, StoreMessages
 from arbiter.harness.scorers import scorers_of
 from arbiter.harness.suites import Suite
 from arbiter.harness.targets import TargetFile
@@ -78,7 +78,7 @@ class TargetEntry(PackModel):
     agents: dict[str, AgentEntry] | None = Field(None, description="agents by their names in the messages")
     messages: str | None = Field(
         None,
-        description="a .jsonl file with agent, text, at and channel of each message, or the URL of a store",
+        description="a .jsonl file with agent, text, at and channel of each message, a store's URL, or ledger:PATH",
     )
     window: str = Field("7d", description="the time whose messages are judged: 7d, 24h or 2w")
     until: str | datetime | None = Field(
@@ -464,7 +464,13 @@ class _Loader:
         return {}
 
 
+_LEDGER = "ledger:"
+"""The beginning of `target.messages` that names a ledger, by its path or its URL."""
+
+
 def _messages(where: str) -> Messages:
+    if where.startswith(_LEDGER):
+        return LedgerMessages(where.removeprefix(_LEDGER))
     return StoreMessages(where) if "://" in where else JsonlMessages(where)
 
 

@@ -1,4 +1,4 @@
-"""Messages of agents: what they said, where and when, read from files, checkpoints or the evaluation store.
+"""Messages of agents: what they said, where and when, read from files, checkpoints, a ledger or the evaluation store.
 
 A window is a time before an end: "7d", "24h" or "2w". Its start is in it, its end is not.
 """
@@ -21,9 +21,22 @@ from arbiter.errors import ConfigurationError, PackError, PackMistake
 from arbiter.harness.canonical import is_list, is_mapping
 
 if TYPE_CHECKING:
+    from arbiter.ledger import Ledger
     from arbiter.store import SqlRepository
 
-__all__ = ["CheckpointMessages", "JsonlMessages", "Message", "Messages", "StoreMessages", "duration", "span"]
+__all__ = [
+    "CheckpointMessages",
+    "JsonlMessages",
+    "LedgerMessages",
+    "Message",
+    "Messages",
+    "StoreMessages",
+    "duration",
+    "span",
+]
+
+AgentOf = Callable[[AIMessage, str], str]
+"""Gives the agent of a message and its thread."""
 
 _DURATION = re.compile(r"(\d{1,4})(h|d|w)")
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -208,24 +221,73 @@ class CheckpointMessages(_Read):
         saver: BaseCheckpointSaver[Any],
         key: str = "messages",
         *,
-        agent_of: Callable[[AIMessage, str], str] | None = None,
+        agent_of: AgentOf | None = None,
     ) -> None:
         self.saver = saver
         self.key = key
         self.agent_of = agent_of or _named
 
     def _all(self) -> Iterator[Message]:
-        found: dict[tuple[str, str], Message] = {}
+        return _first_ones(self._lists(), self.agent_of)
+
+    def _lists(self) -> Iterator[_Said]:
         for saved in self.saver.list(None):
             settings: Any = saved.config.get("configurable", {})
-            thread, at = str(settings.get("thread_id", "")), moment(saved.checkpoint["ts"])
             values: Any = saved.checkpoint["channel_values"].get(self.key)
-            for message in values if is_list(values) else ():
-                if not isinstance(message, AIMessage) or not str(message.text).strip():
-                    continue
-                place = thread, message.id or str(message.text)
-                known = found.get(place)
-                if known is None or at < known.at:
-                    agent = self.agent_of(message, thread)
-                    found[place] = Message(agent=agent, text=str(message.text), at=at, channel=thread)
-        return iter(found.values())
+            yield str(settings.get("thread_id", "")), moment(saved.checkpoint["ts"]), "", values
+
+
+class LedgerMessages(_Read):
+    """The AI messages that node runs in a ledger returned at `key`. The time of a message is the end of the first node
+    run that returned its id, its channel is the thread, and `run_id` that of the ledger.
+
+    `where` is an open ledger, its path or its URL. `agent_of` is that of `CheckpointMessages`. Needs
+    `arbiteros[ledger]`. Raises `LedgerUnavailable` for a ledger that does not exist.
+    """
+
+    def __init__(
+        self,
+        where: Ledger | str | Path,
+        key: str = "messages",
+        *,
+        agent_of: AgentOf | None = None,
+    ) -> None:
+        self.where = where
+        self.key = key
+        self.agent_of = agent_of or _named
+
+    def _all(self) -> Iterator[Message]:
+        try:
+            from arbiter.ledger import Ledger
+        except ImportError as error:
+            raise ConfigurationError(f"messages: {error}.") from None
+        if isinstance(self.where, Ledger):
+            self.where.flush()
+            return _first_ones(self._lists(self.where), self.agent_of)
+        with Ledger(self.where, create=False) as ledger:
+            return _first_ones(self._lists(ledger), self.agent_of)
+
+    def _lists(self, ledger: Ledger) -> Iterator[_Said]:
+        for item in ledger.items():
+            values: Any = item.output_state.get(self.key)
+            ended = item.timestamp + timedelta(seconds=item.duration)
+            yield item.thread_id or item.ref, ended, item.run, values
+
+
+_Said = tuple[str, datetime, str, Any]
+"""A thread, a moment, a run, and the messages that were there, one of them or a list."""
+
+
+def _first_ones(lists: Iterable[_Said], agent_of: AgentOf) -> Iterator[Message]:
+    """The AI messages, each at the first moment at which it was there."""
+    found: dict[tuple[str, str], Message] = {}
+    for thread, at, run, values in lists:
+        for message in values if is_list(values) else (values,):
+            if not isinstance(message, AIMessage) or not str(message.text).strip():
+                continue
+            place = thread, message.id or str(message.text)
+            known = found.get(place)
+            if known is None or at < known.at:
+                agent = agent_of(message, thread)
+                found[place] = Message(agent=agent, text=str(message.text), at=at, channel=thread, run_id=run)
+    return iter(found.values())

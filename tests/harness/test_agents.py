@@ -13,11 +13,12 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from arbiter import ConfigurationError
+from arbiter import ArbiterOS, ConfigurationError
 from arbiter.errors import PackError
 from arbiter.harness import Report, Suite, load_suite
 from arbiter.harness.agents import prompts
-from arbiter.harness.messages import CheckpointMessages, JsonlMessages, duration, span
+from arbiter.harness.messages import CheckpointMessages, JsonlMessages, LedgerMessages, duration, span
+from arbiter.ledger import Ledger, LedgerUnavailable
 from arbiter.models import JudgeRequest, RecordingError
 from arbiter.store import AgentMessage, SqlRepository
 from tests.harness.test_dimensions import scored
@@ -317,6 +318,38 @@ def test_messages_of_checkpoints_have_the_time_of_the_first_checkpoint_that_has_
     assert found[0].at in times
     assert found[0].at < found[1].at == times[-1]
     assert JsonlMessages("none.jsonl").path == Path("none.jsonl")
+
+
+def test_messages_of_a_ledger_are_those_that_node_runs_returned(crew: Path) -> None:
+    def speak(state: MessagesState) -> dict[str, Any]:
+        text = f"Answer {len(state['messages'])}."
+        return {"messages": [AIMessage(text, name="ilka", id=text), AIMessage("", name="ilka", id="call")]}
+
+    def repeat(state: MessagesState) -> dict[str, Any]:
+        return {"messages": state["messages"]}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("speak", speak)
+    builder.add_node("repeat", repeat)
+    builder.add_edge(START, "speak")
+    builder.add_edge("speak", "repeat")
+    with Ledger("ledger.db") as ledger:
+        graph: Any = ArbiterOS(ledger=ledger).govern(builder.compile())
+        graph.invoke({"messages": [("human", "Hi")]}, {"configurable": {"thread_id": "quay"}})
+        source = LedgerMessages(ledger)
+        end = source.end()
+        assert end is not None
+        (said,) = source.read("ilka", end - timedelta(days=1), end)
+        (spoken_at,) = (item.timestamp for item in ledger.items(node="speak"))
+        (repeated_at,) = (item.timestamp for item in ledger.items(node="repeat"))
+    assert (said.text, said.channel, bool(said.run_id)) == ("Answer 1.", "quay", True)
+    assert spoken_at <= said.at <= repeated_at
+    write_suite(target={**SUITE["target"], "messages": "ledger:ledger.db"})
+    ilka = loaded().run().results[0]
+    assert [one["text"] for one in ilka.output["messages"]] == ["Answer 1."]
+    write_suite(target={**SUITE["target"], "messages": "ledger:none.db"})
+    with pytest.raises(LedgerUnavailable, match=r"none\.db"):
+        loaded().run()
 
 
 @pytest.mark.lengthy

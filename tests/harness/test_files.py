@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def test_cases_are_the_same_in_every_format(project: Path, name: str) -> None:
     found = load_cases(name)
     if name.endswith(".csv"):  # a cell is a text, unless it is JSON
         assert found[0].input == {"q": "ä", "n": [1]}
-        found[0] = FIVE[0]
+        found[0] = replace(found[0], input=FIVE[0].input)
     assert found == FIVE
 
 
@@ -322,6 +323,24 @@ def test_all_mistakes_of_all_files_are_reported_at_once(files: Path) -> None:
         "suite.yaml:15",
         "suite.yaml:2",
         "suite.yaml:6",
+    ]
+
+
+def test_all_mistakes_of_a_scorer_and_of_a_case_are_reported(project: Path) -> None:
+    (project / "suite.yaml").write_text(
+        "suite: x\ntarget: {function: app.py:answer}\n"
+        "scorers:\n  - {nmae: short, use: contains, waht: expected}\n"
+        "cases:\n  - {input: 1, tag: a, repeats: 0}\n"
+    )
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    found = [(mistake.line, mistake.path.rpartition(".")[2]) for mistake in caught.value.mistakes]
+    assert sorted(found) == [
+        (4, "name"),
+        (4, "nmae"),
+        (4, "waht"),
+        (6, "repeats"),
+        (6, "tag"),
     ]
 
 
