@@ -7,8 +7,9 @@ All mistakes of all files are reported at once, each with its file and line, in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -215,8 +216,20 @@ def load_suite(
     """
     file = Path(path)
     document = read_document(file, str(path), BOUNDS)
-    suite = validate(document, SuiteFile)
-    return _Loader(document, suite, prefixes_of(allow), {**suite.models, **(models or {})}).load()
+    mistakes: list[PackMistake] = []
+    unread: frozenset[str] = frozenset()
+    try:
+        suite = validate(document, SuiteFile)
+    except PackError as error:
+        if not is_mapping(document.data):
+            raise
+        # Its other parts are read all the same, so that their mistakes are reported, too.
+        mistakes += error.mistakes
+        unread = frozenset(re.split(r"[.\[]", mistake.path)[0] for mistake in mistakes)
+        sound = {name: part for name, part in document.data.items() if name not in unread}
+        suite = SuiteFile.model_validate({"suite": "unnamed", **sound})
+    known = {**suite.models, **(models or {})}
+    return _Loader(document, suite, prefixes_of(allow), known, mistakes, unread).load()
 
 
 @dataclass(slots=True)
@@ -225,17 +238,22 @@ class _Loader:
     file: SuiteFile
     allow: tuple[str, ...]
     models: Mapping[str, Any]
-    mistakes: list[PackMistake] = field(default_factory=list[PackMistake])
+    mistakes: list[PackMistake]
+    unread: frozenset[str]
+    """The parts of the file that are so wrong that nothing is known about them."""
 
     def load(self) -> Suite:
         agents = self.agents()
         cases = list(self.cases()) if agents is None else list(agents.cases)
-        scorers = list(self.scorers())
-        evaluators = self.evaluators()
+        has_models = "models" not in self.unread
+        scorers = list(self.scorers()) if has_models else []
+        evaluators = self.evaluators() if has_models else ()
         target = self.target() if agents is None else agents
         self.same_names(scorers, evaluators)
-        self.useless_seed(scorers)
-        self.without_persona(agents)
+        if not self.unread & {"models", "scorers"}:
+            self.useless_seed(scorers)
+        if "target" not in self.unread:
+            self.without_persona(agents)
         self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in same_cases(cases)]
         self.mistakes += [PackMistake(*_place_of(case), "", said) for case, said in unmakeable(cases)]
         if not self.mistakes:
@@ -258,7 +276,8 @@ class _Loader:
         raise PackError(self.mistakes)
 
     def cases(self) -> Iterator[Case]:
-        if not self.file.cases and (self.file.target is None or self.file.target.agents is None):
+        is_of_agents = self.file.target is not None and self.file.target.agents is not None
+        if not self.file.cases and not is_of_agents and not self.unread & {"cases", "target"}:
             self.mistakes.append(self.document.mistake(("cases",), "expected at least one case, got none"))
         for number, data in enumerate(self.file.cases):
             place: Place = ("cases", number)

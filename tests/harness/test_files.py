@@ -326,6 +326,29 @@ def test_all_mistakes_of_all_files_are_reported_at_once(files: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "lines"),
+    [
+        ("repeat: 3", [2, 3, 5, 8]),
+        ("limits: {concurrency: -1}", [2, 3, 5, 8]),
+        ("gate: 1\nvotes: 2.5", [2, 3, 5, 8, 9]),
+        ("models: [x]", [2, 3, 8]),  # nothing is known about the judges of scorers
+        ("target: 1", [2, 3, 5, 7]),
+    ],
+)
+def test_a_mistake_in_one_part_of_a_suite_hides_none_in_another(
+    project: Path, wrong: str, lines: list[int]
+) -> None:
+    target = "" if wrong.startswith("target") else "target: {function: app.py:answer}\n"
+    (project / "suite.yaml").write_text(
+        "cases:\n  - {input: 1, id: a b}\n  - {from: none.jsonl}\n"
+        f"scorers:\n  - {{name: x, use: contain}}\nsuite: x\n{target}{wrong}\n"
+    )
+    with pytest.raises(PackError) as caught:
+        load_suite("suite.yaml")
+    assert sorted(mistake.line for mistake in caught.value.mistakes) == lines
+
+
 def test_all_mistakes_of_a_scorer_and_of_a_case_are_reported(project: Path) -> None:
     (project / "suite.yaml").write_text(
         "suite: x\ntarget: {function: app.py:answer}\n"
