@@ -28,13 +28,17 @@ class LedgerUnavailable(LedgerError):  # noqa: N818  the specified name
 SCHEMA = Schema(
     name="arbiter_ledger",
     migrations=Path(__file__).parent / "migrations",
-    newest="0002",
+    newest="0003",
     noun="ledger",
     made_by="arbiter run --ledger makes one.",
     upgraded_by="arbiter ledger upgrade",
     unavailable=LedgerUnavailable,
     busy_ms=5_000,
 )
+
+
+ABOUT = "id IN (SELECT id FROM threads WHERE subject = ? UNION SELECT thread FROM subjects WHERE subject = ?)"
+"""The condition that a thread is, or was, about a subject, which is given twice."""
 
 
 def last_entry(connection: Connection) -> int:

@@ -39,24 +39,24 @@ class Erasure:
     elsewhere: tuple[str, ...] = ()
 
 
-def erase(store: Store, column: str, value: str, reason: str, at: int) -> Erasure:
-    """Remove the contents and names of the threads whose `column` has that value."""
+def erase(store: Store, which: str, values: tuple[str, ...], reason: str, at: int) -> Erasure:
+    """Remove the contents and names of the threads for which the condition `which` holds."""
     mark = store.statements.mark
     with writing(store.engine, store.lock) as connection:
         threads: list[Thread] = []
         said: list[tuple[Thread, Event]] = []
-        for thread in _threads(connection, f"{_THREAD} WHERE {column} = {mark}", (value,)):
+        for thread in _threads(connection, f"{_THREAD} WHERE {which.replace('?', mark)}", values):
             # The reasons of earlier erasures stay.
             gone = _remove_contents(connection, mark, thread.id, thread.seq, but="erasure")
             if not gone and thread.is_erased:
                 continue  # erasing twice is one erasure
             threads.append(thread)
-            thread.last_at = at
             fields = {"entries": gone, "upto": thread.seq}
             said.append((thread, _event("erasure", thread, at, fields, {"reason": reason})))
         elsewhere = [part for thread in threads for part in _sent(connection, mark, thread)]
         store.append(connection, said)
         for thread in threads:
+            _forget_subjects(connection, mark, thread.id)
             connection.exec_driver_sql(
                 f"UPDATE threads SET thread_id = NULL, subject = NULL, erased_at = {mark} WHERE id = {mark}",
                 (at, thread.id),
@@ -90,8 +90,9 @@ def _prune_threads(store: Store, cutoff: int, at: int, keep_days: float) -> list
         run = connection.exec_driver_sql
         threads = _threads(
             connection,
-            f"{_THREAD} WHERE last_at < {mark} AND {_KEPT} ORDER BY last_at LIMIT {_AT_ONCE}",
-            (cutoff,),
+            f"{_THREAD} WHERE last_at < {mark} AND COALESCE(erased_at, last_at) < {mark} AND {_KEPT} "
+            f"ORDER BY last_at LIMIT {_AT_ONCE}",
+            (cutoff, cutoff),
         )
         said: list[tuple[Thread, Event]] = []
         for thread in threads:
@@ -111,6 +112,7 @@ def _prune_threads(store: Store, cutoff: int, at: int, keep_days: float) -> list
             said.append((thread, _event("pruned", thread, at, fields)))
         store.append(connection, said)
         for thread in threads:
+            _forget_subjects(connection, mark, thread.id)
             run(
                 f"UPDATE threads SET thread_id = NULL, subject = NULL, pruned_at = {mark} WHERE id = {mark}",
                 (at, thread.id),
@@ -174,6 +176,10 @@ def _remove_contents(connection: Connection, mark: str, thread: int, upto: int, 
         f"(SELECT id FROM entries WHERE thread = {mark} AND seq <= {mark} AND kind <> '{but}')",
         (thread, upto),
     ).rowcount
+
+
+def _forget_subjects(connection: Connection, mark: str, thread: int) -> None:
+    connection.exec_driver_sql(f"DELETE FROM subjects WHERE thread = {mark}", (thread,))
 
 
 def _sent(connection: Connection, mark: str, thread: Thread) -> Sequence[str]:

@@ -37,7 +37,7 @@ from arbiter.ledger._anchors import (
     sink_for,
 )
 from arbiter.ledger._contents import States, before_redaction, bounded_texts, capture
-from arbiter.ledger._database import SCHEMA, LedgerError, last_entry
+from arbiter.ledger._database import ABOUT, SCHEMA, LedgerError, last_entry
 from arbiter.ledger._entries import Event, storable
 from arbiter.ledger._erasing import Erasure, erase, prune
 from arbiter.ledger._exporting import LedgerRecords
@@ -405,9 +405,10 @@ class Ledger:
     ) -> Erasure:
         """Delete the contents of a thread, or of all threads of a subject, with their names, for good.
 
-        The chain stays whole: an entry says when and how much was erased. Nodes, verdicts, scores and
-        times remain. With `checkpointer`, its checkpoints of these threads are deleted too; `elsewhere` of
-        the result names other copies. A thread that was erased before, or never had an id, is named by its ref.
+        A thread that ran for several subjects is one of each of them, and is erased as a whole. The chain stays
+        whole: an entry says when and how much was erased. Nodes, verdicts, scores and times remain.
+        With `checkpointer`, its checkpoints of these threads are deleted too; `elsewhere` of the result names
+        other copies. A thread that was erased before, or never had an id, is named by its ref.
         Warns if there is no such thread or subject. Raises `ConfigurationError` unless exactly one of the two is
         given.
         """
@@ -428,18 +429,18 @@ class Ledger:
             checkpointer.delete_thread(name)
         return erased
 
-    def _erased(self, thread_id: str | None, subject: str | None) -> tuple[str, str]:
-        """The column and the value that tell which threads are to be erased. Warns if there are none."""
+    def _erased(self, thread_id: str | None, subject: str | None) -> tuple[str, tuple[str, ...]]:
+        """The condition for the threads that are to be erased, and its values. Warns if there are none."""
         if subject is not None:
             if why := self._queries.unknown_subject(subject):
                 _warn(f"{why} Nothing was erased.")
-            return "subject", storable(subject)
+            return ABOUT, (storable(subject),) * 2
         name = str(thread_id)
         try:
-            return "ref", self._queries.names_of(name)[0]
+            return "ref = ?", (self._queries.names_of(name)[0],)
         except ConfigurationError as error:
             _warn(f"{error} Nothing was erased.")
-            return "thread_id", storable(name)
+            return "thread_id = ?", (storable(name),)
 
     def prune(self, keep_days: float | None = None) -> Erasure:
         """Remove the contents of entries that are older than `keep_days`, and whole threads whose last entry

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 import orjson
 
 from arbiter.errors import ConfigurationError, nearest
-from arbiter.ledger._database import DatabaseFile
+from arbiter.ledger._database import ABOUT, DatabaseFile
 from arbiter.ledger._entries import HOUR, Totals, checks_of, micros, storable
 from arbiter.ledger._stored import StoredItem, records_of
 
@@ -201,13 +201,19 @@ class Queries:
 
     def unknown_subject(self, subject: str) -> str:
         """A sentence if no thread is about the subject, else ""."""
-        if any(self.rows(f"SELECT 1 FROM threads WHERE subject = {self.mark} LIMIT 1", [storable(subject)])):
+        query = self._about(subject)
+        if any(self.rows(f"SELECT 1 FROM threads WHERE {query.conditions} LIMIT 1", query.values)):
             return ""
         rows = self.rows(
             f"SELECT subject FROM threads WHERE subject IS NOT NULL ORDER BY last_at DESC LIMIT {_NEWEST}", []
         )
         names = sorted({row[0] for row in rows})
         return f"no thread of this ledger is about the subject {subject!r}.{nearest(subject, names)}"
+
+    def _about(self, subject: str) -> _Query:
+        query = _Query(self.mark)
+        query.add(ABOUT, storable(subject), storable(subject))
+        return query
 
     def _items(self, ids: Sequence[int]) -> list[StoredItem]:
         """The items of these entries, in this order. An entry that was pruned meanwhile is left out."""
@@ -264,7 +270,8 @@ class Queries:
                 usual = {"status": "completed", "verdict": "allow"}[name]
                 query.add(f"e.{name} IS NOT NULL AND e.{name} <> '{usual}'")
         if wanted.subject is not None:
-            residual.add("e.thread IN (SELECT id FROM threads WHERE subject = ?)", storable(wanted.subject))
+            about = self._about(wanted.subject)
+            residual.add(f"e.thread IN (SELECT id FROM threads WHERE {about.conditions})", *about.values)
         if wanted.evaluator is not None:
             scored = _Query(self.mark)
             scored.add("s.entry = e.id AND s.evaluator = ?", wanted.evaluator)
@@ -337,11 +344,6 @@ class Queries:
                 yield from result
 
     # Threads, counts, scores
-
-    def thread_ids(self, column: str, value: str) -> list[str]:
-        """The ids of the threads whose `column` has that value."""
-        rows = self.rows(f"SELECT thread_id FROM threads WHERE {column} = {self.mark}", [storable(value)])
-        return [row[0] for row in rows if row[0] is not None]
 
     def names_of(self, name: str) -> tuple[str, str | None]:
         """The ref and the thread id of the thread that `find_thread` finds; an erased one has no thread id."""
@@ -416,7 +418,7 @@ class Queries:
                 f"ORDER BY at DESC LIMIT {READ}) interruptions)"
             )
         if subject is not None:
-            query.add("subject = ?", storable(subject))
+            query.add(ABOUT, storable(subject), storable(subject))
         if since is not None:
             query.add("last_at >= ?", since)
         if until is not None:

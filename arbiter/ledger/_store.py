@@ -76,6 +76,8 @@ class Thread:
     asked: int = 0
     outcome: str | None = None
     is_erased: bool = False
+    subjects: set[str] = field(default_factory=set[str])
+    """Those that it had before its present one."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,7 @@ class Statements:
             "asked = threads.asked + excluded.asked, outcome = COALESCE(excluded.outcome, threads.outcome), "
             "head_seq = excluded.head_seq, head_hash = excluded.head_hash",
         )  # fmt: skip
+        self.subject = ("subjects", ("thread", "subject"), " ON CONFLICT (thread, subject) DO NOTHING")
         self.described = {
             name: (table, ("digest", "body"), " ON CONFLICT (digest) DO NOTHING")
             for name, table in (("rules", "constitutions"), ("graph", "graphs"))
@@ -194,7 +197,7 @@ class Store:
                     found = str(uuid4())
                     mark = self.statements.mark
                     connection.exec_driver_sql(
-                        f"INSERT INTO ledgers (id, uuid, schema, created_at) VALUES (1, {mark}, 2, {mark})",
+                        f"INSERT INTO ledgers (id, uuid, schema, created_at) VALUES (1, {mark}, 3, {mark})",
                         (found, time.time_ns() // 1000),
                     )
         return str(found), int.from_bytes(sha256(str(found).encode()).digest()[:7])
@@ -288,14 +291,14 @@ class Store:
         named = {origin.thread_id for origin in first if origin.thread_id is not None}
         # A thread without an id has the uuid of its run as its ref.
         unnamed = {origin.run for origin in first if origin.thread_id is None}
-        heads = "id, ref, head_seq, head_hash, first_at, last_at, thread_id FROM threads"
+        heads = "id, ref, head_seq, head_hash, first_at, last_at, thread_id, subject FROM threads"
         rows = [
             *self._where(connection, heads, "thread_id", named),
             *self._where(connection, heads, "ref", unnamed),
         ]
         found: dict[str, Thread] = {}
-        for id, ref, seq, hash, first_at, last_at, thread_id in rows:
-            thread = Thread(id, ref, seq, bytes(hash), thread_id, first_at=first_at, last_at=last_at)
+        for id, ref, seq, hash, first_at, last_at, thread_id, subject in rows:
+            thread = Thread(id, ref, seq, bytes(hash), thread_id, subject, first_at=first_at, last_at=last_at)
             found[place_of(thread_id, ref)] = thread
         newest = 0
         for origin, event in first.items():
@@ -306,7 +309,10 @@ class Store:
                 at = Thread(newest, ref, 0, first_hash(self.uuid, ref), origin.thread_id, first_at=event.at)
                 at.last_at = event.at
                 found[origin.place] = at
-            at.subject = origin.subject or at.subject
+            if origin.subject and origin.subject != at.subject:
+                if at.subject:
+                    at.subjects.add(at.subject)
+                at.subject = origin.subject
             at.graph = origin.graph or at.graph
         return found
 
@@ -366,7 +372,7 @@ class Store:
         data = dumped(bounded_texts(redacted))
         return data if len(data) <= BYTES else dumped(_without_largest(redacted))
 
-    def _insert(self, connection: Connection, rows: _Rows, threads: Iterable[Thread], last: int) -> None:
+    def _insert(self, connection: Connection, rows: _Rows, threads: Collection[Thread], last: int) -> None:
         sql = self.statements
         heads = [
             (
@@ -375,10 +381,12 @@ class Store:
             )
             for t in threads
         ]  # fmt: skip
+        subjects = [(t.id, subject) for t in threads for subject in t.subjects]
         totals = sorted(rows.counts.totals().items())
         counts = [(*count, t.n, t.total, t.least, t.most) for count, t in totals]
         for into, of_table in (
             (sql.thread, heads),
+            (sql.subject, subjects),
             (sql.entry, rows.entries),
             (sql.content, rows.contents),
             (sql.score, rows.scores),

@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 2
+SCHEMA = 3
 """The number of the newest schema that this code knows."""
 
 metadata = MetaData()
@@ -76,6 +76,15 @@ threads = Table(
     Index("threads_last_at", "last_at"),
     Index("threads_subject", "subject"),
 )
+
+subjects = Table(
+    "subjects",
+    metadata,
+    Column("thread", _Id, ForeignKey("threads.id"), primary_key=True, autoincrement=False),
+    Column("subject", Text, primary_key=True),
+    Index("subjects_subject", "subject"),
+)
+"""The subjects that a thread had before its present one."""
 
 entries = Table(
     "entries",

@@ -427,8 +427,10 @@ class Verifier:
             thread.names |= _thread_ids(content)
         number: int = body["at"]
         if body["kind"] != "pruned":  # a thread is as old as what happened in it
-            first, _, latest = thread.ats or (number, number, number)
-            thread.ats = [first, number, max(latest, number)]
+            first, newest, latest = thread.ats or (number, number, number)
+            if body["kind"] != "erasure":
+                newest = number
+            thread.ats = [first, newest, max(latest, number)]
         at = _time(number)
         self.found.since = at if self.found.since is None else min(self.found.since, at)
         self.found.until = at if self.found.until is None else max(self.found.until, at)

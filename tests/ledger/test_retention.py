@@ -273,3 +273,49 @@ def test_a_judgement_that_ends_after_an_erasure_stays_out_of_the_erased_thread(
         assert ledger.flush(20)
         assert ledger.verify().findings == []
         assert [thread["thread_id"] for thread in ledger.threads()].count(None) == 1
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("subject", ["ann", "ben"])
+def test_a_thread_that_ran_for_two_subjects_is_erased_for_each_of_them(
+    tmp_path: Path, request: pytest.FixtureRequest, where: str, subject: str
+) -> None:
+    """Each subject finds the thread until it is erased, and then no table has the name of either."""
+    url = tmp_path / "l.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    with Ledger(url) as ledger:
+        _, app = payments(ledger)
+        for user in ("ann", "ben", "ann", "ben"):
+            app.invoke({"amount": 1}, conf("shared", f"{user}-{CANARY}"))
+        app.invoke({"amount": 1}, conf("other", "eve"))
+        assert ledger.flush(20)
+        assert [thread["thread_id"] for thread in ledger.threads(subject=f"{subject}-{CANARY}")] == ["shared"]
+        assert len(list(ledger.items(subject=f"{subject}-{CANARY}"))) == 8
+        erased = ledger.erase(subject=f"{subject}-{CANARY}", reason="request 1")
+        assert erased.thread_ids == ("shared",)
+        for name in ("ann", "ben"):
+            with pytest.warns(ArbiterWarning, match="no thread of this ledger is about the subject"):
+                assert list(ledger.items(subject=f"{name}-{CANARY}")) == []
+        assert ledger.verify()
+        if where == "sqlite":
+            assert CANARY.encode() not in bytes_of(tmp_path)
+
+
+def test_a_thread_took_as_long_as_it_ran_and_its_erasure_is_no_part_of_that(tmp_path: Path) -> None:
+    """An erased thread stays in its place among the others, and its erasure is kept as long as any entry."""
+    days = Days()
+    with Ledger(tmp_path / "l.db", clock=days) as ledger:
+        _, app = payments(ledger, clock=days)
+        for name in ("first", "second"):
+            app.invoke({"amount": 1}, conf(name))
+            days.day += 1
+        assert ledger.flush(20)
+        before = [(thread["first_at"], thread["last_at"]) for thread in ledger.threads()]
+        days.day = 40
+        ledger.erase(thread_id="first", reason="request 1")
+        assert [(thread["first_at"], thread["last_at"]) for thread in ledger.threads()] == before
+        assert ledger.verify().findings == []
+        days.day = 60
+        assert ledger.prune(30).threads == 1  # "second": the other one's erasure is 20 days old
+        days.day = 80
+        assert ledger.prune(30).threads == 1
+        assert ledger.verify().findings == []

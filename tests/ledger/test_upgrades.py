@@ -29,6 +29,7 @@ def make_older(path: Path) -> None:
     recorded(path, 3).close()
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE undelivered")
+        connection.execute("DROP TABLE subjects")
         connection.execute("UPDATE ledgers SET schema = 1")
         connection.execute("UPDATE arbiter_ledger_version SET version_num = '0001'")
     connection.close()
@@ -102,13 +103,14 @@ def test_postgresql_is_upgraded_on_demand_only(postgres_url: Any) -> None:
     engine = create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE undelivered")
+        connection.exec_driver_sql("DROP TABLE subjects")
         connection.exec_driver_sql("UPDATE arbiter_ledger_version SET version_num = '0001'")
     engine.dispose()
     with pytest.raises(
-        LedgerUnavailable, match=r"its schema is 0001, .* needs 0002\. Run: arbiter ledger upgrade"
+        LedgerUnavailable, match=r"its schema is 0001, .* needs 0003\. Run: arbiter ledger upgrade"
     ):
         Ledger(postgres_url)
-    assert upgrade_database(postgres_url, SCHEMA) == ("0001", "0002")
+    assert upgrade_database(postgres_url, SCHEMA) == ("0001", "0003")
     with Ledger(postgres_url) as ledger:
         assert ledger.verify()
 
