@@ -140,18 +140,23 @@ class ArbiterOS:
         self._graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
         self._recording: Any = None
         """The listener that writes to the ledger; None without one."""
-        if ledger is not None:
-            opened: Any = ledger
-            if isinstance(ledger, str | os.PathLike):
-                # Imported by name: the core does not depend on what stands on it.
-                opened = importlib.import_module("arbiter.ledger").Ledger(ledger)
-            self.ledger = opened
-            self._recording = opened.recording()
-            listeners = (self._recording, *listeners)
-            if opened.checker is not None:
-                self.add_policy_checker(opened.checker)
         for listener in listeners:
             self.add_listener(listener)
+        if ledger is not None:
+            self._record_in(ledger)
+
+    def _record_in(self, ledger: Any) -> None:
+        opened: Any = ledger
+        if isinstance(ledger, str | os.PathLike):
+            # Imported by name: the core does not depend on what stands on it.
+            opened = importlib.import_module("arbiter.ledger").Ledger(ledger)
+        self.ledger = opened
+        self._recording = opened.recording()
+        if self._constitution is not None:
+            self._recording.keep(self._constitution.records)
+        self.add_listener(self._recording)
+        if opened.checker is not None:
+            self.add_policy_checker(opened.checker)
 
     def add_listener(self, listener: HistoryListener) -> None:
         """Tell `listener` of everything that happens from the next node run on, in the graphs that this
@@ -203,11 +208,14 @@ class ArbiterOS:
         """
         from arbiter._constitution.loading import prefixes_of
 
+        ledger = options.pop("ledger", None)
         arbiter_os = cls(**options)
         allow = prefixes_of(allow)
         loaded = [arbiter_os._load(source, allow, models)]
         if shadow is not None:
-            loaded.append(arbiter_os._load_shadow(shadow, allow, models))
+            loaded.append(arbiter_os._load_shadow(shadow, allow, models, is_recorded=ledger is not None))
+        if ledger is not None:
+            arbiter_os._record_in(ledger)  # last: a mistake in a pack makes no file
         report_unused(loaded, allow, models)
         return arbiter_os
 
@@ -307,13 +315,14 @@ class ArbiterOS:
 
         if source is not None:
             allow = prefixes_of(allow)
-            report_unused([self._load_shadow(source, allow, models)], allow, models)
+            is_recorded = self._recording is not None
+            report_unused([self._load_shadow(source, allow, models, is_recorded=is_recorded)], allow, models)
             return
         self._core.settings.shadow.clear()
         self._core.registry.watch(None)
 
     def _load_shadow(
-        self, source: Source, allow: tuple[str, ...], models: Mapping[str, Any] | None
+        self, source: Source, allow: tuple[str, ...], models: Mapping[str, Any] | None, *, is_recorded: bool
     ) -> Constitution:
         from arbiter._constitution.loading import all_or_nothing, load_constitution
 
@@ -325,7 +334,7 @@ class ArbiterOS:
         shadow = shadow_of(loaded.contracts)
         self._core.settings.shadow.clear()
         self._core.registry.watch(shadow)
-        if self._recording is not None and loaded.records is not None:
+        if is_recorded and loaded.records is not None:
             before = None if in_force is None or in_force.records is None else in_force.records.to_dict()
             if loaded.records.to_dict() != before:
                 warnings.warn(

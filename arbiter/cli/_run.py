@@ -70,20 +70,24 @@ def run_graph(
     talk = out if format == "text" else err  # the console for everything but the output
     graph: Any = load_graph(where)
     given: Any = _json(input, "--input") if resume is None else Command(resume=_answer(resume))
+    arbiter_os = ArbiterOS()
+    if constitution is not None:
+        arbiter_os.load_constitution(constitution, allow=allow)
+    governed: Any = arbiter_os.govern(graph)
+    if governed.checkpointer in (None, False):
+        if resume is not None or thread is not None:
+            raise ConfigurationError(
+                f"{where} has no checkpointer, so no thread is kept; "
+                "compile it with one for --thread and --resume."
+            )
+        governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
+    thread = thread or f"run-{uuid.uuid4().hex[:8]}"
     with ExitStack() as opening:
         kept = None if ledger is None else opening.enter_context(opened(ledger, create=True, sign=True))
-        arbiter_os = ArbiterOS(ledger=kept)
-        if constitution is not None:
-            arbiter_os.load_constitution(constitution, allow=allow)
-        governed: Any = arbiter_os.govern(graph)
-        if governed.checkpointer in (None, False):
-            if resume is not None or thread is not None:
-                raise ConfigurationError(
-                    f"{where} has no checkpointer, so no thread is kept; "
-                    "compile it with one for --thread and --resume."
-                )
-            governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
-        thread = thread or f"run-{uuid.uuid4().hex[:8]}"
+        if kept is not None:  # last: a mistake in the configuration makes no file
+            recording = kept.recording()
+            recording.keep(None if arbiter_os.constitution is None else arbiter_os.constitution.records)
+            arbiter_os.add_listener(recording)
         code = _run_thread(arbiter_os, governed, given, thread, talk)
         if kept is not None and kept.flush(60):
             err.print(Text(f"recorded: arbiter history {thread}{option_of(ledger or '')}"), soft_wrap=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from arbiter import History, PolicyViolationError, ThresholdEvaluator
+from arbiter import ArbiterOS, ConfigurationError, History, PolicyViolationError, ThresholdEvaluator
 from arbiter.ledger import Ledger
 from tests import docs_check
 from tests.cli.cli_support import refused, started, typed
@@ -307,7 +307,7 @@ def test_erase_removes_contents_names_and_checkpoints(
     with sqlite3.connect("saved.db") as saved:
         assert {row[0] for row in saved.execute("SELECT thread_id FROM checkpoints")} == {"t2"}
     assert cells(typed("verify").splitlines()[-2])[:2] == ["erased", "2"]
-    ref = cells(typed("history").splitlines()[2])[0].split()[0]
+    ref = re.findall(r"(\w+) \(erased\)", typed("history"))[0]
     assert typed(*erase, "--thread", ref) == f"nothing to erase: {ref} has been erased before.\n"
     assert "--graph module:graph deletes them" in typed(*erase, "--thread", "t2")
 
@@ -362,7 +362,7 @@ def test_an_erasure_that_cannot_be_meant_erases_nothing(copied: Path) -> None:
 
 
 def test_upgrade_names_the_schema_and_makes_no_ledger(copied: Path) -> None:
-    assert typed("ledger", "upgrade") == "arbiter.db has the newest schema 0002.\n"
+    assert typed("ledger", "upgrade") == "arbiter.db has the newest schema 0003.\n"
     assert "there is no ledger at 'no.db'" in refused("ledger", "upgrade", "--ledger", "no.db")
     assert not Path("no.db").exists()
     with sql(copied) as run:
@@ -387,6 +387,31 @@ name: rules
 description: What may be paid.
 checkers: [{name: small, use: condition, deny_when: input.amount > 1000}]
 """
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("-c", "wrong.yaml"), ("-c", "nowhere.yaml"), ("-c", "elsewhere.yaml"), ("--thread", "t")],
+    ids=" ".join,
+)
+def test_a_mistake_in_the_configuration_of_a_run_makes_no_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """Nor does an `ArbiterOS` that is made from it."""
+    (tmp_path / "team.py").write_text(GRAPH)
+    (tmp_path / "wrong.yaml").write_text(RULES.replace("deny_when", "deny_wen"))
+    (tmp_path / "elsewhere.yaml").write_text(RULES.replace("small,", "small, on_deny: redirect:nowhere,"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "team", raising=False)
+    refused("run", "team:graph", "--input", "{}", "--ledger", "l.db", *options)
+    assert not list(tmp_path.glob("*.db*"))
+    if options[1] in ("wrong.yaml", "nowhere.yaml"):
+        with pytest.raises(ConfigurationError):
+            ArbiterOS.from_constitution(options[1], ledger="l.db")
+        with pytest.raises(ConfigurationError):
+            ArbiterOS.from_constitution("arbiter:kernel", shadow=options[1], ledger="l.db")
+        assert not list(tmp_path.glob("*.db*"))
 
 
 @pytest.mark.lengthy
