@@ -291,21 +291,30 @@ def test_any_value_is_stored_and_read_again(value: Any, deeper: int, wrap: Any) 
         assert list(seen) == ["x"]
 
 
-def test_an_input_is_recorded_as_the_checkers_saw_it(tmp_path: Path) -> None:
-    """A node that changes its input in place does not change the record, nor does the next one."""
+@MODES
+@pytest.mark.parametrize("states", ["bounded", "full"])
+def test_an_input_and_an_output_are_recorded_as_they_were_at_that_moment(
+    tmp_path: Path, states: Any, mode: str
+) -> None:
+    """A node that changes its input in place does not change its record, nor that of the node before it."""
 
     def changes(state: Any) -> Any:
-        state["log"].append("changed")
-        return {"log": ["out"]}
+        state["parts"].append(len(state["parts"]))
+        state["parts"][0]["deep"].append("changed")
+        return {"parts": state["parts"]}
 
-    with Ledger(tmp_path / "l.db") as ledger:
-        arbiter_os = ArbiterOS(ledger=ledger)
-        app = arbiter_os.govern(chain(changes, Spy("next")))
-        app.invoke({"log": ["in"]})
+    def again(state: Any) -> Any:
+        return changes(state)
+
+    with Ledger(tmp_path / "l.db", states=states, flush_every=60) as ledger:
+        app = ArbiterOS(ledger=ledger).govern(chain(changes, again, state=dict))
+        run(app, {"parts": [{"deep": []}]}, conf("t"), mode=mode)
         ledger.flush(60)
-        first, second = ledger.items(order="oldest")
-    assert [*first.input_state["log"]] == ["in"]
-    assert second.node == "next"
+        found = [(item.input_state, item.output_state) for item in ledger.items(order="oldest")]
+    before, between, after = (
+        {"parts": [{"deep": ["changed"] * times}, *range(1, times + 1)]} for times in range(3)
+    )
+    assert found == [(before, between), (between, after)]
 
 
 def test_large_states_are_cut_with_their_true_lengths_and_the_last_message_is_whole(tmp_path: Path) -> None:
