@@ -179,7 +179,7 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _engine(url: str, schema: Schema) -> Engine:
-    from sqlalchemy import create_engine, event
+    from sqlalchemy import URL, create_engine, event
     from sqlalchemy.pool import StaticPool
 
     if not url.startswith("sqlite"):
@@ -204,7 +204,9 @@ def _engine(url: str, schema: Schema) -> Engine:
         options["creator"] = lambda: sqlite3.connect(read_only_uri(path), uri=True, **arguments)
     else:
         options["connect_args"] = arguments
-    engine = create_engine(url, **options)
+    # Not the text: a question mark in the name of a file would end it there.
+    at = url if path is None else URL.create("sqlite", database=str(path))
+    engine = create_engine(at, **options)
 
     @event.listens_for(engine, "connect")
     def set_up(connection: sqlite3.Connection, _record: Any) -> None:

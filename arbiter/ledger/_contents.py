@@ -8,6 +8,7 @@ changes in place are not recorded. Keys that begin with `$` are marks:
     $float $int $decimal $time $duration $path                $bytes    the size and digest of bytes
     $set $tuple $deque $uuid                                  $array    the shape and elements of an array
     $named     class and fields of a named tuple              $opaque   a type that has no form here
+    $enum      class, name and value of a member of an Enum
 
 A user's own key `$x` is kept as `$$x`, and a key that is no text as JSON behind `$:`. Only messages and built-in
 types are ever made from it again.
@@ -225,10 +226,11 @@ class Capture:
     def _other(self, value: Any, depth: int) -> Any:
         kind = cast(Any, type(value))
         of: Any = value
+        if isinstance(value, Enum):
+            where = {"module": kind.__module__, "class": kind.__qualname__, "name": value.name}
+            return {"$enum": {**where, "value": self.value(value.value, depth + 1)}}
         if isinstance(value, str):
             return str.__str__(value)
-        if isinstance(value, Enum):
-            return self.value(value.value, depth + 1)
         if isinstance(value, bool | int | float):
             return self.value(int(value) if isinstance(value, int) else float(value), depth + 1)
         if isinstance(value, date | time):  # a datetime is a date
@@ -447,6 +449,10 @@ def _tuple_from(parts: list[Any]) -> Any:
     return tuple(_listed(parts))
 
 
+def _value_from(parts: dict[str, Any]) -> Any:
+    return restored(parts["value"])
+
+
 def _fields_from(parts: dict[str, Any]) -> Any:
     return restored(parts["fields"])
 
@@ -465,6 +471,7 @@ _RESTORED: Mapping[str, Any] = {
     "$tuple": _tuple_from,
     "$deque": _deque_from,
     "$type": _fields_from,
+    "$enum": _value_from,
 }
 
 

@@ -651,6 +651,15 @@ def test_a_ledger_that_cannot_be_opened_says_why_in_a_sentence(where: str, probl
     assert "den@" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["a?mode=ro", "a#b%20c", "a b:c@d.db", "äß.db"])
+def test_a_ledger_has_the_file_that_was_named(tmp_path: Path, name: str) -> None:
+    with recorded(tmp_path / name, 1) as ledger:
+        assert len(list(ledger.items())) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with Ledger(f"sqlite:///{tmp_path / name}", create=False) as ledger:
+        assert len(list(ledger.items())) == 2
+
+
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, and no database")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -226,6 +227,43 @@ def test_keys_that_are_no_texts_and_named_tuples_are_what_a_rule_saw(tmp_path: P
     app.invoke({"keyed": {1: "a", "1": "b", (1, 2): None}, "point": Point(1, 2)})
     report = ledger.replay(rules, allow=["tests."])
     assert (report.summary.same, report.summary.decisions, dict(report.unknown)) == (1, 1, {})
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(IntEnum):
+    SMALL = 1
+
+
+class Painted(TypedDict):
+    colour: Any
+    size: Any
+    others: list[Any]
+
+
+def is_red(history: History) -> bool:
+    state: Any = history.item.input_state
+    return state["colour"] is Colour.RED and state["size"].name == "SMALL" and Colour.BLUE in state["others"]
+
+
+def test_a_member_of_an_enum_is_what_a_rule_saw(tmp_path: Path, ledger: Ledger) -> None:
+    """A condition reads its value, and a checker in Python the member."""
+    rules = pack(
+        tmp_path,
+        "now",
+        f"name: red, use: {__name__}.is_red, target_nodes: pay",
+        "name: value, use: condition, deny_when: input.colour != 'red' || input.size != 1, target_nodes: pay",
+    )
+    arbiter_os = ArbiterOS.from_constitution(rules, ledger=ledger, allow=["tests."])
+    app = arbiter_os.govern(chain(Spy("pay"), state=Painted))
+    app.invoke({"colour": Colour.RED, "size": Size.SMALL, "others": [Colour.BLUE]})
+    report = ledger.replay(rules, allow=["tests."])
+    assert (report.summary.decisions, report.summary.same) == (1, 1)
+    (item,) = ledger.items()
+    assert dict(item.input_state) == {"colour": "red", "size": 1, "others": ["blue"]}
 
 
 def test_a_read_of_what_was_cut_is_unknown_and_named(tmp_path: Path, ledger: Ledger) -> None:

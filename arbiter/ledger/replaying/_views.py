@@ -7,8 +7,10 @@ note stays even if the rule catches the exception. Everything else is made again
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, NoReturn, SupportsIndex, cast, overload
 
 from langchain_core.messages import messages_from_dict
@@ -16,7 +18,7 @@ from langchain_core.messages import messages_from_dict
 from arbiter._values.states import FrozenList, Unreadable, View, freeze
 from arbiter.ledger._contents import key_from, named_from, restored
 
-_MARKS = re.compile(r'"\$(cut|secret|digest|opaque|bytes|array|type)"|\[secret: ')
+_MARKS = re.compile(r'"\$(cut|secret|digest|opaque|bytes|array|type|enum)"|\[secret: ')
 _REDACTED = re.compile(r"\[secret: [^\]]+\]")
 _MOST = 200_000
 """Elements of a cut list that are made again; a longer list is missing as a whole."""
@@ -125,7 +127,7 @@ class RecordedState(View):
 
     def _found(self, key: Any) -> Any:
         value = self._known[key]
-        return _use(value) if type(value) is Missing else value
+        return _use(value) if type(value) is Missing else _member(given[mark], value)
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._known and self._lacks is not None:
@@ -253,6 +255,9 @@ class _Maker:
             if mark == "$deque":
                 parts = self._list(given[mark]["parts"], path)
                 return parts if type(parts) is RecordedList else deque(parts, given[mark]["most"])
+            if mark == "$enum":
+                value = self.value(given[mark]["value"], path)
+                return value if type(value) is Missing else _member(given[mark], value)
             if mark == "$named":
                 return self._named(given[mark], path)
             if mark in ("$float", "$int", "$decimal", "$time", "$duration", "$path", "$uuid"):
@@ -302,6 +307,15 @@ class _Maker:
 
     def _missing(self, path: str, became: str) -> Missing:
         return Missing(self._notes, f"{path} was {became}")
+
+
+def _member(given: Mapping[str, Any], value: Any) -> Any:
+    """The member of an Enum whose class this process has loaded; else its value. No code is run to find it."""
+    found: Any = sys.modules.get(given["module"])
+    for name in given["class"].split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    is_enum = isinstance(found, type) and issubclass(found, Enum)
+    return found.__members__.get(given["name"], value) if is_enum else value
 
 
 def _is_lost(part: Any) -> bool:
