@@ -37,7 +37,9 @@ SCHEMA = Schema(
 )
 
 
-ABOUT = "id IN (SELECT id FROM threads WHERE subject = ? UNION SELECT thread FROM subjects WHERE subject = ?)"
+ABOUT = (
+    "id IN (SELECT id FROM threads WHERE subject = ? UNION ALL SELECT thread FROM subjects WHERE subject = ?)"
+)
 """The condition that a thread is, or was, about a subject, which is given twice."""
 
 

@@ -477,6 +477,33 @@ def test_times_are_the_recorded_ones(tmp_path: Path, ledger: Ledger, monkeypatch
     assert report.summary.decisions == 14
 
 
+def when_it_took_long(history: History, output: Any) -> str | None:
+    return "other" if (history.now - history.item.timestamp).total_seconds() > 5 else None
+
+
+def test_a_router_decides_at_the_time_of_the_end(tmp_path: Path, ledger: Ledger) -> None:
+    """The clock goes on in a body: rules after it have a later time than rules before it."""
+    now = [1_700_000_000.0]
+
+    def works(state: State) -> None:
+        now[0] += state["amount"]
+
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "version: 1\nname: rules\ndescription: Rules.\nrouters:\n"
+        f"  - {{name: late, use: {__name__}.when_it_took_long, target_nodes: works}}\n"
+    )
+    arbiter_os = ArbiterOS.from_constitution(rules, allow=["tests."], ledger=ledger, clock=lambda: now[0])
+    arbiter_os._core.settings.timer = lambda: now[0]  # pyright: ignore[reportPrivateUsage]
+    app = arbiter_os.govern(chain(works, Spy("pay"), Spy("other"), checkpointer=InMemorySaver()))
+    for amount in (1, 10):
+        app.invoke({"amount": amount}, conf(f"t{amount}"))
+    assert ledger.flush(60)
+    assert [item.redirected_to for item in ledger.items(node="works")] == ["other", None]
+    summary = ledger.replay(rules, allow=["tests."]).summary
+    assert (summary.node_runs, summary.same) == (5, summary.decisions)
+
+
 class Counted(TypedDict):
     n: int
 

@@ -52,7 +52,7 @@ def over_sixty_days(where: Any, days: Days, **options: Any) -> Ledger:
         days.day = day
         app.invoke({"amount": amount}, conf(thread, remark=f"{CANARY}-{thread}-{day}"))
     days.day = 60
-    assert ledger.flush(20)
+    assert ledger.flush(60)
     return ledger
 
 
@@ -141,7 +141,7 @@ def test_a_thread_that_goes_on_after_it_was_pruned_begins_anew(tmp_path: Path) -
         ledger.prune()
         _, app = payments(ledger, clock=days)
         app.invoke({"amount": 1}, conf("old"))
-        assert ledger.flush(20)
+        assert ledger.flush(60)
         assert len(list(ledger.items(thread_id="old"))) == 2
         assert ledger.verify()
 
@@ -158,7 +158,7 @@ def test_the_writer_prunes_once_a_day(tmp_path: Path) -> None:
             days.day = day
             for _ in range(2):  # the writer prunes after it has written
                 app.invoke({"amount": 1}, conf("newest"))
-                assert ledger.flush(20)
+                assert ledger.flush(60)
             return set(kept(ledger))
 
         assert on(60) == {"both", "new", "newest", "waits"}
@@ -211,7 +211,7 @@ def test_what_is_erased_is_in_no_byte_of_the_file_and_in_no_checkpoint(tmp_path:
         with pytest.raises(ValueError, match=CANARY):
             graph.invoke({"amount": 1, "log": [CANARY]}, conf(f"t-{CANARY}", f"s-{CANARY}", remark=CANARY))
         app.invoke({"amount": 2}, conf("other"))
-        ledger.flush(20)
+        ledger.flush(60)
         assert CANARY.encode() in bytes_of(tmp_path)
 
         def left() -> list[Any]:
@@ -243,7 +243,7 @@ def test_an_erasure_names_the_copies_that_it_does_not_reach(tmp_path: Path) -> N
         ArbiterOS(ledger=ledger)
         _, app = payments(ledger)
         app.invoke({"amount": 1}, conf("t"))
-        ledger.flush(20)
+        ledger.flush(60)
         (tmp_path / "l.db.schema-1.bak").touch()
         with sql(tmp_path / "l.db") as run:
             run("INSERT INTO cursors VALUES ('langfuse', 99, 0, 0)")
@@ -270,7 +270,7 @@ def test_a_judgement_that_ends_after_an_erasure_stays_out_of_the_erased_thread(
         arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver())).invoke({"amount": 1}, conf("t"))
         assert ledger.erase(thread_id="t", reason="request 1").threads == 1
         may_end.set()
-        assert ledger.flush(20)
+        assert ledger.flush(60)
         assert ledger.verify().findings == []
         assert [thread["thread_id"] for thread in ledger.threads()].count(None) == 1
 
@@ -287,7 +287,7 @@ def test_a_thread_that_ran_for_two_subjects_is_erased_for_each_of_them(
         for user in ("ann", "ben", "ann", "ben"):
             app.invoke({"amount": 1}, conf("shared", f"{user}-{CANARY}"))
         app.invoke({"amount": 1}, conf("other", "eve"))
-        assert ledger.flush(20)
+        assert ledger.flush(60)
         assert [thread["thread_id"] for thread in ledger.threads(subject=f"{subject}-{CANARY}")] == ["shared"]
         assert len(list(ledger.items(subject=f"{subject}-{CANARY}"))) == 8
         erased = ledger.erase(subject=f"{subject}-{CANARY}", reason="request 1")
@@ -308,7 +308,7 @@ def test_a_thread_took_as_long_as_it_ran_and_its_erasure_is_no_part_of_that(tmp_
         for name in ("first", "second"):
             app.invoke({"amount": 1}, conf(name))
             days.day += 1
-        assert ledger.flush(20)
+        assert ledger.flush(60)
         before = [(thread["first_at"], thread["last_at"]) for thread in ledger.threads()]
         days.day = 40
         ledger.erase(thread_id="first", reason="request 1")

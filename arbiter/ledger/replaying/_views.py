@@ -127,7 +127,7 @@ class RecordedState(View):
 
     def _found(self, key: Any) -> Any:
         value = self._known[key]
-        return _use(value) if type(value) is Missing else _member(given[mark], value)
+        return _use(value) if type(value) is Missing else value
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._known and self._lacks is not None:
