@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from arbiter import ArbiterOS, EvaluationResult, History, NodeEvaluator, PolicyChecker, PolicyRouter, Verdict
@@ -73,11 +73,12 @@ def solving(answers: Sequence[str], *branches: str) -> Any:
     return graph.compile()
 
 
-def asking(answer: Callable[[dict[str, Any]], AIMessage]) -> Any:
+def asking(answer: Callable[[dict[str, Any]], Any]) -> Any:
     """A chat graph of one node."""
 
     def ask(state: dict[str, Any]) -> dict[str, Any]:
-        return {"messages": [answer(state)]}
+        found = answer(state)
+        return {"messages": found if isinstance(found, list) else [found]}
 
     graph: Any = StateGraph(MessagesState)
     graph.add_node("ask", ask)
@@ -568,3 +569,50 @@ def test_messages_that_are_objects_are_chat_messages_too(project: Path) -> None:
     [row] = exported("trl-kto")
     assert row["prompt"] == [{"role": "user", "content": "hi"}]
     assert row["completion"] == [{"role": "assistant", "content": "you said hi"}]
+
+
+ODD = ["", "a\ud800b\x00c", "é\u2028\u202e", "h" * 300_000]
+
+
+def speaks(state: dict[str, Any]) -> list[Any]:
+    """A call of a tool, its answer, text beside a picture, and an odd text."""
+    place = int(state["messages"][0].content)
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    return [
+        AIMessage("", tool_calls=[{"name": "look", "args": {"at": "é"}, "id": "c1"}]),
+        ToolMessage("42", tool_call_id="c1"),
+        AIMessage([{"type": "text", "text": "see"}, picture]),
+        AIMessage(ODD[place]),
+    ]
+
+
+def test_odd_texts_are_the_same_in_both_kinds_of_files(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost but what no file can hold, which is escaped."""
+    cases = [Case(f"c{place}", {"messages": [["user", str(place)]]}) for place in range(len(ODD))]
+    turns = count()
+    scorers = {"even": lambda run: next(turns) % 2 == 0}
+    Suite("odd", cases, scorers=scorers, repeats=2, limits=Limits(concurrency=1)).run(asking(speaks))
+    parquet: Any = import_module("pyarrow.parquet")
+    forms = ("steps", "trl-kto", "stepwise", "verl")
+    tables = {
+        to: parquet.read_table(export_run("last", to).folder / "train.parquet").to_pylist() for to in forms
+    }
+    kto = [row["completion"] for row in tables["trl-kto"]][::2]
+    assert [said[-1]["content"] for said in kto] == ["", "a\\ud800b\x00c", *ODD[2:]]
+    assert kto[0][0]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"at": "é"}'}
+    assert (kto[0][1]["role"], kto[0][1]["tool_call_id"]) == ("tool", "c1")
+    assert json.loads(kto[0][2]["content"])[1]["type"] == "image_url"
+    monkeypatch.setattr("arbiter.harness.exports.files.find_spec", lambda name: None)
+    for to, rows in tables.items():
+        made = export_run("last", to, out=f"lines/{to}")
+        lines = [json.loads(line) for line in (made.folder / "train.jsonl").read_text().split("\n")[:-1]]
+        assert without_nothing(lines) == without_nothing(rows), to
+
+
+def without_nothing(value: Any) -> Any:
+    """The value without the keys that have none, which Parquet fills in."""
+    if isinstance(value, dict):
+        return {name: without_nothing(part) for name, part in value.items() if part is not None}
+    return [without_nothing(part) for part in value] if isinstance(value, list) else value
