@@ -108,6 +108,7 @@ class Places:
 
     plan: Path | None = None
     resume: str | None = None
+    retry_errors: bool = False
     ray: str | None = None
     store: str | None = None
     ledger: str | None = None
@@ -160,7 +161,9 @@ def prepared(
 ) -> Run:
     """The run of an experiment, new or the one to resume."""
     suite = experiment.suite(places.plan)
-    run = suite.prepare(resume=places.resume, folder=FOLDER, progress=progress)
+    run = suite.prepare(
+        resume=places.resume, retry_errors=places.retry_errors, folder=FOLDER, progress=progress
+    )
     if places.ray is not None:
         from arbiter.harness.distributed import on_ray
 

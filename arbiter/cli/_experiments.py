@@ -105,6 +105,9 @@ def run(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped or killed, or last.")
     ] = None,
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="With --resume, try again what failed or timed out.")
+    ] = False,
     concurrency: Concurrency = None,
     tokens: Tokens = None,
     calls: Calls = None,
@@ -138,7 +141,15 @@ def run(
     if dry_run:
         dry([scenario], settings, format, plan)
         return
-    places = Places(plan=plan, resume=resume, ray=ray, store=store, ledger=ledger, out=out)
+    places = Places(
+        plan=plan,
+        resume=resume,
+        retry_errors=retry_errors,
+        ray=ray,
+        store=store,
+        ledger=ledger,
+        out=out,
+    )
     raise typer.Exit(run_experiment(scenario, settings, places, format))
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
@@ -42,6 +42,7 @@ from arbiter.personas._scorers import REPORT_QUESTION
 
 __all__ = ["FOLDER", "Experiment", "ExperimentMode"]
 
+T = TypeVar("T")
 FOLDER = Path(".arbiter/experiments")
 ExperimentMode = Literal["llm", "template"]
 LIMITS = Limits(concurrency=4, case_timeout=3_600, score_timeout=600)
@@ -92,38 +93,48 @@ class Experiment:
     ledger: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scenario", scenario_of(self.scenario, self.profile))
-        if self.mode not in get_args(ExperimentMode):
-            raise ConfigurationError(
-                f"mode is {self.mode!r:.80}; expected one of {', '.join(get_args(ExperimentMode))}."
-            )
+        mistakes: list[str] = []
+
+        def checked(check: Callable[[], T]) -> T | None:
+            try:
+                return check()
+            except ConfigurationError as error:
+                mistakes.append(str(error))
+                return None
+
+        scenario = checked(lambda: scenario_of(self.scenario, self.profile))
+        for name, known in (("mode", get_args(ExperimentMode)), ("order", get_args(Order))):
+            given: Any = getattr(self, name)
+            if given not in known:
+                mistakes.append(f"{name} is {given!r:.80}; expected one of {', '.join(known)}.")
         if type(self.seed) is not int:
-            raise ConfigurationError(f"seed is {self.seed!r:.80}; expected a whole number.")
+            mistakes.append(f"seed is {self.seed!r:.80}; expected a whole number.")
         if not is_whole(self.runs, least=1):
-            raise ConfigurationError(f"runs is {self.runs!r:.80}; expected a whole number from 1.")
-        if self.order not in get_args(Order):
-            raise ConfigurationError(
-                f"order is {self.order!r:.80}; expected one of {', '.join(get_args(Order))}."
-            )
+            mistakes.append(f"runs is {self.runs!r:.80}; expected a whole number from 1.")
         arms: Any = self.arms
-        if arms is None:
-            arms = {"treatment": self.setting.treatment, "control": Corrections()}
-        if not is_mapping(arms) or len(arms) < 2 or not all(map(_is_arm, arms.items())):
-            raise ConfigurationError(
+        if arms is None and scenario is not None:
+            arms = {"treatment": scenario.treatment, "control": Corrections()}
+        if arms is not None and not (is_mapping(arms) and len(arms) > 1 and all(map(_is_arm, arms.items()))):
+            mistakes.append(
                 f"arms is {arms!r:.80}; expected at least two Corrections by name, such as a treatment and a control."
             )
         limits: Any = self.limits
         if not isinstance(limits, Limits):
-            raise ConfigurationError(f"limits is {limits!r:.80}; expected Limits(concurrency=4, ...).")
-        object.__setattr__(self, "arms", dict(arms))
-        checked_repository(self.repository, Repository, "experiment")
+            mistakes.append(f"limits is {limits!r:.80}; expected Limits(concurrency=4, ...).")
+        checked(lambda: checked_repository(self.repository, Repository, "experiment"))
         if self.ledger is not None and not callable(getattr(self.ledger, "recording", None)):
-            raise ConfigurationError(
+            mistakes.append(
                 f"ledger is {self.ledger!r:.80}; expected an open ledger: Ledger({str(self.ledger)!r:.60})."
             )
-        wanted = self.setting.metrics if self.metrics is None else checked_metrics(self.metrics)
-        object.__setattr__(self, "metrics", tuple(wanted))
-        assert self.plan  # a wrong scale is an error here
+        metrics: Any = self.metrics
+        wanted = None if metrics is None else checked(lambda: checked_metrics(metrics))
+        if scenario is not None:
+            checked(lambda: scenario.scaled(self.scale))
+        if mistakes or scenario is None:
+            raise ConfigurationError("\n".join(mistakes))
+        object.__setattr__(self, "scenario", scenario)
+        object.__setattr__(self, "arms", dict(arms))
+        object.__setattr__(self, "metrics", tuple(scenario.metrics if wanted is None else wanted))
 
     @property
     def setting(self) -> Scenario:
@@ -163,28 +174,35 @@ class Experiment:
         *,
         plan: ExperimentPlan | str | Path | None = None,
         resume: str | None = None,
+        retry_errors: bool = False,
         folder: str | Path | None = FOLDER,
         progress: Progress | None = None,
     ) -> ExperimentResult:
         """Run all environments of all arms, and score them.
 
         `plan` is one that was written before: a difference from it is a `ConfigurationError`. `resume` goes on with
-        a run that was stopped or killed, by its id or "last". The journal is in `folder` (None: no journal).
+        a run that was stopped or killed, by its id or "last"; with `retry_errors`, conversations and scores that failed
+        are tried again. The journal is in `folder` (None: no journal).
         """
         suite = self.suite(plan)
-        return ExperimentResult.of(suite.run(resume=resume, folder=folder, progress=progress))
+        return ExperimentResult.of(
+            suite.run(resume=resume, retry_errors=retry_errors, folder=folder, progress=progress)
+        )
 
     async def arun(
         self,
         *,
         plan: ExperimentPlan | str | Path | None = None,
         resume: str | None = None,
+        retry_errors: bool = False,
         folder: str | Path | None = FOLDER,
         progress: Progress | None = None,
     ) -> ExperimentResult:
         """As `run`, on the running event loop."""
         suite = self.suite(plan)
-        return ExperimentResult.of(await suite.arun(resume=resume, folder=folder, progress=progress))
+        return ExperimentResult.of(
+            await suite.arun(resume=resume, retry_errors=retry_errors, folder=folder, progress=progress)
+        )
 
     def suite(self, plan: ExperimentPlan | str | Path | None = None) -> Suite:
         """The experiment as a suite of the harness: a case for each environment of each arm, and a scorer for each

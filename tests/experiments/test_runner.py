@@ -163,6 +163,43 @@ def test_an_environment_whose_model_fails_is_counted_and_left_out_with_its_pair(
     assert "control: 1 environments did not end (ValueError: no answer)" in result.table()
 
 
+def test_what_failed_is_tried_again_on_request() -> None:
+    """After an outage of a provider the conversations that ended well stay as they are."""
+    is_down = [True]
+
+    def said(prompt: str) -> Any:
+        return ValueError("down") if is_down and "You are Person 3" in prompt else "Person says a good word"
+
+    model = speaker(said)
+    known: dict[str, Any] = {"model": model, "metrics": ["fluency"], "limits": Limits(concurrency=1)}
+    first = experiment(**known).run()
+    assert first.failed == {"treatment": 2, "control": 2}
+    with pytest.raises(ConfigurationError, match="is finished"):
+        experiment(**known).run(resume="last")
+    is_down.clear()
+    asked = model.calls
+    whole = experiment(**known).run(resume="last", retry_errors=True)
+    assert whole.failed == {"treatment": 0, "control": 0}
+    assert len(whole.comparisons[0].differences) == 4
+    assert (
+        model.calls - asked == whole.exposure["treatment"].drafts // 2 + whole.exposure["control"].drafts // 2
+    )
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Experiment("debate", order="x", seed="y", runs=0, metrics=["fluence"], limits=3)  # type: ignore[arg-type]
+    for said in (
+        "no scenario 'debate'",
+        "order is 'x'",
+        "seed is 'y'",
+        "runs is 0",
+        "'fluence'",
+        "limits is 3",
+    ):
+        assert said in str(raised.value)
+
+
 PROGRAM = """
 import os, sys
 from tests.experiments.experiment_support import *
