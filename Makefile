@@ -70,13 +70,15 @@ stress: .venv/.dev ## run the slow tests and more examples of each property (ARB
 	@ARBITER_STRESS=$(ARBITER_STRESS) $(RUN) -m pytest -n $(WORKERS) -m "slow or hypothesis" --timeout 1800 $(ARGS)
 
 # The oldest releases of the packages of extras that pyproject.toml allows; datasets reads files of its own pyarrow.
+# This ray leaves files open.
+OLD_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 OLDEST := alembic==1.14.0 jinja2==3.1.4 pyarrow==17.0.0 ray==2.48.0 sqlalchemy==2.0.36 'datasets<4'
 
 .PHONY: bounds
 bounds: ## run the tests of the extras on the oldest releases that they allow, in .venv-bounds
 	@$(PYTHON) -m venv .venv-bounds
 	@.venv-bounds/bin/python -m pip install -qq --disable-pip-version-check -e '.[test]' $(OLDEST)
-	@.venv-bounds/bin/python -m pytest -n 0 -m "slow or not slow" tests/store tests/harness/test_forms.py \
+	@.venv-bounds/bin/python -m pytest -n 0 -m "slow or not slow" $(OLD_WARNINGS) tests/store tests/harness/test_forms.py \
 		tests/harness/test_exports.py tests/harness/test_distributed.py tests/web/test_pages.py $(ARGS)
 
 .PHONY: clean
