@@ -227,10 +227,24 @@ def param_in(hint: Any) -> Param | None:
     return next((part for part in parts if isinstance(part, Param)), None)
 
 
+def _of_subclasses(cls: type, init: object, declared: Iterable[Declared]) -> dict[str, Any]:
+    """The parameters of `init` that are plain attributes of the subclasses of the class that defines it."""
+    names = {each.parameter.name for each in declared if each.param is not None}
+    found: dict[str, Any] = {}
+    for each in cls.__mro__:
+        if vars(each).get("__init__") is init:
+            break
+        for name in names.intersection(vars(each)).difference(found):
+            if not hasattr(vars(each)[name], "__get__"):
+                found[name] = vars(each)[name]
+    return found
+
+
 def check_parameters(init: F) -> F:
     """Decorates the `__init__` of a rule: each parameter declared with `Param` is checked before the body runs.
 
-    A value that does not fit raises `ParameterError`.
+    A value that does not fit raises `ParameterError`. A parameter that is not given has the value that a subclass
+    declares as an attribute of the class, such as `on_deny = "end"`, else its default.
     """
 
     @cache  # hints are read when the first rule is made, not when its class is
@@ -241,6 +255,9 @@ def check_parameters(init: F) -> F:
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         called_with, declared = reading()
         try:
+            given = called_with.bind(self, *args, **kwargs).arguments
+            own = _of_subclasses(type(self), construct, declared)
+            kwargs = {**{name: value for name, value in own.items() if name not in given}, **kwargs}
             bound = called_with.bind(self, *args, **kwargs)
         except TypeError:
             init(self, *args, **kwargs)  # raises it with the name of the class

@@ -68,6 +68,42 @@ class Patient(NodeEvaluator):
         return EvaluationResult(1.0, True)
 
 
+class Ending(PolicyChecker):
+    """Defaults of its own, as class attributes."""
+
+    on_deny = "end"
+    target_nodes = ("pay",)
+    max_redirects = 2
+
+    def check_before(self, history: History) -> Verdict:
+        return Verdict.allow()
+
+
+class Strict(Limit):
+    on_deny = "end"
+    currency = "usd"
+
+
+def test_a_class_attribute_is_the_default_of_a_parameter() -> None:
+    """What the constructor is given comes before it, by keyword or by position."""
+    rule = Ending("rule")
+    assert (rule.on_deny, rule.target_nodes, rule.max_redirects) == ("end", ("pay",), 2)
+    rule = Ending("rule", None, ["tell"], on_deny="audit")
+    assert (rule.on_deny, rule.target_nodes, rule.max_redirects) == ("audit", ("tell",), 2)
+    limit = Strict("limit", 5)
+    assert (limit.on_deny, limit.currency) == ("end", "usd")
+    limit = Strict("limit", 5, currency="eur", on_deny="raise")
+    assert (limit.on_deny, limit.currency) == ("raise", "eur")
+
+
+def test_a_class_attribute_that_does_not_fit_is_an_error() -> None:
+    class Wrong(PolicyChecker):
+        on_deny = "stop"
+
+    with pytest.raises(ParameterError, match="checker 'rule': on_deny: expected 'raise'"):
+        Wrong("rule")
+
+
 HERE = f"{__name__}."
 HEAD = "version: 1\nname: it\ndescription: A test.\n"
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
