@@ -13,7 +13,8 @@ INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check
 ARGS ?=
 # How large the slow tests are: small (minutes) or full.
 ARBITER_STRESS ?= small
-WORKERS ?= 3
+# One for each core: each of them collects all tests.
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .PHONY: help
 help:

@@ -8,25 +8,20 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Generator
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
-from langgraph.store.base import BaseStore
 
-from arbiter._threads.exits import forget_held
-from tests.memory.memory_stores import (
-    KINDS,
-    NO_SERVER,
-    KeywordEmbeddings,
-    Kind,
-    NoServerError,
-    database,
-    emptied,
-    opened,
-)
-from tests.support import Hold
+from tests.postgresql import NO_SERVER, NoServerError, database, emptied
 from tests.web.chromium import NO_BROWSER
+
+# The process that only hands out tests to workers should start soon: what takes long is imported by the fixtures.
+if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
+    from tests.memory.memory_stores import KeywordEmbeddings, Kind
+    from tests.support import Hold
 
 COMMON = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -42,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 STRESS = os.environ.get("ARBITER_STRESS")
 settings.load_profile(f"stress-{STRESS}" if STRESS else "test")
-if not STRESS:
+if STRESS != "full":
     # Else Hypothesis first reads the source of every module for constants, 20 s in each worker of a fresh clone,
     # and the examples depend on the modules that a worker happens to have imported.
     providers = import_module("hypothesis.internal.conjecture.providers")
@@ -54,6 +49,8 @@ Found = tuple[str | None, str]
 @pytest.fixture(autouse=True)
 def _no_conversation_waits() -> Generator[None]:
     """Conversations that a test leaves waiting are not read during later ones."""
+    from arbiter._threads.exits import forget_held
+
     yield
     forget_held()
 
@@ -61,6 +58,8 @@ def _no_conversation_waits() -> Generator[None]:
 @pytest.fixture
 def hold() -> Generator[Hold]:
     """A call that takes until the test lets it go, or ends."""
+    from tests.support import Hold
+
     held = Hold()
     try:
         yield held
@@ -104,22 +103,28 @@ def postgres(request: pytest.FixtureRequest) -> Callable[[], str]:
     return _url(request)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def any_store(request: pytest.FixtureRequest) -> Generator[BaseStore]:
     """An empty store without an index, of each kind in turn."""
-    with opened(cast(Kind, request.param), url=_url(request)) as store:
+    from tests.memory.memory_stores import opened
+
+    with opened(cast("Kind", request.param), url=_url(request)) as store:
         yield store
 
 
 @pytest.fixture
 def embeddings() -> KeywordEmbeddings:
+    from tests.memory.memory_stores import KeywordEmbeddings
+
     return KeywordEmbeddings("cat", "dog", "seattle", "portland", "work")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def any_indexed_store(request: pytest.FixtureRequest, embeddings: KeywordEmbeddings) -> Generator[BaseStore]:
     """An empty store of each kind in turn, searched by the keywords of `embeddings`."""
-    with opened(cast(Kind, request.param), url=_url(request), embeddings=embeddings) as store:
+    from tests.memory.memory_stores import opened
+
+    with opened(cast("Kind", request.param), url=_url(request), embeddings=embeddings) as store:
         yield store
 
 

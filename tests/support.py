@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Annotated, Any, TypeVar
 
 import pytest
@@ -28,6 +29,16 @@ from arbiter import (
 )
 
 T = TypeVar("T")
+
+
+class Lazy:
+    """A module that takes long to import: it is imported when it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
 
 
 def examples(times: float, **options: Any) -> settings:

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scipy.stats
 
 from arbiter.errors import ConfigurationError
 from arbiter.experiments import Table1, verify_table1
 from tests.cli.cli_support import refused, typed
+from tests.support import Lazy
 
 SCORES = json.loads(
     (files("arbiter.experiments") / "data" / "table1_scores.json").read_text(encoding="utf-8")
 )
+scipy_stats = Lazy("scipy.stats")
 METRICS = [
     (id, name)
     for id, experiment in SCORES["experiments"].items()
@@ -49,7 +50,7 @@ def test_every_cell_agrees(table: Table1) -> None:
 @pytest.mark.parametrize(("experiment", "metric"), METRICS)
 def test_a_row_is_that_of_scipy(table: Table1, experiment: str, metric: str) -> None:
     (row,) = (row for row in table.rows if (row.experiment, row.metric) == (experiment, metric))
-    theirs: Any = scipy.stats.ttest_ind(row.treatment, row.control, equal_var=False)
+    theirs: Any = scipy_stats.ttest_ind(row.treatment, row.control, equal_var=False)
     assert row.test.p == pytest.approx(float(theirs.pvalue), rel=1e-9)
     assert row.d == pytest.approx(
         SCORES["experiments"][experiment]["metrics"][metric]["stored_test"]["effect_size"]

@@ -11,7 +11,8 @@ from arbiter.harness import GateSettings, load_suite
 from tests.harness.parity import SUITE
 
 APP = "def answer(given):\n    return 'yes' if given['n'] % 2 else 'no'\n"
-INI = "[pytest]\narbiter_suites = suites/*.yaml\n"
+ASYNCIO = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
+INI = f"{ASYNCIO}arbiter_suites = suites/*.yaml\n"
 
 
 @pytest.fixture
@@ -116,5 +117,6 @@ def test_without_the_plugin_pytest_does_not_import_arbiter(pytester: pytest.Pyte
         "import sys\n\n\ndef test_it():\n"
         "    assert not [name for name in sys.modules if name.partition('.')[0] == 'arbiter']\n"
     )
+    pytester.makeini(ASYNCIO)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)

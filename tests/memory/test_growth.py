@@ -183,11 +183,11 @@ GROWING = {"entities": entities, "relationships": relationships, "other users": 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("made", GROWING.values(), ids=GROWING.keys())
 def test_a_turn_reads_no_more_with_more_people(any_store: BaseStore, made: Any) -> None:
-    """No more operations and records with 2,000 of them than with 10."""
+    """No more operations and records with 400 of them than with 10."""
     store = Counting(any_store)
     app = App(store)
     counts: list[tuple[int, int]] = []
-    for numbers in (range(10), range(10, 2_000)):
+    for numbers in (range(10), range(10, 400)):
         put(any_store, made(numbers))
         for _ in range(3):
             app.turn()
@@ -207,7 +207,7 @@ def test_forgetting_and_exporting_read_no_more_with_more_people(any_store: BaseS
     app.cycle.memory.create_goal("elsewhere", "Move", entity_id="ada")
     exported: dict[str, Any] = {}
     counts: list[tuple[int, int]] = []
-    for numbers in (range(10), range(10, 2_000)):
+    for numbers in (range(10), range(10, 400)):
         put(any_store, made(numbers))
         for _ in range(2):
             app.turn()
@@ -276,7 +276,7 @@ def test_a_turn_does_not_read_all_goals_that_have_ended(any_store: BaseStore) ->
     open_goal = Goal(id="g", room_id="r", entity_id="ada", name="Find a flat")
     put(any_store, [(namespace(AGENT, "goals", "r"), "g", open_goal.to_value())])
     counts: list[int] = []
-    for numbers in (range(20), range(20, 1_000)):
+    for numbers in (range(20), range(20, 300)):
         ended = [replace(open_goal, id=f"g{n}", name=f"Plan {n}", status="DONE") for n in numbers]
         put(any_store, [(namespace(AGENT, "goals", "r"), goal.id, goal.to_value()) for goal in ended])
         for _ in range(2):
@@ -352,7 +352,7 @@ def test_a_turn_does_not_read_all_superseded_records(any_store: BaseStore) -> No
     store = Counting(any_store)
     app = App(store)
     counts: list[int] = []
-    for numbers in (range(10), range(10, 2_000)):
+    for numbers in (range(10), range(10, 400)):
         put(any_store, superseded(numbers))
         for _ in range(3):
             app.turn()
@@ -365,7 +365,7 @@ def test_a_turn_does_not_read_all_superseded_records(any_store: BaseStore) -> No
 
 @pytest.mark.lengthy
 def test_the_first_turn_drops_closed_records_above_the_bound(any_store: BaseStore) -> None:
-    put(any_store, superseded(range(2_000)))
+    put(any_store, superseded(range(300)))
     app = App(any_store)
     app.turn()
     memory = app.cycle.memory

@@ -83,8 +83,7 @@ def memory(arbiter_os: ArbiterOS) -> Any:
 
 
 @pytest.mark.lengthy
-@MODES
-@pytest.mark.parametrize("background", ["inline", "background"])
+@pytest.mark.parametrize(("mode", "background"), [("sync", "inline"), ("async", "background")])
 def test_twenty_turns_at_once_are_twenty_mentions_of_one_fact(
     any_store: BaseStore, mode: str, background: Any
 ) -> None:

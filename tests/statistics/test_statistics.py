@@ -36,15 +36,13 @@ from arbiter.statistics import (
     welch,
     wilson,
 )
+from tests.support import Lazy
 
 # Most of them have no types.
 krippendorff: Any = importlib.import_module("krippendorff")
-np: Any = importlib.import_module("numpy")
-scipy_stats: Any = importlib.import_module("scipy.stats")
-cohen_kappa_score: Any = importlib.import_module("sklearn.metrics").cohen_kappa_score
-mcnemar: Any = importlib.import_module("statsmodels.stats.contingency_tables").mcnemar
-multipletests: Any = importlib.import_module("statsmodels.stats.multitest").multipletests
-proportion_confint: Any = importlib.import_module("statsmodels.stats.proportion").proportion_confint
+np, scipy_stats, sklearn_metrics = Lazy("numpy"), Lazy("scipy.stats"), Lazy("sklearn.metrics")
+contingency_tables = Lazy("statsmodels.stats.contingency_tables")
+multitest, proportion = Lazy("statsmodels.stats.multitest"), Lazy("statsmodels.stats.proportion")
 
 ALTERNATIVES: tuple[Alternative, ...] = ("two-sided", "less", "greater")
 TEN = [-1, -1, -1, 0, -2, -1, 0, -1, 0, 0]
@@ -165,7 +163,7 @@ def test_sign_flip_counts_every_pattern(alternative: Alternative, differences: l
 @pytest.mark.parametrize("worse", [0, 1, 5, 10])
 def test_sign_flip_of_zeros_and_ones_is_mcnemars(better: int, worse: int) -> None:
     differences = [1] * better + [-1] * worse + [0] * 7
-    theirs = mcnemar([[7, worse], [better, 0]], exact=True)
+    theirs = contingency_tables.mcnemar([[7, worse], [better, 0]], exact=True)
     assert sign_flip(differences, alternative="two-sided").p == pytest.approx(theirs.pvalue)
 
 
@@ -222,7 +220,7 @@ def test_d_is_the_difference_in_pooled_standard_deviations(seed: int) -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 @pytest.mark.lengthy
 def test_holm_is_that_of_statsmodels(p_values: list[float]) -> None:
-    theirs = multipletests(p_values, method="holm")[1]
+    theirs = multitest.multipletests(p_values, method="holm")[1]
     assert holm(p_values) == pytest.approx(list(theirs))
 
 
@@ -265,7 +263,7 @@ def test_one_case_fewer_than_needed_finds_less(drop: float, sd: float) -> None:
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_that_of_statsmodels(share: tuple[int, int]) -> None:
     low, high = wilson(*share)
-    theirs = proportion_confint(*share, method="wilson")
+    theirs = proportion.proportion_confint(*share, method="wilson")
     assert (low, high) == pytest.approx(tuple(float(end) for end in theirs), abs=1e-9)
 
 
@@ -332,7 +330,7 @@ def test_kappa_is_that_of_scikit_learn(seed: int, weights: Weights) -> None:
     rng = random.Random(seed)
     first = [rng.randint(0, 9) for _ in range(40)]
     second = [min(9, max(0, label + rng.choice([-2, 0, 0, 1]))) for label in first]
-    theirs = cohen_kappa_score(
+    theirs = sklearn_metrics.cohen_kappa_score(
         first, second, labels=list(range(10)), weights=None if weights == "none" else weights
     )
     assert kappa(first, second, weights=weights) == pytest.approx(theirs)

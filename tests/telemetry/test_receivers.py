@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langfuse import Langfuse as LangfuseClient
 from langsmith import Client
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -108,6 +107,8 @@ def test_scores_reach_langfuse_with_their_spans_and_only_once(
 
 
 def test_a_client_of_langfuse_can_be_given(ledger: Ledger, langfuse: Langfuse) -> None:
+    from langfuse import Langfuse as LangfuseClient  # takes a second
+
     client = LangfuseClient(
         public_key=KEYS[0], secret_key=KEYS[1], base_url=langfuse.url, tracing_enabled=False
     )
