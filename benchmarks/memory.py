@@ -64,7 +64,7 @@ from arbiter.memory._characters import Character
 from arbiter.memory.stores import namespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.memory.memory_stores import NoServerError, database, server
+from tests.postgresql import NoServerError, database, server
 
 SIZES = (10, 1_000, 10_000)
 ROUNDS = 41

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -29,9 +30,15 @@ COMMON = settings(
 settings.register_profile("test", COMMON, max_examples=30, derandomize=True)
 settings.register_profile("stress-small", COMMON, max_examples=100, derandomize=True)
 settings.register_profile("stress-full", COMMON, max_examples=1000)
-# What a CI server or a terminal sets changes what commands print; tests that are about it set it themselves.
-for name in ("CI", "GITHUB_ACTIONS", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES"):
-    os.environ.pop(name, None)
+# What a CI server, a terminal or a user sets changes what commands print and where requests go; tests that are about
+# it set it themselves.
+FOREIGN = re.compile(
+    r"CI|FORCE_COLOR|NO_COLOR|CLICOLOR\w*|TTY_\w+|COLUMNS|LINES|ARBITER_LEDGER\w*|\w+_proxy"
+    r"|(GITHUB|LANGSMITH|LANGCHAIN|LANGFUSE|OTEL|RAY|OPENAI|ANTHROPIC)_\w+",
+    re.IGNORECASE,
+)
+for name in filter(FOREIGN.fullmatch, list(os.environ)):
+    del os.environ[name]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As of a job in the background of a shell; the processes that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,6 +18,8 @@ import pytest
 
 import arbiter
 
+pytestmark = pytest.mark.lengthy  # the first one reads all modules
+
 PACKAGE = Path(arbiter.__file__).parent
 
 
@@ -158,7 +160,6 @@ def test_every_module_has_a_layer() -> None:
     assert sum(map(len, LAYERS)) == len(RANK)
 
 
-@pytest.mark.lengthy
 def test_imports_point_one_way() -> None:
     """No module imports upward, also not for types or in a function."""
     upward = [
@@ -170,13 +171,11 @@ def test_imports_point_one_way() -> None:
     assert not upward
 
 
-@pytest.mark.lengthy
 def test_imports_have_no_circle() -> None:
     """Of two modules, one does not need the other."""
     assert not circles({module: own(module) for module in MODULES})
 
 
-@pytest.mark.lengthy
 def test_rooms_have_no_circle() -> None:
     """Of two files or folders side by side, one does not need the other."""
     folders = {"", *(name for name, path in MODULES.items() if path.name == "__init__.py")} - {"__init__"}
@@ -184,7 +183,6 @@ def test_rooms_have_no_circle() -> None:
     assert not {folder: circle for folder, circle in found.items() if circle}
 
 
-@pytest.mark.lengthy
 def test_only_the_weaving_touches_langgraphs_inner_parts() -> None:
     """The two others find out about a graph before it is woven, and how LangGraph calls a function."""
     private = {module: {name for name in imports(module) if is_private(name)} for module in MODULES}
@@ -265,7 +263,6 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not [module for module in MODULES if not ast.get_docstring(source(module))]
 
 
-@pytest.mark.lengthy
 def test_importing_arbiter_brings_little_that_langgraph_has_not_brought() -> None:
     """What is optional, or needed to print or to load packs only, is imported where it is used."""
     brought = modules_after("import arbiter") - modules_after("import langgraph.graph")
