@@ -182,10 +182,15 @@ def ends_in_good_order() -> Generator[None]:
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored:  # by a script that runs this in the background; SIGTERM would be ignored with it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _recordings(suite: Suite, options: Options) -> Path | Recordings:

@@ -165,8 +165,14 @@ def test_the_luckiest_run_is_no_good_baseline(suites: Path) -> None:
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_ends_a_run_with_a_report_and_the_command_that_goes_on(suites: Path, number: int) -> None:
+    """SIGTERM also in the background of a script, where SIGINT is ignored."""
+
+    def in_background() -> None:
+        if number == signal.SIGTERM:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     slow = {"id": "slow", "input": {"seconds": 600}}
     write_suite("signals", {"id": "quick", "input": {}}, slow, limits={"concurrency": 1})
     process = subprocess.Popen(
@@ -174,6 +180,7 @@ def test_a_signal_ends_a_run_with_a_report_and_the_command_that_goes_on(suites: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=in_background,
     )
     until(lambda: any('"case"' in each.read_text() for each in suites.glob(".arbiter/evals/*/journal.jsonl")))
     process.send_signal(number)
