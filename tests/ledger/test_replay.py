@@ -486,7 +486,7 @@ def test_a_router_decides_at_the_time_of_the_end(tmp_path: Path, ledger: Ledger)
     now = [1_700_000_000.0]
 
     def works(state: State) -> None:
-        now[0] += state["amount"]
+        now[0] += state.get("amount", 0)
 
     rules = tmp_path / "rules.yaml"
     rules.write_text(

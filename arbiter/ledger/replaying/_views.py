@@ -314,8 +314,10 @@ def _member(given: Mapping[str, Any], value: Any) -> Any:
     found: Any = sys.modules.get(given["module"])
     for name in given["class"].split("."):
         found = getattr(found, "__dict__", {}).get(name)
-    is_enum = isinstance(found, type) and issubclass(found, Enum)
-    return found.__members__.get(given["name"], value) if is_enum else value
+    members: Mapping[str, Any] = {}
+    if isinstance(found, type) and issubclass(found, Enum):
+        members = found.__members__
+    return members.get(given["name"], value)
 
 
 def _is_lost(part: Any) -> bool:
