@@ -31,6 +31,7 @@ from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
 from arbiter.harness.usage import NOTHING, Spent
+from arbiter.harness.writing import why_unwritable
 from arbiter.models import JudgeReply, judgement_of
 
 __all__ = [
@@ -354,7 +355,7 @@ class Journal:
             (place / "run.json").write_text(text, encoding="utf-8")
             return cls(place)
         except OSError as error:
-            raise ConfigurationError(f"{place} cannot be written: {error.strerror or error}.") from None
+            raise ConfigurationError(f"{place} cannot be written: {why_unwritable(place, error)}.") from None
 
     def write(self, kind: str, body: Mapping[str, Any], *, large: str = "", flush: bool = True) -> None:
         """Write a line, and flush it, unless another one follows at once. The value of the name `large` becomes a

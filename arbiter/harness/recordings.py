@@ -27,7 +27,7 @@ from arbiter._values.versions import hash_of
 from arbiter.errors import ArbiterWarning
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import changes_between
-from arbiter.harness.writing import locked, write_whole
+from arbiter.harness.writing import locked, why_unwritable, write_whole
 from arbiter.models import JudgeReply, JudgeRequest, RecordingError, is_judgement, judgement_of, reply_of
 from arbiter.redaction import found_in
 
@@ -117,7 +117,7 @@ class Recordings:
         except BlockingIOError:
             said = "another process records it. Wait until it has finished"
         except OSError as error:
-            said = f"it cannot be written: {error.strerror or error}"
+            said = f"it cannot be written: {why_unwritable(self.folder, error)}"
         raise RecordingError(f"the folder {str(self.folder)!r} of recordings: {said}.")
 
     # Answers of the target

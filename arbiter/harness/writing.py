@@ -29,6 +29,16 @@ def locked(folder: Path) -> Callable[[], None]:
     return lambda: os.close(handle)
 
 
+def why_unwritable(place: Path, error: OSError) -> str:
+    """The reason why a folder cannot be made or written."""
+    for part in (place, *place.parents):
+        if part.is_symlink() and not part.exists():
+            return f"{str(part)!r} is a link to {os.readlink(part)!r}, which does not exist"
+        if part.exists() and not part.is_dir():
+            return f"{str(part)!r} is no folder"
+    return error.strerror or str(error)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write beside `path` and rename, so that a killed process leaves the old file. Of a link, the file behind it is
     replaced. Raises `OSError`."""

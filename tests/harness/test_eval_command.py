@@ -85,11 +85,13 @@ def test_an_unchanged_run_of_few_cases_is_undecided_if_strict(files: Path) -> No
     assert Said("run", "--case", "case-1", "--case", "case-2").code == 5  # 8 of 10 cases are gone
 
 
-def test_json_is_the_only_output(files: Path) -> None:
+def test_json_is_the_only_output(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "1")
     said = Said("run", "--format", "json", "--tag", "odd")
     found = json.loads(said.out)
     assert [result["case"] for result in found["results"]] == [f"case-{n}" for n in range(1, 10, 2)]
     assert found["comparison"]["exit_code"] == 0
+    assert said.err.splitlines()[-1] == "5/5 · 0 running"
 
 
 TALKING = """

@@ -266,18 +266,26 @@ def test_errors_are_tried_again_on_request() -> None:
         return f"answer {given}"
 
     def moody(run: CaseRun) -> float:
+        asked.append(("moody", run.case.input))
         if run.case.input in broken:
             raise ValueError("boom")
         return 1.0
 
-    suite = Suite("moody", CASES, scorers=[moody, long], limits=Limits(concurrency=1))
+    def even(run: CaseRun) -> float:
+        asked.append(("even", run.case.input))
+        return 1.0
+
+    asked: list[tuple[str, int]] = []
+    suite = Suite("moody", CASES, scorers=[moody, even], limits=Limits(concurrency=1))
     first = suite.run(flaky)
     assert first.rows["moody"].outcomes == {"scored": 3, "error": 2}
     broken.clear()
     calls.clear()
+    asked.clear()
     second = suite.run(flaky, resume="last", retry_errors=True)
     assert calls == [0]
-    assert second.rows["moody"].outcomes == second.rows["long"].outcomes == {"scored": 5}
+    assert asked == [("moody", 0), ("even", 0), ("moody", 1)]
+    assert second.rows["moody"].outcomes == second.rows["even"].outcomes == {"scored": 5}
     assert [line["status"] for line in lines() if line["kind"] == "answer" and line["case"] == "case-0"] == [
         "failed",
         "completed",
@@ -286,8 +294,11 @@ def test_errors_are_tried_again_on_request() -> None:
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_case(project: Path) -> None:
     (project / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot be written"):
+    (project / "link").symlink_to("nowhere")
+    with pytest.raises(ConfigurationError, match=r"cannot be written: '.*file' is no folder"):
         SUITE.run(answer, folder=project / "file" / "evals")
+    with pytest.raises(ConfigurationError, match=r"link' is a link to 'nowhere', which does not exist"):
+        SUITE.run(answer, folder=project / "link" / "evals")
     assert calls == []
 
 

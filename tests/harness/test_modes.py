@@ -172,7 +172,8 @@ def test_recordings_that_cannot_be_written_are_refused_before_the_first_case(pro
     (project / "recordings").write_text("")
     plan = Spy("plan")
     with pytest.raises(
-        RecordingError, match=r"the folder 'recordings/recorded' of recordings: it cannot be written"
+        RecordingError,
+        match=r"the folder 'recordings/recorded' of recordings: it cannot be written: 'recordings' is no folder",
     ):
         suite().run(graph(plan), mode="record")
     assert not plan.calls
