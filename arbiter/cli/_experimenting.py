@@ -87,9 +87,12 @@ class Settings:
             limits=self._limits(),
         )
 
-    def suite_on_worker(self, scenario: str, agents: Sequence[Persona] | None) -> Suite:
+    def suite_on_worker(self, scenario: str, agents: Sequence[Persona] | None, *, is_stored: bool) -> Suite:
         """The suite of the experiment, in a process that gets its cases from another one."""
-        return self.experiment(scenario, agents).suite()
+        from arbiter.harness.distributed import SentRepository
+
+        repository = SentRepository() if is_stored else None
+        return replace(self.experiment(scenario, agents), repository=repository).suite()
 
     def _limits(self) -> Limits:
         return Limits(
@@ -115,11 +118,10 @@ class Places:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("store", "ledger"):
-            if self.ray is not None and getattr(self, name) is not None:
-                raise ConfigurationError(
-                    f"--{name} cannot be combined with --ray: workers write to no database. Leave one of them out."
-                )
+        if self.ray is not None and self.ledger is not None:
+            raise ConfigurationError(
+                "--ledger cannot be combined with --ray: workers write to no database. Leave one of them out."
+            )
         if self.out is not None:
             check_place(self.out, ENDINGS)
 
@@ -167,8 +169,9 @@ def prepared(
     if places.ray is not None:
         from arbiter.harness.distributed import on_ray
 
-        make = partial(settings.suite_on_worker, scenario, _invented(experiment))
-        run.driver = on_ray(places.ray, make)
+        is_stored = places.store is not None
+        make = partial(settings.suite_on_worker, scenario, _invented(experiment), is_stored=is_stored)
+        run.driver = on_ray(places.ray, make, repository=experiment.repository)
     return run
 
 

@@ -132,7 +132,6 @@ def test_templates_show_that_everything_is_connected() -> None:
         (["run", "debate-controversial", *WITH, "--format", "csv"], "--format is 'csv'"),
         (["run", "debate-controversial", *WITH, "--out", "none/x.json"], "in 'none', which is no folder"),
         (["run", "debate-controversial", *WITH, "--out", "x.csv"], "expected one of .json, .md, .txt, .svg"),
-        (["run", "debate-controversial", *WITH, "--ray", "auto", "--store", "s.db"], "workers write to no"),
         (["run", "debate-controversial", *WITH, "--ray", "auto", "--ledger", "l.db"], "workers write to no"),
         (["plan", "--out", "plan.json"], "--out is for one scenario"),
         (["show", "none"], "there is no run 'none'"),

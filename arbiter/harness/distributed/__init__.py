@@ -10,5 +10,6 @@ and no more: another worker goes on with what the desk got. A case whose worker 
 """
 
 from arbiter.harness.distributed.driving import on_ray
+from arbiter.harness.distributed.working import SentRepository
 
-__all__ = ["on_ray"]
+__all__ = ["SentRepository", "on_ray"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -29,6 +31,7 @@ from arbiter.harness.usage import Spent, purse_of
 
 __all__ = ["on_ray"]
 
+_log = logging.getLogger("arbiter.harness")
 _ANSWER = 10.0
 """Seconds in which a cluster has to answer."""
 _LOOK = 0.05
@@ -42,13 +45,19 @@ _SAMPLE = 20
 
 
 def on_ray(
-    address: str, make: Callable[[], Suite], *, select: Selection | None = None, mode: Mode = "live"
+    address: str,
+    make: Callable[[], Suite],
+    *,
+    select: Selection | None = None,
+    mode: Mode = "live",
+    repository: Any = None,
 ) -> Callable[[Session, Mapping[str, Any]], None]:
     """A driver of a session on a Ray cluster, for `Run.driver`.
 
     `address` is "auto" (the cluster of this process, of RAY_ADDRESS or of this machine, else one that is started
     here for the run), "host:port" or "ray://host:port". `make` is sent to each worker, and makes the suite there: all
-    machines need the files that it reads in the same place. Raises `ConfigurationError` if Ray is not installed or
+    machines need the files that it reads in the same place. `repository` gets the records of each `SentRepository` in
+    that suite. Raises `ConfigurationError` if Ray is not installed or
     the cluster does not answer in 10 seconds.
     """
     ray = _imported()
@@ -65,7 +74,7 @@ def on_ray(
             identity=identity,
         )
         with _interrupts() as interrupts, _connected(ray, address):
-            _Crew(ray, session, errand, interrupts).run()
+            _Crew(ray, session, errand, interrupts, repository).run()
 
     return driver
 
@@ -161,8 +170,11 @@ class _Known:
 class _Crew:
     """The tasks of a run."""
 
-    def __init__(self, ray: Any, session: Session, errand: Errand, interrupts: _Interrupts) -> None:
+    def __init__(
+        self, ray: Any, session: Session, errand: Errand, interrupts: _Interrupts, repository: Any
+    ) -> None:
         self.ray = ray
+        self.repository = repository
         self.interrupts = interrupts
         self.session = session
         self.desk = (
@@ -318,6 +330,12 @@ class _Crew:
     ) -> None:
         thread_id = self.session.thread_id(self.session.todo[self.places[case_id, repeat]][0], repeat)
         self.session.judging.usage.take(thread_id, purse_of(purse), model, spent, running)
+
+    def _on_record(self, name: str, record: bytes) -> None:
+        try:
+            getattr(self.repository, name)(*pickle.loads(record))
+        except Exception as error:
+            _log.warning("a record of a worker was not stored: %s: %s", type(error).__name__, error)
 
     def _on_case(self, case_id: str, repeat: int, as_expected: bool) -> None:
         at, kept = self.places[case_id, repeat], self._known((case_id, repeat)).kept

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from arbiter._objects import import_from_here
 from arbiter.errors import ConfigurationError
@@ -27,7 +28,7 @@ from arbiter.harness.suites import Mode, Suite
 from arbiter.harness.usage import Spent, Usage
 from arbiter.models import JudgeReply
 
-__all__ = ["Errand", "Task", "work"]
+__all__ = ["Errand", "SentRepository", "Task", "work"]
 
 _LATEST = 0.2
 """Seconds that lines may wait for others, if they cost nothing."""
@@ -93,6 +94,7 @@ def work(errand: Errand, task: Task, desk: Any) -> int:
         run_timeout=task.seconds,
     )
     session.write_to(wire)
+    SentRepository.wire = wire
     session.take(task.places, task.kept)
     session.begin()
     if session.target.is_async:
@@ -126,6 +128,23 @@ def _place(errand: Errand) -> _Place:
     return _places[errand.run_id]
 
 
+class SentRepository:
+    """The repository of gates and interventions in a worker: its records are sent to the driver, which stores them."""
+
+    wire: ClassVar[_Wire]
+    """That of the task that runs in this process."""
+
+    def log_correction(self, action: Any, persona: Any = None) -> None:
+        self._send("log_correction", action, persona)
+
+    def log_intervention(self, evaluated: Any, personas: Sequence[Any] = ()) -> None:
+        self._send("log_intervention", evaluated, list(personas))
+
+    def _send(self, name: str, *record: Any) -> None:
+        # What cannot be pickled is an error of the record here, and none of the conversation.
+        self.wire.record(name, pickle.dumps(record))
+
+
 class _Wire:
     """Sends the facts of a run to the desk, and waits until it has those that cost something."""
 
@@ -156,6 +175,9 @@ class _Wire:
         if last is not None:
             self.scores(result.case_id, result.repeat, *last)
         self._add(("case", (result.case_id, result.repeat, result.as_expected)))
+
+    def record(self, name: str, record: bytes) -> None:
+        self._add(("record", (name, record)))
 
     def flush(self) -> None:
         with self._lock:
