@@ -29,6 +29,8 @@ from langgraph.types import Command
 from arbiter import (
     ArbiterOS,
     ConfigurationError,
+    Correction,
+    CorrectionGate,
     EvaluationResult,
     NodeEvaluator,
     PolicyViolationError,
@@ -90,6 +92,32 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
         (known,) = arbiter_os.history_of(thread_id="t").items()
         assert stored.to_dict() == known.to_dict()
         assert stored.output_state["messages"] == known.output_state["messages"]
+
+
+def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
+    class Reviewer(CorrectionGate):
+        def review(self, history: Any, draft: Any, attempt: int) -> Correction:
+            return Correction.commit() if attempt > 1 else Correction.retry("too short")
+
+    def fails(state: Any) -> None:
+        raise ConnectionResetError("gone")
+
+    with Ledger(tmp_path / "l.db", states="full") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_correction_gate(Reviewer("review", target_nodes=["draft"]))
+        app = arbiter_os.govern(chain(Spy("draft"), fails, checkpointer=InMemorySaver()))
+        with pytest.raises(ConnectionResetError):
+            app.invoke({}, conf("t"))
+        assert ledger.flush(60)
+        pairs = list(
+            zip(ledger.history("t").items(), arbiter_os.history_of(thread_id="t").items(), strict=True)
+        )
+    for stored, known in pairs:
+        assert stored.to_dict() == known.to_dict()
+        assert stored.error_types == known.error_types
+    draft, failed = (known for _, known in pairs)
+    assert draft.corrections
+    assert failed.error_types
 
 
 def test_times_and_durations_come_back_as_they_were(tmp_path: Path) -> None:
