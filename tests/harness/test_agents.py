@@ -152,6 +152,16 @@ def test_until_ends_the_window_and_is_not_in_it(crew: Path) -> None:
     assert [one["text"] for one in loaded().run().results[0].output["messages"]] == ["Before."]
 
 
+@pytest.mark.parametrize(("history", "earlier"), [(None, "Last week."), ("60d..20d", "Last month.")])
+def test_consistency_compares_with_the_messages_of_the_history(
+    crew: Path, history: str | None, earlier: str
+) -> None:
+    write_messages(("ilka", 0, "Now."), ("ilka", 10, "Last week."), ("ilka", 40, "Last month."))
+    write_suite(target={**SUITE["target"], "history": history})
+    ilka = loaded().run().results[0]
+    assert [one["text"] for one in ilka.output["before"]] == [earlier]
+
+
 def test_agents_with_few_messages_answer_prompts(crew: Path) -> None:
     write_messages(*spoken("ilka", 3), *spoken("tomasz", 12))
     assert len(prompts()) >= 10

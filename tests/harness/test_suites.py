@@ -720,8 +720,14 @@ def test_the_report_on_a_terminal() -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_texts_of_users_cannot_break_the_report(width: int, encoding: str) -> None:
     evil = "[red]bold[/] \x1b[2J \r\n | \u202e" + "x" * 5000
-    scorers: dict[str, Any] = {"label": lambda run: evil, "row": lambda run: {evil[:30]: True}}
-    report = Suite("evil", [Case("a", evil, expect={"equals": "b"})], scorers=scorers).run(same)
+
+    def label(_: CaseRun) -> str:
+        return evil
+
+    def row(_: CaseRun) -> dict[str, bool]:
+        return {evil[:30]: True}
+
+    report = Suite("evil", [Case("a", evil, expect={"equals": "b"})], scorers=[label, row]).run(same)
     shown = printed(report, width=width, encoding=encoding)
     assert "\x1b" not in shown
     assert "[red]" in shown
