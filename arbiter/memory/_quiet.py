@@ -164,11 +164,12 @@ class Quiet:
     async def _drained(self, timeout: float | None) -> bool:
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
-        for held in self._rooms.values():
-            self._put_off(held, 0.0)
         failed = self._failed = [] if self._failed is None else self._failed
         try:
             while self.pending:
+                for held in self._rooms.values():  # also of turns that have ended meanwhile
+                    if held.due:
+                        self._put_off(held, 0.0)
                 self._begin()
                 left = None if end is None else end - loop.time()
                 if left is not None and left <= 0:

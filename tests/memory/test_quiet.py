@@ -7,7 +7,9 @@ import gc
 import json
 import os
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -273,6 +275,25 @@ def test_a_thread_whose_model_has_failed_waits_on_and_holds_up_no_drain() -> Non
     assert (chat.model.calls, quiet_of(chat).pending) == (1, 1)
     assert chat.os.drain(20), "two minutes are not over"
     assert chat.model.calls == 1
+
+
+def test_a_drain_works_through_threads_that_are_heard_meanwhile() -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> str:
+        asked.set()
+        assert go.wait(30)
+        return answer(prompt)
+
+    chat = Chat(answers=slow)
+    chat.says(SAID[0])
+    with ThreadPoolExecutor(1) as pool:
+        drained = pool.submit(chat.os.drain, 60)
+        assert asked.wait(30)
+        chat.says(SAID[1], thread="other")
+        go.set()
+        assert drained.result(60)
+    assert chat.knows() == {SAID[0], SAID[1]}
 
 
 # The end of the process ---------------------------------------------------------------------------
