@@ -716,6 +716,12 @@ def test_the_report_on_a_terminal() -> None:
     assert "✗ spain  right" in shown
 
 
+def test_the_reason_of_a_failure_ends_with_one_full_stop() -> None:
+    case = Case("a", "No refund.", expect={"equals": "Yes."}, must_pass=True)
+    shown = printed(Suite("refunds", [case]).run(same), width=200)
+    assert shown.splitlines()[-1].endswith("case a must pass: expect.equals: expected Yes., got No refund.")
+
+
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_texts_of_users_cannot_break_the_report(width: int, encoding: str) -> None:

@@ -115,13 +115,18 @@ def decision(report: Report) -> list[str]:
     if found.failures:
         case = next(dropped, "")
         look = f" Look at it: arbiter eval show {quote(report.suite)} {case}" if case else ""
-        return [visible(f"✗ {report.suite} failed: {'; '.join(found.failures)}.{look}")]
+        return [visible(f"✗ {report.suite} failed: {_sentence(found.failures)}{look}")]
     if found.missing_baseline:
         how = "Measure it, and name the file in gate.baseline: arbiter eval baseline SUITE"
         return [visible(f"✗ {report.suite} failed: there is no baseline, and CI asks for one. {how}.")]
     if found.undecided:
-        return [visible(f"? {report.suite} is undecided: {'; '.join(found.undecided)}.")]
+        return [visible(f"? {report.suite} is undecided: {_sentence(found.undecided)}")]
     return []
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    """The parts as one sentence. What a target said may end in a full stop of its own."""
+    return f"{'; '.join(parts).rstrip('.')}."
 
 
 def failed(report: Report) -> list[CaseResult]:
