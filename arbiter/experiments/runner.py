@@ -112,8 +112,6 @@ class Experiment:
         if not is_whole(self.runs, least=1):
             mistakes.append(f"runs is {self.runs!r:.80}; expected a whole number from 1.")
         arms: Any = self.arms
-        if arms is None and scenario is not None:
-            arms = {"treatment": scenario.treatment, "control": Corrections()}
         if arms is not None and not (is_mapping(arms) and len(arms) > 1 and all(map(_is_arm, arms.items()))):
             mistakes.append(
                 f"arms is {arms!r:.80}; expected at least two Corrections by name, such as a treatment and a control."
@@ -133,7 +131,8 @@ class Experiment:
         if mistakes or scenario is None:
             raise ConfigurationError("\n".join(mistakes))
         object.__setattr__(self, "scenario", scenario)
-        object.__setattr__(self, "arms", dict(arms))
+        usual = {"treatment": scenario.treatment, "control": Corrections()}
+        object.__setattr__(self, "arms", usual if arms is None else {**arms})
         object.__setattr__(self, "metrics", tuple(scenario.metrics if wanted is None else wanted))
 
     @property

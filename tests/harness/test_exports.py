@@ -19,6 +19,7 @@ from arbiter import ArbiterOS, EvaluationResult, History, NodeEvaluator, PolicyC
 from arbiter.advice import CorrectionGate
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.harness import Case, CaseRun, Limits, Score, Suite
+from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.exports import FORMATS, ExportOptions, Rewards, export_run
 from arbiter.harness.exports.forms import part_of
 from arbiter.personas import AdherenceEvaluator, FluencyEvaluator, Persona, PersonaGate
@@ -592,8 +593,14 @@ def test_odd_texts_are_the_same_in_both_kinds_of_files(
     """Nothing is lost but what no file can hold, which is escaped."""
     cases = [Case(f"c{place}", {"messages": [["user", str(place)]]}) for place in range(len(ODD))]
     turns = count()
-    scorers = {"even": lambda run: next(turns) % 2 == 0}
-    Suite("odd", cases, scorers=scorers, repeats=2, limits=Limits(concurrency=1)).run(asking(speaks))
+
+    def even(run: CaseRun) -> bool:
+        return next(turns) % 2 == 0
+
+    def none(name: str) -> None:
+        return None
+
+    Suite("odd", cases, scorers={"even": even}, repeats=2, limits=Limits(concurrency=1)).run(asking(speaks))
     parquet: Any = import_module("pyarrow.parquet")
     forms = ("steps", "trl-kto", "stepwise", "verl")
     tables = {
@@ -604,7 +611,7 @@ def test_odd_texts_are_the_same_in_both_kinds_of_files(
     assert kto[0][0]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"at": "é"}'}
     assert (kto[0][1]["role"], kto[0][1]["tool_call_id"]) == ("tool", "c1")
     assert json.loads(kto[0][2]["content"])[1]["type"] == "image_url"
-    monkeypatch.setattr("arbiter.harness.exports.files.find_spec", lambda name: None)
+    monkeypatch.setattr("arbiter.harness.exports.files.find_spec", none)
     for to, rows in tables.items():
         made = export_run("last", to, out=f"lines/{to}")
         lines = [json.loads(line) for line in (made.folder / "train.jsonl").read_text().split("\n")[:-1]]
@@ -613,6 +620,6 @@ def test_odd_texts_are_the_same_in_both_kinds_of_files(
 
 def without_nothing(value: Any) -> Any:
     """The value without the keys that have none, which Parquet fills in."""
-    if isinstance(value, dict):
+    if is_mapping(value):
         return {name: without_nothing(part) for name, part in value.items() if part is not None}
-    return [without_nothing(part) for part in value] if isinstance(value, list) else value
+    return [without_nothing(part) for part in value] if is_list(value) else value
