@@ -13,8 +13,8 @@ INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check
 ARGS ?=
 # How large the slow tests are: small (minutes) or full.
 ARBITER_STRESS ?= small
-# One for each core, and not more than four, because a container may show the cores of its host.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+# One more than there are cores, as tests also wait, and not more than four, because a container may show the cores of its host.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n + 1 : 4)))
 
 .PHONY: help
 help:

@@ -192,7 +192,9 @@ def test_a_long_thread_is_walked_by_pages_of_200_each_entry_once(tmp_path: Path)
                 link = f"/threads/{ref}{older[0]}" if older else ""
             newer = client.get(f"/threads/{ref}?before=101").text
             assert linked(newer, r"\?after=100")
-    assert found == list(range(1, 451))
+    with sql(tmp_path / "long.db") as run:  # scores that came late stand with their node run
+        assert found == [seq for (seq,) in run("SELECT seq FROM entries WHERE kind != 'judged' ORDER BY seq")]
+    assert len(found) == 450
     assert len(sizes) == 3
     assert max(sizes) < 300_000
 
