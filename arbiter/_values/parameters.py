@@ -227,11 +227,11 @@ def param_in(hint: Any) -> Param | None:
     return next((part for part in parts if isinstance(part, Param)), None)
 
 
-def _of_subclasses(cls: type, init: object, declared: Iterable[Declared]) -> dict[str, Any]:
-    """The parameters of `init` that are plain attributes of the subclasses of the class that defines it."""
+def _of_subclasses(rule: object, init: object, declared: Iterable[Declared]) -> dict[str, Any]:
+    """The parameters of `init` that subclasses of the class that defines it have as plain attributes."""
     names = {each.parameter.name for each in declared if each.param is not None}
     found: dict[str, Any] = {}
-    for each in cls.__mro__:
+    for each in type(rule).__mro__:
         if vars(each).get("__init__") is init:
             break
         for name in names.intersection(vars(each)).difference(found):
@@ -256,7 +256,7 @@ def check_parameters(init: F) -> F:
         called_with, declared = reading()
         try:
             given = called_with.bind(self, *args, **kwargs).arguments
-            own = _of_subclasses(type(self), construct, declared)
+            own = _of_subclasses(self, construct, declared)
             kwargs = {**{name: value for name, value in own.items() if name not in given}, **kwargs}
             bound = called_with.bind(self, *args, **kwargs)
         except TypeError:
