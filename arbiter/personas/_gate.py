@@ -508,8 +508,12 @@ class PersonaGate(CorrectionGate):
             with counting_apart("correction"):
                 asked = awaited(self.rewriter_timeout, areply(writer, list(op.messages)))
                 return _rewritten(await aoutcome(asked))
-        questions = [awaited(op.timeout, self.engine.arun(steps)) for steps in op.questions.values()]
-        answers = await asyncio.gather(*map(aoutcome, questions))
+
+        async def asked_of(steps: Steps[Judgements]) -> Judgements | Exception:
+            # Made here: if the run is cancelled before this begins, nothing is left that nobody awaits.
+            return await aoutcome(awaited(op.timeout, self.engine.arun(steps)))
+
+        answers = await asyncio.gather(*map(asked_of, op.questions.values()))
         return dict(zip(op.questions, answers, strict=True))
 
     def _start(self, dimension: Dimension, steps: Steps[Judgements]) -> Future[Judgements]:

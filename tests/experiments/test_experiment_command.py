@@ -332,7 +332,10 @@ def test_an_interrupted_experiment_says_how_it_goes_on(project: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not list(Path(".arbiter/experiments").glob("*/journal.jsonl")):
+    # More than its first line: the run is under way.
+    while not any(
+        file.read_text().count("\n") > 1 for file in Path(".arbiter/experiments").glob("*/journal.jsonl")
+    ):
         assert running.poll() is None, running.communicate()
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
