@@ -9,6 +9,9 @@ from arbiter._values.records import DETECT, RANKS, Records
 from arbiter.ledger._contents import States
 from arbiter.redaction import ContentRedactor, Redactor
 
+_BY_RULE = ("reasons", "notes", "errors", "tallies", "evaluations", "evaluation_errors")
+"""Parts of the contents of an entry that say something of each rule, by its name."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keeping:
@@ -43,6 +46,7 @@ class Options:
             detect=DETECT if records.detect is None else records.detect,
             patterns=records.patterns,
             also=() if self.redactor is None else (self.redactor,),
+            by_rule=_BY_RULE,
         )
         return Keeping(states, redactor, shortest((self.keep_days, records.keep_days)))
 

@@ -36,7 +36,8 @@ class ContentRedactor:
     The value of a field that `keys` or the built-in names name becomes `{"$secret": "field"}`; what the
     detectors `detect`, and the RE2 expressions `patterns` by their names, find in a text becomes
     `[secret: NAME]`. `also` are further redactors, which are asked in order; one that raises leaves
-    `{"$secret": "failed"}`, never the value.
+    `{"$secret": "failed"}`, never the value. `by_rule` names the entries of the whole whose keys are names of rules
+    and not of fields: a policy may well be named for the passwords that it looks for.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ContentRedactor:
         detect: Collection[str] = ("secrets", "cards"),
         patterns: Mapping[str, str] | None = None,
         also: Iterable[Redactor] = (),
+        by_rule: Collection[str] = (),
     ) -> None:
         names = "|".join(translate(name) for name in (*FIELDS, *keys))
         self._names = compile(names, IGNORECASE)
@@ -57,6 +59,7 @@ class ContentRedactor:
         self._patterns = Patterns(patterns or {})
         self._texts = SecretRedactor(detect, most=_WHOLE, patterns=self._patterns)
         self._also = tuple(also)
+        self._by_rule = {(name,) for name in by_rule}
 
     def is_clean(self, dumped: str) -> bool:
         """True if contents in this form, as lines of JSON, surely have nothing to redact.
@@ -86,9 +89,10 @@ class ContentRedactor:
         if isinstance(value, str):
             return self._text(value, path, levels)
         if isinstance(value, Mapping):
+            are_fields = path not in self._by_rule
             return {
                 self._key(key): {"$secret": "field"}
-                if self._is_secret(str(key)) and part not in (None, "", [], {})
+                if are_fields and self._is_secret(str(key)) and part not in (None, "", [], {})
                 else self._value(part, (*path, str(key)), levels)
                 for key, part in parts.items()
             }
