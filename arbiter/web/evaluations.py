@@ -27,9 +27,10 @@ Row = Mapping[str, Any]
 
 def routes(context: ViewerContext) -> list[Route]:
     def evaluations(request: Request) -> Response:
-        names = context.ledger.names("evaluator")
+        names, nodes = context.ledger.names("evaluator"), context.ledger.names("node")
         asked = {key: request.query_params.get(key, "").strip() for key in ("name", "node", "every", "since")}
-        asked["name"] = asked["name"] or (names[0] if names else "")
+        asked["name"] = _meant(asked["name"], names) or (names[0] if names else "")
+        asked["node"] = _meant(asked["node"], nodes)
         asked["every"] = asked["every"] or "hour"
         values: dict[str, Any] = {"rows": [], "lowest": [], "size": 1, "problem": None}
         status = 200
@@ -38,7 +39,7 @@ def routes(context: ViewerContext) -> list[Route]:
                 ensure_known("name", asked["name"], names)
                 ensure_known("every", asked["every"], tuple(_HOURS))
                 if asked["node"]:
-                    ensure_known("node", asked["node"], context.ledger.names("node"))
+                    ensure_known("node", asked["node"], nodes)
                 values.update(_values(context.ledger, asked))
         except ConfigurationError as error:
             values["problem"], status = str(error), 400
@@ -49,12 +50,20 @@ def routes(context: ViewerContext) -> list[Route]:
         )
         values["rate"] = chart_of(times, [row["passed"] for row in rows])
         values["box"] = {"width": WIDTH, "height": HEIGHT, "left": LEFT}
-        nodes = context.ledger.names("node")
         return context.page(
             request, "evaluations.html", status, asked=asked, names=names, nodes=nodes, **values
         )
 
     return [Route("/evaluations", evaluations, methods=["GET"])]
+
+
+def _meant(name: str, names: Sequence[str]) -> str:
+    """The name that a form sent, as it is recorded: a browser changes line ends, and shows NUL as U+FFFD."""
+    return name if name in names else next((each for each in names if _sent(each) == _sent(name)), name)
+
+
+def _sent(name: str) -> list[str]:
+    return name.replace("\0", "\ufffd").split()
 
 
 def _values(ledger: Ledger, asked: Mapping[str, str]) -> dict[str, Any]:

@@ -2,19 +2,22 @@
 
     python examples/payments/viewer.py --open
 
-Records what `main.py` runs, and a large payment that waits for an answer, in `.arbiter/payments.db`. Then it
-serves the viewer, whose inbox answers that question. Options are those of `arbiter view`.
+Records what `main.py` runs, and a large payment that waits for an answer, in `.arbiter/payments.db`. Two hours
+lie between the payments, so that there are scores over time to see. Then it serves the viewer, whose inbox
+answers that question. Options are those of `arbiter view`.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from langgraph.types import Command
 
-from arbiter import ArbiterOS, PolicyViolationError
+from arbiter import ArbiterOS, HistoryListener, PolicyViolationError
 from arbiter.cli import main as command
 from arbiter.ledger import Ledger
 
@@ -37,14 +40,18 @@ PAYMENTS: tuple[tuple[str, str, Any], ...] = (
     ("A-2", "sam", None),
 )
 """Invoices with the clerk who pays them, and the answer to the question about a large one. The last one waits."""
+BETWEEN = 2 * 3600.0
+"""Seconds from one payment to the next; the last one is paid now."""
 
 
-def record(ledger: Ledger, graph: Any = graph) -> Any:
+def record(ledger: Ledger, graph: Any = graph, listeners: Sequence[HistoryListener] = ()) -> Any:
     """Run all payments governed by the example's constitution, and return the governed graph."""
-    arbiter_os = ArbiterOS(ledger=ledger)
+    ago = 0.0
+    arbiter_os = ArbiterOS(ledger=ledger, listeners=listeners, clock=lambda: time.time() - ago)
     arbiter_os.load_constitution(HERE)
     app = arbiter_os.govern(graph)
     for number, (invoice, clerk, answer) in enumerate(PAYMENTS):
+        ago = BETWEEN * (len(PAYMENTS) - 1 - number)
         config: Any = {"configurable": {"thread_id": f"{invoice}-{clerk}-{number}", "user_id": clerk}}
         given: Any = {"invoice": invoice}
         try:

@@ -51,16 +51,18 @@ def node_of(text: str) -> str:
     return text.replace(":", "꞉").replace("|", "¦")
 
 
-def record_hostile(ledger: Ledger, texts: Sequence[str] = TEXTS) -> None:
+def record_hostile(ledger: Ledger, texts: Sequence[str] = TEXTS) -> dict[str, Any]:
     """For each text a thread whose id, node, policies, evaluator, reasons, states, tool, error and answer are that
-    text. One node run asks a human, one is denied, and one fails.
+    text. One node run asks a human, one is denied, one fails, and one waits.
+
+    Returns the governed graphs by name: each has its text as its name.
     """
-    for text in texts:
-        _record(ledger, text)
+    apps = {text: _record(ledger, text) for text in texts}
     assert ledger.flush(30)
+    return apps
 
 
-def _record(ledger: Ledger, text: str) -> None:
+def _record(ledger: Ledger, text: str) -> Any:
     def says(state: Any) -> Any:
         tool = {"name": text, "args": {text: text}, "id": text}
         return {"extra": [{text: text}, AIMessage(text, tool_calls=[tool])]}
@@ -89,3 +91,5 @@ def _record(ledger: Ledger, text: str) -> None:
         edit = {"type": "edit", "input": {"extra": [text, "edited"]}}
         with pytest.raises(fails_with):
             app.invoke(Command(resume=edit), config)
+    app.invoke({"how": "wait", "extra": [text]}, config)
+    return app

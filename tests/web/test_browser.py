@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import Any
 import pytest
 
 from arbiter import ArbiterOS
+from arbiter.harness import Case, Suite
 from arbiter.ledger import Ledger
 from arbiter.web.context import line
 from arbiter.web.exporting import html_lines
 from examples.payments.graph import build
 from examples.payments.viewer import record
-from tests.ledger.ledger_support import conf, payments, pays_up_to
+from tests.experiments.experiment_support import experiment
+from tests.ledger.ledger_support import conf, payments, pays_up_to, sql
 from tests.support import Spy, chain
 from tests.web.chromium import Chromium, Tab
 from tests.web.drafts import record_drafts
@@ -275,12 +279,37 @@ def test_all_but_live_and_drawing_works_without_scripts(browser: Chromium, books
 
 def test_pages_are_accessible_in_light_and_dark(browser: Chromium, books: Shown) -> None:
     """axe-core finds nothing, and a screen of 320 px needs no sideways scrolling."""
+    assert _findings(browser, books, pages(books)) == {}
+
+
+def _echo(text: Any) -> Any:
+    return text
+
+
+def test_pages_of_measurements_are_accessible(
+    browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so few environments show little
+        experiment().run()
+    cases = [Case("a", "yes"), Case("b", "no")]
+    Suite("suite", cases, scorers={"yes": lambda run: run.output == "yes"}).run(_echo)
+    with Ledger(tmp_path / "l.db") as ledger, opened(ledger) as (key, client):
+        listed = re.findall(r'href="(/reports/[^"]+)"', client.get("/reports").text)
+        assert len(listed) == 3
+        shown = Shown(ledger, key)
+        assert _findings(browser, shown, [shown.address + path for path in ("/reports", *listed)]) == {}
+
+
+def _findings(browser: Chromium, shown: Shown, addresses: Sequence[str]) -> dict[str, Any]:
+    """What axe-core finds on these pages in light and dark, and their widths if they are above 320 px."""
 
     def visit(tab: Tab) -> dict[str, Any]:
         page = tab.page
-        page.goto(books.key)
+        page.goto(shown.key)
         found: dict[str, Any] = {}
-        for address in pages(books):
+        for address in addresses:
             page.goto(address)
             if "/threads/" in address and "items" not in address:
                 page.wait_for_selector("svg.drawn")
@@ -293,15 +322,11 @@ def test_pages_are_accessible_in_light_and_dark(browser: Chromium, books: Shown)
             width = page.evaluate("() => document.documentElement.scrollWidth")
             if width > 320:
                 found[f"wide {address}"] = width
-        return found
-
-    def quiet(tab: Tab) -> dict[str, Any]:
-        found = visit(tab)
         # A page that says what is wrong with a filter has the status 400, which Chromium reports.
         tab.troubles = [trouble for trouble in tab.troubles if "400 (Bad Request)" not in trouble]
         return found
 
-    assert browser.run(quiet, viewport={"width": 320, "height": 640}) == {}
+    return browser.run(visit, viewport={"width": 320, "height": 640})
 
 
 SOME = TEXTS[::9]
@@ -309,25 +334,36 @@ SOME = TEXTS[::9]
 
 @pytest.mark.parametrize("texts", [SOME, pytest.param(TEXTS, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_hostile_texts_are_texts_on_every_page(
-    browser: Chromium, tmp_path: Path, texts: Sequence[str]
+    browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Sequence[str]
 ) -> None:
     """No dialog, no error, no request elsewhere, and no element that a text has made."""
+    monkeypatch.chdir(tmp_path)
     with Ledger(tmp_path / "hostile.db") as ledger:
-        record_hostile(ledger, texts)
-        with opened(ledger) as (key, _):
+        graphs = record_hostile(ledger, texts)
+        for text in texts:
+            Suite(
+                line(text, 60), [Case("a", text)], scorers={"text": lambda run, text=text: (0.5, text)}
+            ).run(_echo)
+        with opened(ledger, graphs=graphs, constitution=str(EXAMPLE)) as (key, _):
             shown = Shown(ledger, key)
-            assert browser.run(lambda tab: _visit_all(tab, shown)) == len(texts)
+
+            def visit(tab: Tab) -> None:
+                tab.page.goto(key)
+                _visit_threads(tab.page, shown)
+                _visit_others(tab.page, shown)
+                # A ledger escapes NUL in the id of a thread, so no checkpointer finds that thread by it.
+                assert _visit_questions(tab.page, shown) == sum("\0" not in text for text in texts)
+                _visit_jobs(tab.page, shown, tmp_path / "hostile.db")
+
+            browser.run(visit)
 
 
-def _visit_all(tab: Tab, shown: Shown) -> int:
-    page = tab.page
-    page.goto(shown.key)
+def _visit_threads(page: Any, shown: Shown) -> None:
     _check(page)
     for path in ("/?verdict=deny", "/?status=failed"):
         page.goto(shown.address + path)
         _check(page)
-    threads = list(shown.ledger.threads())
-    for thread in threads:
+    for thread in shown.ledger.threads():
         page.goto(f"{shown.address}/threads/{thread['ref']}")
         page.wait_for_selector("svg.drawn")
         _check(page)
@@ -335,7 +371,53 @@ def _visit_all(tab: Tab, shown: Shown) -> int:
         for wanted in ({"verdict": "ask"}, {"verdict": "deny"}, {"status": "failed"}):
             page.goto(shown.item(thread_id=thread["thread_id"], **wanted))
             _check(page)
-    return len(threads)
+
+
+def _visit_others(page: Any, shown: Shown) -> None:
+    """The pages of evaluations and reports."""
+    page.goto(f"{shown.address}/evaluations")
+    for number in range(page.locator("select[name=name] option").count()):
+        page.goto(f"{shown.address}/evaluations")
+        page.select_option("select[name=name]", index=number)
+        page.click("button:has-text('Show')")
+        page.wait_for_selector("#scores")
+        _check(page)
+    page.goto(f"{shown.address}/reports")
+    _check(page)
+    for run in page.eval_on_selector_all(
+        "a[href*='/reports/runs/']", "links => links.map(link => link.href)"
+    ):
+        page.goto(run)
+        _check(page)
+
+
+def _visit_questions(page: Any, shown: Shown) -> int:
+    """The number of questions. The first one is answered."""
+    page.goto(f"{shown.address}/inbox")
+    _check(page)
+    found = page.eval_on_selector_all("td a[href*='/inbox/']", "links => links.map(link => link.href)")
+    for question in found:
+        page.goto(question)
+        _check(page)
+    page.get_by_label("Reason").fill(TEXTS[1])
+    page.get_by_role("button", name="Reject").click()
+    page.get_by_text("✗ the run was denied").wait_for()
+    _check(page)
+    return len(found)
+
+
+def _visit_jobs(page: Any, shown: Shown, file: Path) -> None:
+    """A replay with differences, and a verification with findings."""
+    page.goto(f"{shown.address}/replay")
+    page.click("main button")
+    page.get_by_role("heading", name="Differences").wait_for()
+    _check(page)
+    with sql(file) as run:
+        run("UPDATE entries SET node = node || '<b>' WHERE kind = 'item'")
+    page.goto(f"{shown.address}/verify")
+    page.click("main button")
+    page.get_by_role("heading", name="Findings").wait_for()
+    _check(page)
 
 
 def _check(page: Any) -> None:

@@ -129,6 +129,11 @@ def test_an_unknown_page_is_a_404_with_a_sentence(books: tuple[Ledger, httpx.Cli
     assert books[1].get(path).status_code == 404
 
 
+def test_browsers_that_ask_for_an_icon_get_one(books: tuple[Ledger, httpx.Client]) -> None:
+    found = books[1].get("/favicon.ico")
+    assert (found.status_code, found.headers["content-type"]) == (200, "image/svg+xml")
+
+
 def test_a_node_run_shows_who_decided_by_which_rule_and_its_place_in_the_chain(
     books: tuple[Ledger, httpx.Client],
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import httpx
@@ -140,3 +141,18 @@ def test_wrong_options_are_sentences(folder: Path, monkeypatch: pytest.MonkeyPat
         (("--ledger", "none.db"), "there is no ledger at 'none.db'"),
     ):
         assert said in refused("view", "--port", str(free_port()), *options), options
+
+
+def test_a_port_that_is_taken_is_a_sentence_with_a_free_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        said = re.search(
+            rf"port {taken} is taken; (\d+) is free: --port \1", refused("view", "--port", str(taken))
+        )
+    assert said is not None
+    assert int(said[1]) > taken
