@@ -11,6 +11,7 @@ cold, and the differences of whole runs change by a tenth of a step on a machine
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -90,7 +91,8 @@ class BareSdk(HistoryListener):
     def ended(self, item: HistoryItem) -> None:
         span = self._open.pop(item.record.id)
         contexts.attach(self._around)
-        span.set_attributes({"arbiter.status": item.status, "arbiter.verdict": item.decision.kind})
+        span.set_attribute("arbiter.status", item.status)
+        span.set_attribute("arbiter.verdict", item.decision.kind)
         span.end()
 
 
@@ -134,6 +136,8 @@ def main() -> int:
         apps[name] = ArbiterOS(listeners=[listener]).govern(graph)
     calls = Calls()
     ArbiterOS(listeners=[calls]).govern(graph).invoke({"value": 0}, DEEP)
+    gc.collect()
+    gc.freeze()  # so that collecting garbage before each sample takes little of the time
     found: dict[str, list[float]] = {name: [] for name in apps}
     alone: dict[str, list[float]] = {name: [] for name in listeners}
     end = time.perf_counter() + seconds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from arbiter.errors import ArbiterWarning
-from arbiter.harness.cache import Cache
+from arbiter.harness.cache import Answers
 from arbiter.harness.cases import Case
 from arbiter.harness.journal import EVALUATIONS, Kept, score_from, score_to_dict
 from arbiter.harness.recordings import Place, Recordings, answer_key
@@ -98,7 +98,7 @@ class RecordedTape:
 class CachedTape:
     """The answers of earlier live runs: completed ones whose output is JSON."""
 
-    cache: Cache
+    cache: Answers
     parts: Mapping[str, str]
 
     def check(self, cases: Iterable[tuple[Case, int]]) -> None:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext
 
+from arbiter._values.ids import id_at
 from arbiter.history import HistoryItem
 from arbiter.telemetry import _names as names
 
@@ -16,9 +18,10 @@ Text = Callable[[Any], str | None]
 
 
 class Event(NamedTuple):
-    """A log record to be."""
+    """A log record to be. `about` tells it from the other records of its span."""
 
     name: str
+    about: tuple[str, ...]
     attributes: Mapping[str, Any]
 
 
@@ -45,6 +48,7 @@ def _decision(
 ) -> Event:
     return _event(
         names.DECISION,
+        (kind, policy),
         {
             names.DECISION_KIND: kind,
             names.POLICY: policy,
@@ -65,8 +69,10 @@ def evaluations_of(
         result = results.get(name)
         score = None if result is None or outcome != "scored" else float(result.score)
         passed = None if score is None or result is None else result.passed
+        version = versions.get(name, "")
         yield _event(
             names.EVALUATION,
+            (name, version),
             {
                 names.EVALUATION_NAME: name,
                 names.NODE: item.node,
@@ -74,23 +80,27 @@ def evaluations_of(
                 names.EVALUATION_LABEL: None if passed is None else "pass" if passed else "fail",
                 names.ERROR_TYPE: outcome if score is None else None,
                 names.EVALUATION_READ: name in read,
-                names.EVALUATION_VERSION: versions.get(name),
+                names.EVALUATION_VERSION: version or None,
                 names.EVALUATION_EXPLANATION: text(errors.get(name) if result is None else result.feedback),
             },
         )
 
 
-def _event(name: str, attributes: Mapping[str, Any]) -> Event:
-    return Event(name, {name: value for name, value in attributes.items() if value is not None})
+def _event(name: str, about: tuple[str, ...], attributes: Mapping[str, Any]) -> Event:
+    return Event(name, about, {name: value for name, value in attributes.items() if value is not None})
 
 
-def log_record(context: Context, event: Event, at: int | None = None) -> LogRecord:
-    """The log record of an event in the context of a span, at a time in nanoseconds since 1970, or now."""
+def log_record(span: SpanContext, context: Context, event: Event, at: int | None = None) -> LogRecord:
+    """The log record of an event in the context of a span, at a time in nanoseconds since 1970, or now.
+
+    Its id is the same each time that it is sent; that of an evaluation is the id of its score.
+    """
+    id = id_at(f"{span.trace_id:032x}", f"{span.span_id:016x}", *event.about)
     return LogRecord(
         timestamp=at,
         observed_timestamp=at,
         context=context,
         severity_number=SeverityNumber.INFO,
         event_name=event.name,
-        attributes=event.attributes,
+        attributes={**event.attributes, names.RECORD_ID: id},
     )

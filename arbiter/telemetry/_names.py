@@ -1,7 +1,7 @@
 """The names of spans, attributes, log records and metrics, in one place.
 
-`gen_ai.*` and `error.type` are OpenTelemetry's semantic conventions for generative AI, which are still in
-development; `arbiter.*` are our own.
+`gen_ai.*`, `error.type` and `log.record.uid` are OpenTelemetry's semantic conventions, of which those for
+generative AI are still in development; `arbiter.*` are our own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ WORKFLOW = "gen_ai.workflow.name"
 TOOL = "gen_ai.tool.name"
 CONVERSATION = "gen_ai.conversation.id"
 ERROR_TYPE = "error.type"
+RECORD_ID = "log.record.uid"
 
 EVALUATION = "gen_ai.evaluation.result"
 EVALUATION_NAME = "gen_ai.evaluation.name"

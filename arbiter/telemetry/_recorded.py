@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-import orjson
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -144,8 +143,8 @@ class _Batches:
 
 def _executions(thread: RecordedThread) -> list[_Execution]:
     found: dict[str, _Execution] = {}
-    for text, contents in thread.rows:
-        body = orjson.loads(text)
+    for row in thread.rows:
+        body, contents = row.parsed()
         id, kind = body.get("execution") or body.get("run") or body["key"], body["kind"]
         if kind == "judged":
             if id in found:
@@ -155,7 +154,7 @@ def _executions(thread: RecordedThread) -> list[_Execution]:
             if kind == "execution":
                 execution.own = body
             else:
-                execution.items.append((body, orjson.loads(contents) if contents else {}))
+                execution.items.append((body, contents or {}))
     return [*found.values()]
 
 
@@ -279,7 +278,8 @@ def _log_records(execution: _Execution, placed: _Places, resource: Resource) -> 
     for body, _ in execution.items:
         late = execution.judged.get(body["key"], [])
         item = HistoryItem(record_of(body, None, [(each, None) for each in late]))
-        context = set_span_in_context(NonRecordingSpan(placed.spans[body["key"]]), Context())
+        span = placed.spans[body["key"]]
+        context = set_span_in_context(NonRecordingSpan(span), Context())
         versions: dict[str, str] = {}
         read: set[str] = set()
         for name, was_read, version in (each for part in (body, *late) for each in _judgements(part)):
@@ -292,7 +292,7 @@ def _log_records(execution: _Execution, placed: _Places, resource: Resource) -> 
             *((body["at"], event) for event in decisions_of(item)),
             *((judged_at, event) for event in evaluations_of(item, versions, read)),
         ):
-            yield ReadableLogRecord(log_record(context, event, at * 1000), resource, _SCOPE)
+            yield ReadableLogRecord(log_record(span, context, event, at * 1000), resource, _SCOPE)
 
 
 def _judgements(body: Body) -> Iterator[tuple[str, bool, str]]:

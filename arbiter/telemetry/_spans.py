@@ -187,12 +187,13 @@ class OpenTelemetry(HistoryListener):
             if instruction is TOOL_CALL:
                 name = f"{names.EXECUTE_TOOL} {name}"
                 attributes[names.OPERATION], attributes[names.TOOL] = names.EXECUTE_TOOL, record.node
-        if (text := self._text(record.input)) is not None:
+        if self._redactor is not None and (text := self._text(record.input)) is not None:
             attributes[names.INPUT] = text
         span = self._tracer.start_span(name, around.context, SpanKind.INTERNAL, attributes)
         context = trace.set_span_in_context(span, around.context)
         self._runs[execution.id, record.id] = _Open(span, context, around.context, True)
-        record.kept_account.trace = _ids_of(span)
+        place = span.get_span_context()
+        record.kept_account.trace = place.trace_id, place.span_id
         contexts.attach(context)
 
     def ended(self, item: HistoryItem) -> None:
@@ -220,21 +221,22 @@ class OpenTelemetry(HistoryListener):
     def _finish(self, opened: _Open, item: HistoryItem) -> None:
         """Add to a span how its node run ended, and log the decisions."""
         span, record, decision = opened.span, item.record, item.decision
-        # All at once: each call of the SDK takes two locks.
-        found: dict[str, Any] = {names.STATUS: record.status, names.VERDICT: decision.kind}
+        # One by one: `set_attributes` checks and copies a mapping, which costs more than three of these calls.
+        put = span.set_attribute
+        put(names.STATUS, record.status)
+        put(names.VERDICT, decision.kind)
         if opened.has_inner:
             span.update_name(f"{names.INVOKE_AGENT} {record.node}")
-            found[names.OPERATION], found[names.AGENT] = names.INVOKE_AGENT, record.node
+            put(names.OPERATION, names.INVOKE_AGENT)
+            put(names.AGENT, record.node)
         if (policy := decision.policy or record.redirected_by) is not None:
-            found[names.POLICY] = policy
+            put(names.POLICY, policy)
         if record.redirected_to is not None:
-            found[names.REDIRECTED_TO] = record.redirected_to
-        if record.output and (text := self._text(record.output)) is not None:
-            found[names.OUTPUT] = text
+            put(names.REDIRECTED_TO, record.redirected_to)
+        if self._redactor is not None and record.output and (text := self._text(record.output)) is not None:
+            put(names.OUTPUT, text)
         if record.status == "failed":
-            found[names.ERROR_TYPE] = next(iter(record.error_types), "_OTHER")
-        span.set_attributes(found)
-        if record.status == "failed":
+            put(names.ERROR_TYPE, next(iter(record.error_types), "_OTHER"))
             span.set_status(Status(StatusCode.ERROR, self._text(record.error)))
         if decision.policy is not None or record.redirected_by is not None or record.checks:
             for event in decisions_of(item, self._text):
@@ -305,7 +307,7 @@ class OpenTelemetry(HistoryListener):
             self._decisions.add(1, {names.POLICY: policy, names.DECISION_KIND: kind})
 
     def _log(self, opened: _Open, event: Event) -> None:
-        self._logger.emit(log_record(opened.context, event))
+        self._logger.emit(log_record(opened.span.get_span_context(), opened.context, event))
 
     def _text(self, value: Any) -> str | None:
         """A state or a text as an attribute, redacted; None unless contents are asked for."""

@@ -80,6 +80,15 @@ class Collector:
             for span in self.spans
         }
 
+    def ids(self) -> list[str]:
+        """The ids of the log records."""
+        return [
+            str(_value(each.value))
+            for record in self.log_records
+            for each in record.attributes
+            if each.key == "log.record.uid"
+        ]
+
     def events(self) -> list[tuple[str, ...]]:
         """Of each log record trace, span, name, and attributes."""
         return sorted(
@@ -194,6 +203,7 @@ def test_recorded_spans_and_log_records_are_those_that_were_sent_when_they_happe
     told = sorted(live_event(record) for record in events.get_finished_logs())
     assert sent.log_records == len(told) == 4 * 4 + 3
     assert collector.events() == told
+    assert len(set(collector.ids())) == sent.log_records
     assert all(begun - 1000 <= record.time_unix_nano <= ended for record in collector.log_records)
 
 
@@ -207,6 +217,7 @@ def test_runs_that_were_not_traced_get_the_same_ids_each_time(tmp_path: Path, co
         assert send_recorded(ledger.records(thread_id="t")).spans == 5
     assert collector.facts() == once
     assert set(collector.events()) == set(events)
+    assert len(collector.ids()) > len(set(collector.ids())) == 4 * 4 + 3
     assert {span for _, span, *_ in events} <= once.keys()
     assert len(once) == 9
     assert len(collector.spans) == 9 + 9 + 5

@@ -64,8 +64,12 @@ class Kept:
         return {(span.name, names.get(span.parent.span_id) if span.parent else None) for span in self.spans}
 
     def records(self, event: str) -> list[dict[str, Any]]:
+        """The attributes of these log records, without their ids."""
         records = [data.log_record for data in self._records.get_finished_logs()]
-        return [dict(record.attributes or {}) for record in records if record.event_name == event]
+        found = [dict(record.attributes or {}) for record in records if record.event_name == event]
+        ids = [each.pop("log.record.uid") for each in found]
+        assert len(set(ids)) == len(ids)
+        return found
 
     def span_ids(self, event: str) -> set[int | None]:
         records = [data.log_record for data in self._records.get_finished_logs()]
