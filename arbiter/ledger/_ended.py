@@ -293,7 +293,8 @@ def _account(fields: dict[str, Any], account: Account) -> None:
         checked = account.checked
         fields["checked"] = None if checked is None else _plain_decision(checked)
     if account.trace is not None:
-        fields["trace"], fields["span"] = account.trace
+        trace, span = account.trace
+        fields["trace"], fields["span"] = f"{trace:032x}", f"{span:016x}"
 
 
 def _plain_decision(decision: PolicyDecision) -> dict[str, Any]:

@@ -35,14 +35,12 @@ from arbiter.errors import ConfigurationError
 from arbiter.history import HistoryItem
 from arbiter.ledger._chain import canonical
 from arbiter.ledger._queries import Queries
-from arbiter.ledger._stored import records_of
+from arbiter.ledger._stored import Row, records_of
 
 VERSION = 1
 _THREADS = 500
 _ENTRIES = 1_000
 _TABLES = {"constitution": "constitutions", "graph": "graphs"}
-Rows = Sequence[tuple[str, str | None]]
-"""Bodies and contents of entries, as JSON texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class RecordedThread:
     thread_id: str | None
     subject: str | None
     graph: str | None
-    rows: Rows
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,10 @@ class LedgerRecords:
                 )
             )
             for id, ref, thread_id, subject, graph in found:
-                rows = [(row[2], row[3]) for row in self._entries(f"e.thread = {mark}", [id], "e.seq")]
+                rows = [
+                    Row(body, contents, thread_id or ref, seq)
+                    for *_, body, contents, seq in self._entries(f"e.thread = {mark}", [id], "e.seq")
+                ]
                 if rows:
                     yield RecordedThread(
                         ref=ref, thread_id=thread_id, subject=subject, graph=graph, rows=rows
@@ -125,7 +126,7 @@ class LedgerRecords:
     ) -> Iterator[Any]:
         mark = self._queries.mark
         return self._queries.rows(
-            "SELECT e.id, e.thread, e.body, c.body FROM entries e LEFT JOIN contents c ON c.entry = e.id "
+            "SELECT e.id, e.thread, e.body, c.body, e.seq FROM entries e LEFT JOIN contents c ON c.entry = e.id "
             f"WHERE {where} AND e.id <= {mark} ORDER BY {order}",
             [*values, self.upto if upto is None else upto],
         )
@@ -139,16 +140,22 @@ class LedgerRecords:
         rows = list(self._entries(f"e.id > {mark}", [after], "e.id", upto))
         if not rows:
             return upto, []
-        by_thread: dict[int, list[tuple[str, str | None]]] = {}
-        for _, thread, body, contents in rows:
+        by_thread: dict[int, list[tuple[str, str | None, int]]] = {}
+        for _, thread, *texts, seq in rows:
             if self._thread in (None, thread):
-                by_thread.setdefault(thread, []).append((body, contents))
+                by_thread.setdefault(thread, []).append((*texts, seq))
         marks = ", ".join([mark] * len(by_thread))
         threads = self._queries.rows(
             f"SELECT id, ref, thread_id, subject, graph FROM threads WHERE id IN ({marks})", list(by_thread)
         )
         return rows[-1][0], [
-            RecordedThread(ref=ref, thread_id=thread_id, subject=subject, graph=graph, rows=by_thread[id])
+            RecordedThread(
+                ref=ref,
+                thread_id=thread_id,
+                subject=subject,
+                graph=graph,
+                rows=[Row(body, contents, thread_id or ref, seq) for body, contents, seq in by_thread[id]],
+            )
             for id, ref, thread_id, subject, graph in (threads if by_thread else ())
         ]
 
@@ -181,7 +188,7 @@ class JsonLines:
             yield from self.of(thread)
 
     def of(self, thread: RecordedThread) -> Iterator[str]:
-        bodies = [_checked(orjson.loads(body)) for body, _ in thread.rows]
+        bodies = [row.parsed()[0] for row in thread.rows]
         named = dict.fromkeys(
             body[name] for body in bodies for name in ("rules", "graph") if isinstance(body.get(name), str)
         )
@@ -193,8 +200,7 @@ class JsonLines:
             names = {"thread_id": thread.thread_id, "subject": thread.subject, "graph": thread.graph}
             yield _line({"row": "thread", "ref": thread.ref, **names})
         ref = json.dumps(thread.ref)
-        for body, contents in thread.rows:
-            orjson.loads(contents or "null")  # otherwise the line would be no JSON
+        for body, contents, *_ in thread.rows:
             # The texts as they are stored, so that a reader gets what was recorded.
             yield f'{{"row":"entry","ref":{ref},"body":{body},"contents":{contents or "null"}}}\n'
 
@@ -251,10 +257,11 @@ class FileRecords:
                 names = {name: row[name] for name in ("ref", "thread_id", "subject", "graph")}
                 self._threads.setdefault(row["ref"], RecordedThread(**names, rows=[]))
             case "entry":
-                rows: Any = self._threads[row["ref"]].rows
+                thread = self._threads[row["ref"]]
+                rows: Any = thread.rows
                 body, contents = _checked(row["body"]), row["contents"]
                 text = None if contents is None else orjson.dumps(contents).decode()
-                rows.append((canonical(body).decode(), text))
+                rows.append(Row(canonical(body).decode(), text, thread.thread_id or thread.ref, body["seq"]))
             case other:
                 raise ValueError(f"its row is {other!r}")
 
@@ -301,7 +308,7 @@ def csv_lines(records: Records, evaluators: Sequence[str], *, since: int | None 
     """
     yield _csv([*COLUMNS, *(f"score {name}" for name in evaluators)])
     for thread in records.threads():
-        bodies = [body for text, _ in thread.rows if (body := orjson.loads(text))["kind"] in _ITEMS]
+        bodies = [body for row in thread.rows if (body := row.parsed()[0])["kind"] in _ITEMS]
         for body, record in zip(bodies, records_of(thread.rows), strict=True):
             if since is None or body["at"] >= since:
                 yield _csv(_cells(thread, body, HistoryItem(record), evaluators))

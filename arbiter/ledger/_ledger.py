@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
-import orjson
-
 from arbiter._databases import open_database, shown, writing
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
@@ -261,7 +259,8 @@ class Ledger:
         `since` and `until` are aware datetimes, ISO texts, or times ago such as "30m", "24h" or "7d". `below`
         and `above` are bounds of the score of `evaluator`. With `attempts`, all attempts of a task are shown,
         else the newest. Reading a page raises `ConfigurationError` for an unknown thread or run, and warns of
-        another name that does not occur.
+        another name that does not occur. `subject` finds all node runs of each thread that ran for it, also
+        those that the thread ran for others: an entry does not name its subject, so that it can be erased.
         """
         if (below is not None or above is not None) and evaluator is None:
             raise ConfigurationError("below and above are bounds of a score: name the evaluator as well.")
@@ -314,7 +313,7 @@ class Ledger:
         while True:
             if rows:
                 yield history_of(rows)
-                after = orjson.loads(rows[-1][0])["seq"]
+                after = rows[-1].seq
             time.sleep(every)
             rows = self._queries.thread(thread_id, after=after)
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from arbiter._databases import writing
+from arbiter._values.ids import id_at
 from arbiter.ledger._database import LedgerError, last_entry
 from arbiter.ledger._entries import Score, counted_scores, scores_of
-from arbiter.ledger._receivers import ExportedScore, score_id
+from arbiter.ledger._receivers import ExportedScore
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -208,7 +209,7 @@ class Outbox:
             of: Mapping[str, Any] = said.get(name) or _NOTHING
             text: Any = errors.get(name) if score is None else of.get("feedback")
             yield ExportedScore(
-                id=score_id(common["trace"], common["span"], name, version),
+                id=id_at(common["trace"], common["span"], name, version),
                 evaluator=name,
                 version=version,
                 score=None if score is None else score.score,

@@ -18,7 +18,7 @@ import orjson
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.ledger._database import ABOUT, DatabaseFile
 from arbiter.ledger._entries import HOUR, Totals, checks_of, micros, storable
-from arbiter.ledger._stored import StoredItem, records_of
+from arbiter.ledger._stored import Row, StoredItem, records_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -229,7 +229,10 @@ class Queries:
         }
         found = [stored[id] for id in ids if id in stored]
         late = self._judged([key for key, *_ in found])
-        records = records_of([*((body, contents) for _, body, contents, *_ in found), *late])
+        rows = [
+            Row(body, contents, thread_id or ref, seq) for _, body, contents, thread_id, ref, _, seq in found
+        ]
+        records = records_of([*rows, *late])
         return [
             StoredItem(record, thread_id=thread_id, ref=ref, run=run or "", seq=seq)
             for record, (*_, thread_id, ref, run, seq) in zip(records, found, strict=True)
@@ -321,16 +324,18 @@ class Queries:
             raise ConfigurationError(f"after: the entry of the cursor {after!r:.80} was pruned; begin anew.")
         return int(id)
 
-    def _judged(self, keys: Sequence[str]) -> list[tuple[str, str | None]]:
+    def _judged(self, keys: Sequence[str]) -> list[Row]:
         """The evaluations that were written after these items: entries that name the item's task."""
         if not keys:
             return []
         marks = ", ".join([self.mark] * len(keys))
         return [
-            (row[0], row[1])
+            Row(*row)
             for row in self.rows(
-                "SELECT j.body, c.body FROM entries e JOIN entries j ON j.thread = e.thread AND j.task = e.task "
-                f"AND j.kind = 'judged' LEFT JOIN contents c ON c.entry = j.id WHERE e.key IN ({marks})",
+                "SELECT j.body, c.body, COALESCE(t.thread_id, t.ref), j.seq FROM entries e "
+                "JOIN entries j ON j.thread = e.thread AND j.task = e.task AND j.kind = 'judged' "
+                "JOIN threads t ON t.id = j.thread LEFT JOIN contents c ON c.entry = j.id "
+                f"WHERE e.key IN ({marks})",
                 list(keys),
             )
         ]
@@ -370,30 +375,32 @@ class Queries:
         )
         raise ConfigurationError(f"this ledger has no thread {name!r}.{nearest(name, names)}{hint}")
 
-    def thread(
-        self, thread_id: str, *, run: str | int | None = None, after: int = 0
-    ) -> list[tuple[str, str | None]]:
-        """Bodies and contents of the entries of a thread, oldest first, from the one after number `after`.
+    def thread(self, thread_id: str, *, run: str | int | None = None, after: int = 0) -> list[Row]:
+        """The entries of a thread, oldest first, from the one after number `after`.
 
         `run` is the uuid of a run or its number: 1 is the first of the thread, -1 the newest. Raises
         `ConfigurationError` for a thread or a run that is not there.
         """
         rows = list(
             self.rows(
-                "SELECT e.body, c.body, e.run FROM entries e LEFT JOIN contents c ON c.entry = e.id "
+                "SELECT e.body, c.body, e.seq, e.run FROM entries e LEFT JOIN contents c ON c.entry = e.id "
                 f"WHERE e.thread = {self.mark} AND e.seq > {self.mark} ORDER BY e.seq",
                 [self.find_thread(thread_id), after],
             )
         )
         if run is not None:
-            runs = list(dict.fromkeys(row[2] for row in rows if row[2] is not None))
+            runs = list(dict.fromkeys(row[3] for row in rows if row[3] is not None))
             if isinstance(run, int) and 1 <= abs(run) <= len(runs):
                 run = runs[run - 1 if run > 0 else run]
             if run not in runs:
                 raise ConfigurationError(
                     f"thread {thread_id!r} has no run {run!r}; it has {len(runs)}: give a number from 1, or a uuid."
                 )
-        return [(row[0], row[1]) for row in rows if run is None or row[2] == run]
+        return [
+            Row(body, contents, thread_id, seq)
+            for body, contents, seq, of in rows
+            if run is None or of == run
+        ]
 
     def threads(
         self,

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID, uuid5
 
 from arbiter.errors import ArbiterError
-
-NAMESPACE = UUID("6f0c6f5e-4a0e-5b8e-9d1c-0f6f4b1f7a53")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +34,6 @@ class ExportedScore:
     node: str
     at: datetime
     """The end of the node run, aware."""
-
-
-def score_id(trace: str, span: str, evaluator: str, version: str) -> str:
-    """The id under which every system gets that score."""
-    return str(uuid5(NAMESPACE, f"{trace}:{span}:{evaluator}:{version}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,11 @@ class Store:
         self.file.ensure_in_place()
         from sqlalchemy.exc import IntegrityError
 
-        keyed = {event.key: event for event in events}
+        keyed = dict[str, Event]()
+        for event in events:
+            known = keyed.setdefault(event.key, event)
+            if known is not event and known.fields != event.fields:
+                raise ConflictError(f"two unlike entries have the key {event.key}, in one batch.")
         contents = dict(zip(keyed, self._encoded([*keyed.values()]), strict=True))
         try:
             return self._write(keyed, contents)

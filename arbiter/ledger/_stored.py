@@ -4,19 +4,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from arbiter.errors import describe
 from arbiter.history import HistoryItem, RunHistory
 from arbiter.history._record import Account, PolicyDecision, Record, kind_of
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.ledger._contents import restored
+from arbiter.ledger._database import LedgerError
 from arbiter.ledger._entries import checks_of, routes_of, scores_of, times_of
 from arbiter.verdicts import EvaluationResult, EvaluatorTrace, Outcome, Verdict
 
 T = TypeVar("T")
+Parsed = tuple[dict[str, Any], dict[str, Any] | None]
+"""The body and the contents of an entry."""
+
+
+class Row(NamedTuple):
+    """An entry as it is stored: body and contents as JSON texts, and its place."""
+
+    body: str
+    contents: str | None
+    thread: str
+    """The thread id, or the ref of a thread without one."""
+    seq: int
+
+    def parsed(self) -> Parsed:
+        """Body and contents. Raises `LedgerError` if they cannot be read any more."""
+        try:
+            body: dict[str, Any] = orjson.loads(self.body)
+            for name in ("kind", "key", "seq", "at"):
+                body[name]
+            return body, None if self.contents is None else orjson.loads(self.contents)
+        except (LookupError, TypeError, ValueError) as error:
+            raise self.unreadable(error) from error
+
+    def unreadable(self, error: Exception) -> LedgerError:
+        """The error that this entry cannot be read."""
+        return LedgerError(
+            f"entry {self.seq} of thread {self.thread!r} cannot be read ({describe(error)[:200]}): it was changed in "
+            "the database. `arbiter verify` names all entries that were changed; take these from a backup."
+        )
 
 
 class StoredHistory(RunHistory):
@@ -139,21 +170,27 @@ def _instruction(qualified: str | None) -> Instruction | None:
         return None
 
 
-def records_of(rows: Sequence[tuple[str, str | None]]) -> list[Record]:
-    """Records of rows of (body, contents), in order. A `judged` entry is merged into the item that it is about."""
-    parsed = [(orjson.loads(body), None if text is None else orjson.loads(text)) for body, text in rows]
-    judged: dict[str, list[tuple[Any, Any]]] = {}
+def records_of(rows: Sequence[Row]) -> list[Record]:
+    """The records of rows, in order. A `judged` entry is merged into the item that it is about.
+
+    Raises `LedgerError` for a row that cannot be read any more.
+    """
+    parsed = [row.parsed() for row in rows]
+    judged: dict[str, list[Parsed]] = {}
     for body, contents in parsed:
         if body["kind"] == "judged":
-            judged.setdefault(body["of"], []).append((body, contents))
-    return [
-        record_of(body, contents, judged.get(body["key"], ()))
-        for body, contents in parsed
-        if body["kind"] in ("item", "recovered")
-    ]
+            judged.setdefault(body.get("of", ""), []).append((body, contents))
+    found: list[Record] = []
+    for row, (body, contents) in zip(rows, parsed, strict=True):
+        if body["kind"] in ("item", "recovered"):
+            try:
+                found.append(record_of(body, contents, judged.get(body["key"], ())))
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise row.unreadable(error) from error
+    return found
 
 
-def history_of(rows: Sequence[tuple[str, str | None]]) -> StoredHistory:
+def history_of(rows: Sequence[Row]) -> StoredHistory:
     """The history in these rows: of each task its newest attempt, in the place of its first."""
     newest: dict[str, Record] = {}
     for record in records_of(rows):

@@ -267,9 +267,6 @@ class Writer:
                 self.store.write([event for event in events if not event.is_withdrawn])
             except Exception as error:
                 self.last_error = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
-                if isinstance(error, ConflictError):
-                    _log.error("the ledger refused a batch: %s", error)
-                    return
                 if _is_of_an_event(error):
                     self._write_apart(batch)
                     return
@@ -332,7 +329,9 @@ class Writer:
 
 
 def _is_of_an_event(error: Exception) -> bool:
-    """True if the error comes from a value and not from the database: it would come again."""
+    """True if the error comes from an event and not from the database: it would come again."""
+    if isinstance(error, ConflictError):
+        return True
     if isinstance(error, LedgerError | OSError):
         return False
     name = type(error).__name__  # of SQLAlchemy's errors, which are not imported here

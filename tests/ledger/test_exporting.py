@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,38 @@ def test_a_changed_body_is_a_sentence_for_every_reader(tmp_path: Path) -> None:
             run("UPDATE entries SET body = ? WHERE id = 2", body)
         for arguments in (("export",), ("history", "t0"), ("history", "--node", "pay")):
             said = refused(*arguments, "--ledger", str(tmp_path / "l.db"))
-            assert "has an entry that cannot be read" in said
+            assert "entry 2 of thread 't0' cannot be read" in said
+            assert "arbiter verify" in said
+
+
+QUESTIONS: dict[str, Callable[[Ledger], object]] = {
+    "items": lambda ledger: list(ledger.items()),
+    "history": lambda ledger: ledger.history("t0"),
+    "follow": lambda ledger: next(ledger.follow("t0")),
+    "records": lambda ledger: list(JsonLines(ledger.records()).all()),
+    "replay": lambda ledger: ledger.replay("rules.yaml"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize(
+    ("table", "text"), [("entries", "no json"), ("entries", "{}"), ("entries", "[]"), ("contents", "no json")]
+)
+def test_an_entry_that_was_changed_beyond_reading_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, table: str, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.yaml").write_text(
+        "version: 1\nname: rules\ndescription: Few runs.\ncheckers:\n  - {name: few, use: at_most, times: 9}\n"
+    )
+    recorded(tmp_path / "l.db", 1).close()
+    column = "id" if table == "entries" else "entry"
+    with sql(tmp_path / "l.db") as run:
+        run(f"UPDATE {table} SET body = ? WHERE {column} = 2", text)
+    with Ledger(tmp_path / "l.db") as ledger:
+        with pytest.raises(LedgerError, match=r"entry 2 of thread 't0' cannot be read .*arbiter verify"):
+            QUESTIONS[question](ledger)
+        assert not ledger.verify()
 
 
 CANARIES = (

@@ -194,17 +194,24 @@ def test_times_are_datetimes_texts_or_spans(ledger: Ledger) -> None:
     assert not [*ledger.items(until="1h")]
 
 
-FILTERS = [
-    {}, {"node": "pay"}, {"instruction": "x"}, {"policy": "limit"}, {"verdict": "deny"}, {"status": "failed"},
-    {"thread_id": "t1"}, {"node": "pay", "since": 5}, {"policy": "limit", "until": 5},
-    {"verdict": "deny", "node": "pay"}, {"evaluator": "score"}, {"evaluator": "score", "below": 0.1, "since": 5},
-    {"subject": "user-1"}, {"run": "x", "until": 5}, {"attempts": True, "order": "oldest"},
+OF_THREAD = "sqlite_autoindex_entries_2"
+"""The index of the numbers of a thread's entries."""
+FILTERS: list[tuple[dict[str, Any], str]] = [
+    ({}, "entries_at"), ({"node": "pay"}, "entries_node"), ({"instruction": "x"}, "entries_instruction"),
+    ({"policy": "limit"}, "entries_policy"), ({"verdict": "deny"}, "entries_verdict"),
+    ({"status": "failed"}, "entries_status"), ({"thread_id": "t1"}, OF_THREAD),
+    ({"node": "pay", "since": 5}, "entries_node"), ({"policy": "limit", "until": 5}, "entries_policy"),
+    ({"verdict": "deny", "node": "pay"}, "entries_verdict"), ({"evaluator": "score"}, "entries_at"),
+    ({"evaluator": "score", "below": 0.1, "since": 5}, "entries_at"), ({"subject": "user-1"}, "entries_at"),
+    ({"run": "x", "until": 5}, "entries_at"), ({"attempts": True, "order": "oldest"}, "entries_at"),
+    ({"thread_id": "t1", "node": "pay", "verdict": "deny"}, OF_THREAD),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wanted", FILTERS, ids=str)
+@pytest.mark.parametrize(("wanted", "index"), FILTERS, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["first page", "later page"])
-def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, after: bool) -> None:
+def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, index: str, after: bool) -> None:
+    """Each walks the index of the rarest thing that it is asked for."""
     with recorded(tmp_path / "l.db", 3) as ledger:
         cursor = ledger.items().page(limit=2).next if after else None
         engine = create_engine(f"sqlite:///{tmp_path / 'l.db'}")
@@ -215,6 +222,7 @@ def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, after:
                 row[3] for row in connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(values))
             ]
         engine.dispose()
+    assert [step.split()[4] for step in plan if step.split()[1:4] == ["e", "USING", "INDEX"]] == [index]
     assert not [step for step in plan if "TEMP B-TREE" in step]
     assert not [step for step in plan if step.startswith("SCAN") and "INDEX" not in step]
     if (

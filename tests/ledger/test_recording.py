@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -27,11 +28,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from arbiter import (
+    ArbiterError,
     ArbiterOS,
     ConfigurationError,
     Correction,
     CorrectionGate,
     EvaluationResult,
+    HistoryItem,
+    HistoryListener,
     NodeEvaluator,
     PolicyViolationError,
     Verdict,
@@ -97,7 +101,9 @@ def test_items_of_a_stored_history_equal_those_in_memory(tmp_path: Path) -> None
 def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
     class Reviewer(CorrectionGate):
         def review(self, history: Any, draft: Any, attempt: int) -> Correction:
-            return Correction.commit() if attempt > 1 else Correction.retry("too short")
+            if attempt > 1:
+                return Correction.commit_attempt(1, details={"outcome": "kept", "scores": [0.5, None]})
+            return Correction.retry("too short")
 
     def fails(state: Any) -> None:
         raise ConnectionResetError("gone")
@@ -117,6 +123,7 @@ def test_drafts_and_errors_come_back_as_they_were(tmp_path: Path) -> None:
         assert stored.error_types == known.error_types
     draft, failed = (known for _, known in pairs)
     assert draft.corrections
+    assert draft.to_dict()["gating"] == {"outcome": "kept", "scores": [0.5, None]}
     assert failed.error_types
 
 
@@ -444,6 +451,25 @@ def test_secrets_are_in_no_byte_of_the_database(tmp_path: Path, where: str) -> N
         assert CANARIES.encode() not in found
 
 
+def test_what_a_rule_says_is_kept_if_the_rule_is_named_for_a_secret(tmp_path: Path) -> None:
+    """The names of fields say what is secret. A policy may be named for the passwords that it looks for."""
+    name = "no_password"
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger)
+        arbiter_os.add_policy_checker(Check(name, lambda history: Verdict.ask("it reads it")))
+        arbiter_os.add_evaluator(Judge(name, lambda history: EvaluationResult(0.25, False, "it shows it")))
+        app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
+        app.invoke({"log": []}, conf("t"))
+        app.invoke(Command(resume="approve"), conf("t"))
+        ledger.flush(60)
+        (item,) = ledger.items()
+        assert item.check_policy_results[name].reason == "it reads it"
+        assert item.evaluation_results[name].feedback == "it shows it"
+        rules = tmp_path / "none.yaml"
+        rules.write_text("version: 1\nname: none\ndescription: No rules.\n")
+        assert len(list(ledger.replay(rules))) == 1
+
+
 def test_a_redactor_of_the_user_that_fails_leaves_no_text(tmp_path: Path) -> None:
     class Broken:
         def redact(self, value: Any, path: Any = ()) -> Any:
@@ -679,6 +705,42 @@ def test_a_ledger_that_cannot_be_opened_says_why_in_a_sentence(where: str, probl
     assert "den@" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("missing", "where", "key", "sentence"),
+    [
+        (
+            "psycopg",
+            "postgresql://nobody:secret@localhost/none",
+            None,
+            "cannot open 'postgresql://nobody:***@localhost/none': it needs psycopg: "
+            "pip install 'arbiteros[postgres]'",
+        ),
+        (
+            "sqlalchemy",
+            "l.db",
+            None,
+            "a ledger needs sqlalchemy and alembic: pip install 'arbiteros[ledger]'",
+        ),
+        ("alembic", "l.db", None, "a ledger needs sqlalchemy and alembic: pip install 'arbiteros[ledger]'"),
+        (
+            "cryptography.hazmat.primitives",
+            "l.db",
+            "-----BEGIN PRIVATE KEY-----",
+            "a key in PEM needs cryptography: pip install 'arbiteros[sign]'",
+        ),
+    ],
+)
+def test_a_package_of_an_extra_that_is_missing_is_named_with_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, where: str, key: str | None, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ArbiterError) as raised:
+        Ledger(where, key=key)
+    assert str(raised.value) == sentence
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["a?mode=ro", "a#b%20c", "a b:c@d.db", "äß.db"])
 def test_a_ledger_has_the_file_that_was_named(tmp_path: Path, name: str) -> None:
     with recorded(tmp_path / name, 1) as ledger:
@@ -795,6 +857,37 @@ def test_a_node_run_that_cannot_be_stored_is_a_gap_and_holds_up_no_other(
         assert ledger.verify().not_recorded == 2
         assert ledger.verify()
     assert "cannot store an event (item)" in caplog.text
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_unlike_entry_with_a_known_key_is_a_gap_and_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, together: bool
+) -> None:
+    """Neither of the two replaces the other without a word, in one batch or in two."""
+    ended: list[HistoryItem] = []
+
+    class Keeps(HistoryListener):
+        def ended(self, item: HistoryItem) -> None:
+            ended.append(item)
+
+    with Ledger(tmp_path / "l.db", flush_every=30) as ledger:
+        arbiter_os = ArbiterOS(ledger=ledger, listeners=[Keeps()])
+        app = arbiter_os.govern(chain(Spy("check"), Spy("pay")))
+        app.invoke({}, conf("t"))
+        assert together or ledger.flush(60)
+        ended[0].record.step = 100
+        ledger.listener.ended(ended[0])
+        app.invoke({}, conf("later"))
+        assert ledger.flush(60)
+        assert [(item.thread_id, item.node, item.step) for item in ledger.items(order="oldest")] == [
+            ("t", "check", 1),
+            ("t", "pay", 2),
+            ("later", "check", 1),
+            ("later", "pay", 2),
+        ]
+        assert ledger.verify().not_recorded == 1
+        assert ledger.verify()
+    assert "two unlike entries have the key" in caplog.text
 
 
 def test_runs_after_the_ledger_was_closed_are_told_once(

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import orjson
-
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
 from arbiter.history._items import task_order
 from arbiter.history._packing import is_packed_id, rounded
@@ -119,28 +117,26 @@ class Pasts:
         self._read(thread)
 
     def _read(self, thread: RecordedThread) -> None:
-        parsed = [(orjson.loads(body), text) for body, text in thread.rows]
-        gone = {body["kind"] for body, _ in parsed if body["kind"] in ("erasure", "pruned")}
+        parsed = [(row, *row.parsed()) for row in thread.rows]
+        gone = {body["kind"] for _, body, _ in parsed if body["kind"] in ("erasure", "pruned")}
         lost = "erased" if "erasure" in gone else "removed after its time" if gone else "not kept"
         judged: dict[str, list[tuple[Any, Any]]] = {}
-        for body, text in parsed:
-            contents = None if text is None else orjson.loads(text)
+        for row, body, contents in parsed:
             if body["kind"] == "judged":
                 judged.setdefault(body["of"], []).append((body, contents))
             elif body["kind"] == "execution":
                 config = None if contents is None else contents.get("config")
-                self.configs[body["execution"]] = config, has_marks(text)
-        for number, (body, text) in enumerate(parsed):
+                self.configs[body["execution"]] = config, has_marks(row.contents)
+        for number, (row, body, contents) in enumerate(parsed):
             if body["kind"] not in ("item", "recovered"):
                 continue
-            contents = None if text is None else orjson.loads(text)
             record = record_of(body, contents, judged.get(body["key"], ()))
             attempt = Attempt(
                 number=number,
                 body=body,
                 record=record,
                 contents=contents or {},
-                marks=has_marks(text),
+                marks=has_marks(row.contents),
                 lost=lost if contents is None else None,
                 committed=(
                     body["kind"] == "recovered"

@@ -132,7 +132,7 @@ class _Recorded:
                 known.append(thread.thread_id)
             if self._threads is not None and thread.thread_id not in self._threads:
                 continue
-            if self._since is None or any(_at(body) >= self._since for body, _ in thread.rows):
+            if self._since is None or any(row.parsed()[0]["at"] >= self._since for row in thread.rows):
                 yield thread
         for name in self._threads or ():
             if name not in known:
@@ -143,11 +143,6 @@ class _Recorded:
         new = [digest for digest in digests if digest not in self.texts]
         for text in self._records.texts(new) if new else ():
             self.texts[text.digest] = text.kind, text.body
-
-
-def _at(body: str) -> int:
-    at: int = orjson.loads(body)["at"]
-    return at
 
 
 def _visit(
