@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -15,7 +15,7 @@ from arbiter.errors import ArbiterError
 from arbiter.history._items import History, HistoryItem
 from arbiter.instructions import Instruction
 from arbiter.memory._characters import Character
-from arbiter.memory._conversation import Shown, originals, speaker_of
+from arbiter.memory._conversation import Shown, originals, speaker_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities, Entity, resolve
 from arbiter.memory._events import FactEvent
@@ -29,6 +29,7 @@ from arbiter.models import ChatModel
 from arbiter.verdicts import EvaluationResult
 
 T = TypeVar("T", bound=BaseModel)
+_BEFORE = 4
 
 
 class NotAvailableError(ArbiterError):
@@ -70,7 +71,7 @@ class Facts(Protocol):
     ) -> list[Fact]: ...
 
     async def relevant(
-        self, entity_ids: Iterable[str], query: str, *, room_id: str, limit: int
+        self, entity_ids: Collection[str], query: str, *, room_id: str, limit: int
     ) -> list[Fact]: ...
 
     async def forget(self, entity_id: str, query: str | None = None, *, id: str | None = None) -> int: ...
@@ -164,19 +165,25 @@ class EvalContext:
         """The wishes of an entity to forget everything. Raises `NotAvailableError` without a store."""
         return Everything(self.needed_store(), agent_id=self.agent_id, entity_id=entity_id)
 
+    def speaker_of(self, message: BaseMessage) -> str:
+        """The id of the entity that has said a message."""
+        return speaker_of(message, agent_id=self.agent_id, entity_id=self.entity_id)
+
     def _speaking(self) -> Iterable[str]:
         """The user of the turn, and the speaker of the newest human message."""
-        said = (
-            ()
-            if self.message is None
-            else (speaker_of(self.message, agent_id=self.agent_id, entity_id=self.entity_id),)
-        )
+        said = () if self.message is None else (self.speaker_of(self.message),)
         return dict.fromkeys((self.entity_id, *said))
 
     async def on_record(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
         """Those of the messages that a model may see, in order: not off the record and not forgotten, nor the
         agent's answers to such messages."""
         return on_record(messages, (await self.hidden()).ids)
+
+    async def shown(self, latest: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Those of the last messages of the conversation that a model may see."""
+        # Look a few messages back: the first one may answer a message that is off the record.
+        kept = {id(part) for part in await self.on_record(window(self.messages, len(latest) + _BEFORE))}
+        return [part for part in latest if id(part) in kept]
 
     async def hidden(self, *, anew: bool = False) -> Hidden:
         """The messages of this room that are forgotten or off the record; read once a turn, or `anew`."""
@@ -204,7 +211,7 @@ class EvalContext:
             for message in originals(self.messages)
             if message.id
             and (self.quiet or self.message is None or message.id != self.message.id)
-            and speaker_of(message, agent_id=self.agent_id, entity_id=self.entity_id) == self.entity_id
+            and self.speaker_of(message) == self.entity_id
         ]
         await self.tombstones.sweep(self.entity_id, ids, before=at)
         return True

@@ -101,13 +101,15 @@ class Cursors:
 
         await self.store.aupdate(self._namespace, self.evaluator, change)
 
-    async def fail(self, prompted: Sequence[BaseMessage], *, raised: bool = False) -> bool:
+    async def fail(
+        self, prompted: Sequence[BaseMessage], *, raised: bool = False, again: bool = False
+    ) -> bool:
         """Record that the model gave no usable answer: the next attempt waits min(2^failures, 64) minutes.
 
         After three failures the window is skipped: the cursor moves on without a wait, and the result is
         True. With `raised`, for a model that raised, eight failures are needed, because outages seldom depend on
         these messages; callers also say so of messages that must not be lost. Messages that a later turn has read
-        meanwhile cannot fail.
+        meanwhile cannot fail, unless they were to be read `again`.
         """
         skipped = False
         most = OUTAGES_PER_WINDOW if raised else FAILURES_PER_WINDOW
@@ -116,7 +118,7 @@ class Cursors:
             nonlocal skipped
             skipped = False
             cursor = _cursor(value)
-            if not newer(prompted, cursor):
+            if not (again or newer(prompted, cursor)):
                 return value
             now = self.clock()
             failures = cursor.failures + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypedDict, cast, get_args
 from uuid import uuid4
 
@@ -212,12 +213,7 @@ class Editing:
             generation += 1
 
     async def _alter(self, ns: Namespace, id: str, change: Callable[[Fact], Fact]) -> None:
-        def apply(value: Value | None) -> Value | None:
-            fact = Fact.read(value)
-            after = fact and change(fact)
-            return value if after is None or after is fact else after.to_value()
-
-        await self.store.aupdate(ns, id, apply)
+        await self.store.aupdate(ns, id, partial(Fact.altered, change=change))
 
     async def _find(self, entity_id: str, id: str) -> tuple[str, Fact] | None:
         """The record of an entity with that id, and the kind of its namespace."""

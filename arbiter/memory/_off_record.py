@@ -93,9 +93,38 @@ _LOOKED_AT = 400
 _LONGEST = 60
 
 
+# What its author does not say: blocks and spans of code, quoted lines, texts in quotation marks.
+_NOT_SAID = re.compile(
+    r"""(?:^|(?<=\n))[ \t]*(?P<fence>```|~~~)[\s\S]*?(?:\n[ \t]*(?P=fence)|\Z)|(?:^|(?<=\n))[ \t]*>[^\n]*"""
+    r"""|`[^`\n]+`|(?P<docs>\"{3}|'{3})[\s\S]*?(?:(?P=docs)|\Z)|(?<!\w)"[^"\n]+"(?!\w)"""
+    r"""|\u201c[^\u201c\u201d\n]+\u201d|\u201e[^\u201c-\u201e\n]+[\u201c\u201d]|\u00ab[^\u00ab\u00bb\n]+\u00bb"""
+    r"""|[\u300c\u300e][^\u300c-\u300f\n]+[\u300d\u300f]"""
+)
+_COMMENT = re.compile(r"^[ \t]*(?:[+-][ \t]*)?(?:\#(?!!)|//|/\*|\*|<!--|--|;;|%)|\s(?:\#|//|/\*|--|<!--)\s")
+_CODE = re.compile(
+    r"[;{}]\s*$|\w\([^()\n]*\)|\w\s*[=!+*/<>-]=\s*\S|^\s*(?:<\w|\#include|\#!|[}\])])"
+    r"|^\s*[\w.\[\]]+\s*(?::\s*\w+\s*)?=\s*\S|^\s*(?:(?:async )?def \w|class \w+\s*[:({]|import [\w.]+\s*$)"
+    r"|^\s*(?:from [\w.]+ import\b|(?:const|let|var) \w+\s*=|SELECT\b.*\bFROM\b)|^\s+return\b"
+)
+
+
+def _said(text: str) -> str:
+    """The text without code and quotations; a comment is code if another line of the message, or the line before
+    the comment, looks like code."""
+    lines = _NOT_SAID.sub("\ufffc", text).split("\n")
+    parts = [(line, found.start() if (found := _COMMENT.search(line)) else len(line)) for line in lines]
+    is_code = any(_CODE.search(line[:end]) for line, end in parts)
+    return "\n".join(line[:end] if is_code else line for line, end in parts)
+
+
 def off_the_record(text: str) -> bool:
     """True if a message begins with a phrase that puts it off the record, in one of many languages, or says
-    "off the record" in a part of its own. Other ways to say it are for the model to see."""
+    "off the record" in a part of its own, and not in code or a quotation. Other ways to say it are for the model
+    to see."""
+    return _is_off(text) and _is_off(_said(text))
+
+
+def _is_off(text: str) -> bool:
     head, tail = text[:_LOOKED_AT], text[-_LOOKED_AT:]
     # A phrase may continue on the next line.
     for begin in dict.fromkeys((head, head.replace("\n", " "))):

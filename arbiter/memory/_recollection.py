@@ -198,7 +198,7 @@ class Memory:
         """
 
         def wanted(fact: Fact) -> bool:
-            return room_id is None or fact.visibility != "room" or room_id in fact.room_ids
+            return room_id is None or fact.is_told_in(room_id)
 
         checked_number("search", "limit", limit, low=1, whole=True)
         return await self.fact_store.search([entity_id], query, limit=limit, as_of=as_of, wanted=wanted)

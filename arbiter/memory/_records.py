@@ -3,7 +3,7 @@ from which facts are made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -57,6 +57,14 @@ class Record:
             return cls(**given)
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"no {cls.__name__} in the store's value: {error}") from None
+
+    @classmethod
+    def altered(cls, value: dict[str, Any] | None, change: Callable[[Self], Self]) -> dict[str, Any] | None:
+        """A store's value after a change of its record; the same object if nothing changes, or if the value cannot
+        be read."""
+        record = cls.read(value)
+        after = None if record is None else change(record)
+        return value if after is None or after is record else after.to_value()
 
     @classmethod
     def read(cls, value: Mapping[str, Any] | None) -> Self | None:
@@ -218,6 +226,10 @@ class Fact(Record):
     speakers: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    def is_told_in(self, room_id: str) -> bool:
+        """False if the fact is visible in other rooms only."""
+        return self.visibility != "room" or room_id in self.room_ids
 
     def expired(self, now: datetime) -> bool:
         """True if the fact no longer holds: it has ended, or was not mentioned for too long."""

@@ -153,7 +153,7 @@ class MessageIds:
     def of(self, message: BaseMessage) -> str | None:
         found = self._of(message)
         if isinstance(message, HumanMessage):
-            self._answered = repr(message.content)
+            self._answered = found or ""
         return found
 
     def _of(self, message: BaseMessage) -> str | None:

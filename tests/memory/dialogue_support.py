@@ -60,7 +60,7 @@ class Chat:
         self.arbiter_os.add_evaluator(TrustEvaluator())
         self.arbiter_os.add_advisor(FactsProvider())
         builder = StateGraph(MessagesState).add_node("reply", self._reply).add_edge(START, "reply")
-        graph = builder.compile(checkpointer=saver or InMemorySaver())
+        graph = builder.compile(checkpointer=InMemorySaver() if saver is None else saver)
         self.app: Any = self.arbiter_os.govern(graph, {"reply": "RESPOND"})
 
     def _reply(self, state: MessagesState) -> dict[str, Any]:
@@ -115,6 +115,8 @@ class Chat:
                 for number, known, new in _PAIR.findall(prompt)
             ]
             return json.dumps({"relations": related})
+        if "The new messages:" not in prompt:
+            return json.dumps({"thought": "", "facts": [], "relationships": []})
         new = prompt.split("The new messages:")[1]
         answer: dict[str, list[Any]] = {"claims": []}
         for id, text in _MESSAGE.findall(new):

@@ -121,6 +121,47 @@ def test_messages_that_only_sound_confidential_are_on_the_record(text: str) -> N
     assert not off_the_record(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# off the record\nx = 1",
+        "x = 1  # off the record",
+        "load()  # off the record",
+        "Why does this fail?\n```python\n# off the record\nprint(1)\n```",
+        "What does `off the record` mean here?",
+        "// off the record\nconst x = 1;",
+        "/* off the record */\nint main() {",
+        "def f():\n    # off the record\n    return 1",
+        "SELECT a FROM b; -- off the record",
+        "#!/bin/sh\n# off the record\necho hi",
+        "<!-- off the record -->\n<div>hi</div>",
+        'log("off the record")',
+        '"""\nOff the record.\n"""',
+        'He said: "Off the record, I quit."',
+        "> Between us\n> he lies\nI live in Oslo",
+        "„Unter uns: er geht“, sagte sie",
+    ],
+)
+def test_code_and_quotations_put_nothing_off_the_record(text: str) -> None:
+    assert not off_the_record(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Off the record\nI quit my job, and my salary = 85k",
+        "**Off the record:** I quit",
+        "- off the record\n- I quit",
+        '"Great idea." Off the record: I quit',
+        "Unter uns: „der Chef“ geht",
+        "I am 5'10\", off the record, and he is 6'2\"",
+        "Off the record: my code is\n```\nx = 1  # secret plan\n```",
+    ],
+)
+def test_a_message_with_marks_or_code_in_it_may_be_off_the_record(text: str) -> None:
+    assert off_the_record(text)
+
+
 def test_a_model_sees_only_messages_on_the_record() -> None:
     said: list[BaseMessage] = [
         HumanMessage("hi", id="1"),

@@ -284,7 +284,8 @@ def test_a_turn_does_not_read_all_goals_that_have_ended(any_store: BaseStore) ->
         store.records = 0
         app.turn("r")
         counts.append(store.records)
-    assert counts[1] <= counts[0]
+    # Each of the three turns leaves a thought and a read message, which the next one reads.
+    assert counts[1] <= counts[0] + 6
     assert "(IN_PROGRESS)" in app.shown
     assert app.shown.count("(DONE)") == 19
 
@@ -314,14 +315,18 @@ def known(numbers: range) -> list[Change]:
 def test_a_turn_does_not_read_all_known_facts(any_store: BaseStore) -> None:
     store = Counting(any_store)
     app = App(store)
+    goal = Goal(id="g", room_id="r", entity_id="ada", name="Find a flat")
+    put(any_store, [(namespace(AGENT, "goals", "r"), "g", goal.to_value())])
     counts: list[int] = []
     for numbers in (range(10), range(10, 490)):
         asyncio.run(MemoryStore(store).aput_many(known(numbers)))
-        for _ in range(2):
-            app.turn()
-        store.records = 0
-        app.turn()
+        for turn in ("one", "two", "three"):
+            app.said = f"I live in Oslo, {len(numbers)}, {turn}"
+            store.records, asked = 0, app.model.calls
+            app.turn("r")
         counts.append(store.records)
+        prompts = [app.model.prompt(call) for call in range(asked, app.model.calls)]
+        assert any("keep track of the goals" in prompt and "has seen film" in prompt for prompt in prompts)
     # Each search of a store that `open_store` did not open looks at the 20 records written last.
     assert counts[1] <= counts[0] + 200
 

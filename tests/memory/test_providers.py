@@ -44,7 +44,7 @@ from arbiter.memory.providers import (
     compose_sections,
 )
 from arbiter.memory.providers._composing import BEGIN, END
-from arbiter.memory.providers._others import PEOPLE
+from arbiter.memory.providers._facts import PEOPLE
 from arbiter.memory.providers._provider import query_of
 from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.memory.trust import Trust

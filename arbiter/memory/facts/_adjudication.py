@@ -52,7 +52,8 @@ class Pair:
     """A new claim and a known one that may be related.
 
     `corrected` means that the message of the new claim is said to correct the message of the known one,
-    `about_itself` that the known one is what a speaker has said of itself.
+    `about_itself` that the known one is what a speaker has said of itself, `other_subject` that the two are about
+    different people or things.
     """
 
     new: Statement
@@ -60,6 +61,7 @@ class Pair:
     same_speaker: bool = False
     about_itself: bool = False
     corrected: bool = False
+    other_subject: bool = False
 
 
 # By rule ------------------------------------------------------------------------------------------
@@ -73,6 +75,8 @@ def by_rule(pair: Pair) -> Relation:
     each other in those of two. All other pairs are unrelated: only a model finds duplicates.
     """
     new, known = pair.new, pair.known
+    if pair.other_subject:
+        return "unrelated"
     is_other = _other_value(new, known)
     if pair.corrected and (is_other or overlap(words_of(new.claim), words_of(known.claim)) >= _CORRECTS):
         return "corrects"
@@ -173,7 +177,10 @@ async def adjudicate(
 
 
 def _between(pair: Pair, relation: Relation) -> Relation:
-    """The relation with regard to the speakers of the two claims."""
+    """The relation with regard to the speakers of the two claims, and to their subjects: of another one, a claim
+    can only be a slip."""
+    if pair.other_subject:
+        return "corrects" if relation in ("corrects", "supersedes", "contradicts") else "unrelated"
     if not pair.same_speaker:
         overrules = relation == "corrects" or (pair.about_itself and relation in ("supersedes", "ends"))
         return "contradicts" if overrules else relation

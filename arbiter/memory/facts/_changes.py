@@ -10,6 +10,8 @@ from datetime import datetime
 from arbiter.memory._records import Claim, Fact, Visibility
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules, after_contradiction, after_mention, expiry
 
+OPEN = ("active", "disputed")
+"""States of facts that are believed, or may be true."""
 CLOSED = ("superseded", "corrected", "retracted")
 """States of closed records. A closed claim that is said again gets a new record."""
 _MOST_SOURCES = 500
@@ -67,6 +69,18 @@ def opens(fact: Fact, mention: Mention) -> bool:
     if fact.visibility == "room" and mention.room_id not in fact.room_ids:
         return True
     return VISIBILITIES.index(mention.visibility) > VISIBILITIES.index(fact.visibility)
+
+
+def may_be_used(fact: Fact, *, room_id: str, people: Collection[str]) -> bool:
+    """True if a model may be shown the fact in a conversation of these people in that room.
+
+    What is said about the agent is said by people, so it is for those who have said it, like what they say about
+    themselves.
+    """
+    if fact.visibility == "agent" or room_id in fact.room_ids:
+        return True
+    is_about_agent = fact.subject == fact.agent_id
+    return fact.is_told_in(room_id) and not (is_about_agent and {*people}.isdisjoint(fact.speakers))
 
 
 def is_closed(fact: Fact, at: datetime) -> bool:
@@ -158,13 +172,15 @@ def put_away(fact: Fact) -> Fact:
     return replace(fact, state="expired") if fact.state == "active" else fact
 
 
-def unlinked(fact: Fact, gone: Collection[str]) -> Fact:
-    """The fact without links to deleted ones. A dispute with no other side left ends."""
+def unlinked(fact: Fact, gone: Collection[str], *, reopen: bool = False) -> Fact:
+    """The fact without links to deleted ones. A dispute with no other side left ends. With `reopen`, a fact that
+    a deleted one had replaced holds again."""
     links = (*fact.contradicts, *fact.derived_from, fact.supersedes, fact.superseded_by, fact.refines)
     if not any(id in gone for id in links):
         return fact
     contradicts = tuple(id for id in fact.contradicts if id not in gone)
-    will_last = fact.superseded_by in gone and fact.state not in CLOSED
+    will_last = fact.superseded_by in gone and (reopen or fact.state not in CLOSED)
+    was_closed = will_last and fact.state in ("superseded", "corrected")
     lonely = fact.state == "disputed" and fact.contradicts and not contradicts
     changed = replace(
         fact,
@@ -174,7 +190,7 @@ def unlinked(fact: Fact, gone: Collection[str]) -> Fact:
         superseded_by=None if fact.superseded_by in gone else fact.superseded_by,
         valid_to=None if will_last else fact.valid_to,
         refines=None if fact.refines in gone else fact.refines,
-        state="active" if lonely else fact.state,
+        state="active" if lonely or was_closed else fact.state,
     )
     return fact if changed == fact else changed
 

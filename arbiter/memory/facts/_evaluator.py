@@ -15,7 +15,7 @@ from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.errors import ParameterError
 from arbiter.memory._characters import checked_instructions
 from arbiter.memory._context import EvalContext, UnusableAnswerError
-from arbiter.memory._conversation import originals, speaker_of, text_of, window
+from arbiter.memory._conversation import originals, text_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import resolve
 from arbiter.memory._evaluators import (
@@ -28,7 +28,9 @@ from arbiter.memory._evaluators import (
 from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory.answers import StructuredOutcome
+from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._commands import hastens
+from arbiter.memory.facts._edits import Edits
 from arbiter.memory.facts._extraction import (
     ExtractedClaims,
     GivenName,
@@ -39,7 +41,9 @@ from arbiter.memory.facts._extraction import (
     rendered,
 )
 from arbiter.memory.facts._fact_store import facts_of
+from arbiter.memory.facts._forgetting import Wanted
 from arbiter.memory.facts._intake import is_generic
+from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import (
     Profiles,
@@ -64,7 +68,6 @@ _MOST = 64
 _PEOPLE = 8
 _KNOWN = 200
 """Records of a speaker that a prompt shows if a message may ask to forget some."""
-_OPEN = ("active", "disputed")
 
 EXAMPLES = (
     EvaluationExample(
@@ -143,13 +146,15 @@ class FactEvaluator(CognitiveEvaluator):
         return ctx.message is not None and command_of(ctx.message) is not None
 
     async def validate(self, ctx: EvalContext) -> bool:
-        """True if enough messages are unread, or if one of them may ask to forget something."""
+        """True if enough messages are unread, if one of them may ask to forget something, or if one that was read
+        has another text."""
         cursors = ctx.cursors(self.name)
         unread = await self._unread(ctx, cursors)
+        edited = await Edits(ctx, self.name).found()
         hidden = await ctx.hidden()
-        if any(command_of(message) and message.id not in hidden.forgotten for message in unread):
+        if any(command_of(part) and part.id not in hidden.forgotten for part in (*edited, *unread)):
             return True
-        return await self._is_due(ctx, cursors, unread)
+        return await self._is_due(ctx, cursors, unread, edited)
 
     async def handle(self, ctx: EvalContext) -> HandlerOutcome:
         # Nodes of one superstep end together; under the lock the second one sees the cursor of the first.
@@ -158,21 +163,30 @@ class FactEvaluator(CognitiveEvaluator):
             unread = await self._unread(ctx, cursors)
             wishes = WishBook(ctx, facts_of(ctx).forgetting)
             await ctx.hidden(anew=True)
-            await wishes.commands(unread)
-            if not await self._is_due(ctx, cursors, unread):
+            edited = await Edits(ctx, self.name).found()
+            await wishes.commands([*edited, *unread])
+            if not await self._is_due(ctx, cursors, unread, edited):
                 return _outcome(Ingested(), wishes.carried, calls=0)
-            return await self._learn(ctx, cursors, unread, wishes)
+            return await self._learn(ctx, cursors, edited, unread, wishes)
 
     async def _unread(self, ctx: EvalContext, cursors: Cursors) -> list[BaseMessage]:
         """The unread messages; of a long conversation that was never read, the first and the last ones."""
         most = None if self.trigger == "modulo" else 2 * _at_once(ctx)
         return await cursors.unprocessed(ctx.messages, most=most)
 
-    async def _is_due(self, ctx: EvalContext, cursors: Cursors, unread: Sequence[BaseMessage]) -> bool:
-        if not unread or (ctx.model is None and self.model is None) or await cursors.waits():
+    async def _is_due(
+        self,
+        ctx: EvalContext,
+        cursors: Cursors,
+        unread: Sequence[BaseMessage],
+        edited: Sequence[BaseMessage],
+    ) -> bool:
+        if (ctx.model is None and self.model is None) or await cursors.waits():
             return False
-        if await self._hasty(ctx, unread):
+        if edited or (unread and await self._hasty(ctx, unread)):
             return True
+        if not unread:
+            return False
         enough = ceil(ctx.conversation_length / 2)
         if self.trigger == "cursor":
             return ctx.quiet or len(unread) >= enough
@@ -186,27 +200,36 @@ class FactEvaluator(CognitiveEvaluator):
             speaker
             for message in await ctx.on_record(unread)
             if isinstance(message, HumanMessage)
-            and (
-                (speaker := _speaker(message, ctx)[0]) in pending or hastens(text_of(message), limit=_LONGEST)
-            )
+            and ((speaker := ctx.speaker_of(message)) in pending or hastens(text_of(message), limit=_LONGEST))
         ]
         return [*dict.fromkeys(speakers)]
 
     async def _learn(
-        self, ctx: EvalContext, cursors: Cursors, unread: Sequence[BaseMessage], wishes: WishBook
+        self,
+        ctx: EvalContext,
+        cursors: Cursors,
+        edited: Sequence[BaseMessage],
+        unread: Sequence[BaseMessage],
+        wishes: WishBook,
     ) -> HandlerOutcome:
-        read = unread[: _at_once(ctx)]
+        edits = Edits(ctx, self.name)
+        read = [*edited, *unread][: _at_once(ctx)]
+        edited = edited[: len(read)]
         earlier, fresh = await self._window(ctx, read)
         if not any(isinstance(message, HumanMessage) for message in fresh):
             # The agent learns nothing from its own messages alone.
+            await self._take_back(ctx, edited, ())
             await cursors.advance(read)
+            await edits.note(read)
             return _outcome(Ingested(), wishes.carried, calls=0)
         used = ctx.budget.used
         known = await self._known(ctx, fresh)
         outcome = await self._extracted(ctx, known, earlier, fresh)
         if outcome.value is None:
             is_wish = bool(await self._hasty(ctx, fresh))
-            skipped = await cursors.fail(read, raised=outcome.raised or is_wish)
+            skipped = await cursors.fail(read, raised=outcome.raised or is_wish, again=bool(edited))
+            if skipped:
+                await edits.note(read)
             if skipped and is_wish:
                 _log.warning(
                     "a message in the thread %r may ask to forget something, and evaluator %r got no usable answer "
@@ -222,6 +245,7 @@ class FactEvaluator(CognitiveEvaluator):
         try:
             shown = {fact.id: fact for fact in known}
             await wishes.read(outcome.value, shown=shown, fresh=fresh, earlier=earlier)
+            await self._take_back(ctx, edited, claims)
             ingested = await facts_of(ctx).ingest(
                 wishes.still_claimed(claims),
                 ctx,
@@ -236,9 +260,10 @@ class FactEvaluator(CognitiveEvaluator):
                 await ctx.hidden(anew=True)
         except Exception:
             # A write that keeps failing must not cost model calls in every turn.
-            await cursors.fail(read, raised=True)
+            await cursors.fail(read, raised=True, again=bool(edited))
             raise
         await cursors.advance(read)
+        await edits.note(read)
         ingested = replace(
             ingested,
             dropped_private=ingested.dropped_private + filled.private,
@@ -249,6 +274,24 @@ class FactEvaluator(CognitiveEvaluator):
         if self.schemas:
             done.data["profile_fields"] = filled.changed
         return done
+
+    async def _take_back(
+        self, ctx: EvalContext, edited: Sequence[BaseMessage], claims: Sequence[Claim]
+    ) -> None:
+        """Delete what was learned from the earlier texts of edited messages alone, but for what their new texts
+        say again."""
+        words = {normal_form(claim.claim).casefold() for claim in claims}
+        repeated = {claim.known_id for claim in claims}
+        speakers = dict.fromkeys(ctx.speaker_of(message) for message in edited)
+        for speaker in speakers:
+            ids = {str(message.id) for message in edited if ctx.speaker_of(message) == speaker}
+
+            def is_gone(fact: Fact, ids: set[str] = ids) -> bool:
+                said_again = fact.id in repeated or normal_form(fact.claim).casefold() in words
+                return bool(fact.source_message_ids) and {*fact.source_message_ids} <= ids and not said_again
+
+            wanted = Wanted(fact=is_gone, messages={ctx.room_id: ids}, told=True, edited=True)
+            await facts_of(ctx).forgetting(speaker).forget(wanted)
 
     async def _fill(
         self, ctx: EvalContext, updates: Sequence[Update], fresh: Sequence[BaseMessage]
@@ -263,7 +306,7 @@ class FactEvaluator(CognitiveEvaluator):
             named = update.subject
             user = named is None or is_generic(named)
             entity = ctx.entity_id if user or named == ctx.entity_id else resolve(named or "", ctx.entities)
-            own = [m.id for m in told if m.id and _speaker(m, ctx)[0] == entity]
+            own = [m.id for m in told if m.id and ctx.speaker_of(m) == entity]
             cited = {*map(label, update.source_message_ids)}
             sources = tuple(id for id in own if label(id) in cited) if cited else tuple(own[-1:])
             if entity is None or not sources:
@@ -304,15 +347,15 @@ class FactEvaluator(CognitiveEvaluator):
         before = window(ctx.messages, 2 * _CONTEXT, end=first)
         shown = on_record([*before, *ctx.messages[first : last + 1]], hidden.forgotten)
         fresh = [message for message in shown if message.id in ids]
-        new = next((place for place, message in enumerate(shown) if message.id in ids), 0)
-        earlier = [message for message in shown[:new] if message.id not in hidden.asked]
+        # Between an edited message and the newest ones are messages that were read before.
+        earlier = [message for message in shown if message.id not in ids and message.id not in hidden.asked]
         return earlier[-_CONTEXT:], fresh
 
     async def _known(self, ctx: EvalContext, fresh: Sequence[BaseMessage]) -> list[Fact]:
         """The facts for the prompt: those relevant to the messages, and many more of those who may ask to
         forget something."""
         facts = facts_of(ctx)
-        people = dict.fromkeys([ctx.entity_id, *(_speaker(message, ctx)[0] for message in fresh)])
+        people = dict.fromkeys([ctx.entity_id, *(ctx.speaker_of(message) for message in fresh)])
         known_of = [*[id for id in people if id != ctx.agent_id][:_PEOPLE], ctx.agent_id]
         await facts.reindex(known_of)
         query = " ".join(text_of(message) for message in fresh)[-_LONGEST:]
@@ -322,7 +365,7 @@ class FactEvaluator(CognitiveEvaluator):
         for speaker in await self._hasty(ctx, fresh):
             for fact in await facts.owned(speaker, query, limit=_KNOWN):
                 # A fact of another room is shown only where nobody else speaks.
-                if alone or fact.visibility != "room" or ctx.room_id in fact.room_ids:
+                if alone or fact.is_told_in(ctx.room_id):
                     found.setdefault(fact.id, fact)
         return list(found.values())
 
@@ -334,13 +377,13 @@ class FactEvaluator(CognitiveEvaluator):
         fresh: Sequence[BaseMessage],
     ) -> StructuredOutcome[ExtractedClaims] | StructuredOutcome[InferredClaims]:
         rules = facts_of(ctx).rules
-        said_by = [_speaker(message, ctx)[0] for message in fresh if isinstance(message, HumanMessage)]
+        said_by = [ctx.speaker_of(message) for message in fresh if isinstance(message, HumanMessage)]
         asked = extraction(
             today=ctx.clock(),
             character=ctx.character,
             sender=ctx.name_of(ctx.entity_id),
-            known=[fact for fact in known if fact.state in _OPEN],
-            past=[fact for fact in known if fact.state not in _OPEN],
+            known=[fact for fact in known if fact.state in OPEN],
+            past=[fact for fact in known if fact.state not in OPEN],
             pending=said_by[-1] if said_by[-1] in (await ctx.hidden()).pending else None,
             context=[_said(message, ctx) for message in earlier],
             window=[_said(message, ctx) for message in fresh],
@@ -357,7 +400,7 @@ class FactEvaluator(CognitiveEvaluator):
 
 
 def _speaker(message: BaseMessage, ctx: EvalContext) -> Speaker:
-    id = speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+    id = ctx.speaker_of(message)
     return id, ctx.name_of(id)
 
 
@@ -401,7 +444,7 @@ def _introduced(
     told: dict[str, tuple[str, ...]] = {}
     for message in fresh:
         if message.id:
-            for id in (label(message.id), label(_speaker(message, ctx)[0])):
+            for id in (label(message.id), label(ctx.speaker_of(message))):
                 told[id] = (*told.get(id, ()), message.id)
     return [
         Introduction(name=given.name.strip(), source_message_ids=told[label(given.message_id)])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory._context import EvalContext
 from arbiter.memory._records import Claim, Fact, Ingested, checked_time
 from arbiter.memory.facts._bin import Bin, empty_bins
-from arbiter.memory.facts._changes import as_of_now
-from arbiter.memory.facts._forgetting import KINDS, OPEN, Forgetting, Forgotten, Wanted, told_about_others
+from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used
+from arbiter.memory.facts._forgetting import KINDS, Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._retention import keep_within
@@ -177,20 +178,19 @@ class FactStore:
         return fits
 
     async def relevant(
-        self, entity_ids: Iterable[str], query: str, *, room_id: str, limit: int
+        self, entity_ids: Collection[str], query: str, *, room_id: str, limit: int
     ) -> list[Fact]:
-        """The active and disputed facts about these entities that may be used in that room.
+        """The active and disputed facts about these entities that may be used in a conversation of them in
+        that room.
 
         For each entity, first those that fit `query`, at most `limit`, then as many of the latest.
         """
-
-        def may_be_used(fact: Fact) -> bool:
-            return fact.visibility != "room" or room_id in fact.room_ids
-
+        people = {*entity_ids} - {self.agent_id}
+        wanted = partial(may_be_used, room_id=room_id, people=people)
         found: dict[str, Fact] = {}
-        for entity_id in entity_ids:
-            near = await self.search([entity_id], query, limit=limit, wanted=may_be_used)
-            last = await self.latest([entity_id], limit=limit, wanted=may_be_used)
+        for entity_id in dict.fromkeys(entity_ids):
+            near = await self.search([entity_id], query, limit=limit, wanted=wanted)
+            last = await self.latest([entity_id], limit=limit, wanted=wanted)
             found = {fact.id: fact for fact in (*last, *near)} | found
         return list(found.values())
 

@@ -19,7 +19,7 @@ from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory._traces import Traces
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
-from arbiter.memory.facts._changes import unlinked
+from arbiter.memory.facts._changes import OPEN, unlinked
 from arbiter.memory.facts._normal import FactIds
 from arbiter.memory.facts._own_names import OwnNames
 from arbiter.memory.facts._profiles import Profiles, is_forgotten
@@ -27,8 +27,6 @@ from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 
 KINDS = ("facts", "status", "opinions")
-OPEN = ("active", "disputed")
-"""States of facts that are believed, or may be true."""
 _PASSES = 5
 _SHORTEST = 3
 """Values of facts with fewer characters are not looked for in other texts."""
@@ -48,7 +46,8 @@ class Wanted:
     `fact` selects facts, `text` what else mentions them: thoughts, tags and metadata of relationships.
     `messages` are buried, by room, and `asked` are messages whose thoughts go. With `told`, facts that the
     entity alone has told about others are looked at too. `everything` is the time of a wish to forget all:
-    all relationships go, too, and unread messages from before it are not learned from.
+    all relationships go, too, and unread messages from before it are not learned from. If the `messages` were
+    `edited`, they stay sources, what their earlier texts replaced is back, and nothing can be undone.
     """
 
     fact: Callable[[Fact], bool]
@@ -57,6 +56,7 @@ class Wanted:
     asked: Collection[str] = ()
     told: bool = False
     everything: datetime | None = None
+    edited: bool = False
 
 
 class Forgetting:
@@ -81,23 +81,27 @@ class Forgetting:
     async def forget(self, wanted: Wanted) -> Forgotten:
         """Delete everything `wanted`, including concurrent writes."""
         await empty_bins(self.store, self.agent_id, self.now)
+        if wanted.edited:
+            self.rules = replace(self.rules, undo_within=None)
         if wanted.everything is not None:
             await self._note_everything(wanted.everything, wanted.messages)
         rooms = {room_id: {*ids} for room_id, ids in wanted.messages.items()}
         # Tombstones come first: concurrent writers look for them after each write.
-        await self._bury(rooms)
+        if not wanted.edited:
+            await self._bury(rooms)
         for _ in range(_PASSES):
             found = await self._found(wanted)
             if not found:
                 break
-            buried = await self._sources(fact for _, fact in found)
-            await self._bury(buried)
-            for room_id, ids in buried.items():
-                rooms.setdefault(room_id, set()).update(ids)
+            if not wanted.edited:
+                buried = await self._sources(fact for _, fact in found)
+                await self._bury(buried)
+                for room_id, ids in buried.items():
+                    rooms.setdefault(room_id, set()).update(ids)
             await self._delete([(ns, fact.id, fact.to_value()) for ns, fact in found])
             self.gone |= {(ns[-1], fact.id): fact for ns, fact in found}
         if self.gone:
-            await self._unlink()
+            await self._unlink(reopen=wanted.edited)
         messages = {id for ids in rooms.values() for id in ids}
         names = OwnNames(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
         await names.forget(None if wanted.everything else messages)
@@ -140,13 +144,14 @@ class Forgetting:
             }
         return [(ns, fact) for ns, fact in found if (ns[-1], fact.id) in chosen]
 
-    async def _unlink(self) -> None:
+    async def _unlink(self, *, reopen: bool) -> None:
         for ns in self._near(self.gone):
             gone = {id for scope, id in self.gone if scope == ns[-1]}
             # As the last look has read them: it found nothing left to delete.
             for _, fact in self._known.get(ns, {}).values():
                 if fact is not None and unlinked(fact, gone) is not fact:
-                    await self.store.aupdate(ns, fact.id, partial(_unlinked, gone=gone))
+                    free = partial(unlinked, gone=gone, reopen=reopen)
+                    await self.store.aupdate(ns, fact.id, partial(Fact.altered, change=free))
 
     async def _facts(self, ns: Namespace) -> list[Fact]:
         before = self._known.get(ns)
@@ -218,8 +223,9 @@ class Forgetting:
             gone = [each for each in thoughts if rests_on_it(each) or is_meant(each)]
             # The messages of a thought that was found by its words would lead to the same thought again.
             told = {id for each in gone if not rests_on_it(each) for id in each.source_message_ids}
-            tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
-            await tombstones.bury((), at=self.now, asked=told)
+            if not wanted.edited:
+                tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
+                await tombstones.bury((), at=self.now, asked=told)
             await self._delete([(ns, each.id, each.to_value()) for each in gone])
 
     async def _forget_relationships(self, wanted: Wanted) -> None:
@@ -318,12 +324,6 @@ async def told_about_others(
         facts = [Fact.read(value) for value in records.values()]
         found += [(ns, fact) for fact in facts if fact is not None and fact.speakers == (entity_id,)]
     return found
-
-
-def _unlinked(value: Value | None, *, gone: Collection[str]) -> Value | None:
-    fact = Fact.read(value)
-    after = None if fact is None else unlinked(fact, gone)
-    return value if after is None or after is fact else after.to_value()
 
 
 def _without(value: Value, unwanted: Callable[[str], bool]) -> Value:

@@ -195,6 +195,7 @@ class Ingestion:
             same_speaker=speaks_again,
             about_itself=fact.subject in {fact.speaker, *fact.speakers},
             corrected=speaks_again and not {*claim.corrects}.isdisjoint(fact.source_message_ids),
+            other_subject=fact.subject != candidate.subject,
         )
 
     def _said(self, ids: Collection[str]) -> list[Said]:
@@ -228,7 +229,9 @@ class Ingestion:
         if candidate.id in fact.contradicts:
             return "contradicts"
         same = normal_form(fact.claim) == normal_form(candidate.claim.claim)
-        return "duplicate" if same and fact.state not in CLOSED else None
+        if not same or fact.state in CLOSED:
+            return None
+        return "duplicate" if fact.subject == candidate.subject else "corrects"
 
     async def _take_in(self, judged: _Judged) -> None:
         candidate = judged.candidate
@@ -252,6 +255,8 @@ class Ingestion:
                 record, confidence=prior("inferred", [known.fact.confidence for known in premises if known])
             )
         for known, relation in judged.against:
+            if relation != "refines" and _was_over(candidate) and known.fact.valid_to is None:
+                continue  # a time that is past ends nothing: "I lived in Rome until 2019"
             if self._is_older(candidate, known.fact) and says_alone(known.fact, candidate.mention.speaker):
                 record = outdated(record, known.fact, relation)
             else:
@@ -305,6 +310,12 @@ def _end(claim: Claim, said_at: datetime) -> datetime | None:
     if claim.valid_to is None or (claim.valid_from is not None and claim.valid_to <= claim.valid_from):
         return None
     return None if claim.type == "fact" and claim.valid_to <= said_at else claim.valid_to
+
+
+def _was_over(candidate: Candidate) -> bool:
+    """True if a claim is about a time that was over when it was made."""
+    until = candidate.claim.valid_to
+    return until is not None and until <= candidate.mention.at and not candidate.claim.corrects
 
 
 def _alike(one: Candidate, other: Candidate) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import originals, speaker_of, text_of
+from arbiter.memory._conversation import originals, text_of
 from arbiter.memory._entities import called, resolve
 from arbiter.memory._off_record import is_on_record
 from arbiter.memory._records import Claim, Fact, Provenance, Sensitivity
@@ -152,7 +152,7 @@ class Intake:
         """Those of the messages that a model may see, oldest first, with their speakers."""
         ids = {*message_ids} - {*self.asked}
         known = sorted(ids & self._places.keys(), key=self._places.__getitem__)
-        return [(message, self._speaker(message)) for message in map(self._message, known) if message]
+        return [(message, self.ctx.speaker_of(message)) for message in map(self._message, known) if message]
 
     def _candidate(self, claim: Claim) -> Candidate | None:
         if not _is_claim(claim):
@@ -187,7 +187,7 @@ class Intake:
             return None
         if not told and self._newest is not None and not self.ctx.strangers:
             told = [self._newest]
-        speakers = [self._speaker(message) for message in told]
+        speakers = [self.ctx.speaker_of(message) for message in told]
         scope, subject = self._subject(claim, speakers if cited else [])
         # The agent's claims about others are repetitions or inventions, so they are no evidence.
         heard = [
@@ -269,9 +269,6 @@ class Intake:
             and (not {*message_ids}.isdisjoint(given.source_message_ids) or not self.is_taken(given))
             for given in self._introducing
         )
-
-    def _speaker(self, message: BaseMessage) -> str:
-        return speaker_of(message, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from arbiter.memory._records import Fact, readable
 from arbiter.memory._tombstones import Everything, Tombstones
-from arbiter.memory.facts._changes import CLOSED, is_closed
+from arbiter.memory.facts._changes import CLOSED, is_closed, may_be_used, says_alone
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._normal import FactIds, same_sense
 from arbiter.memory.facts._own_names import same_name
@@ -20,11 +20,13 @@ _MOST_GENERATIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A record and the kind of its namespace. `guessed` if it is only a recent one, like a claim in nothing."""
+    """A record and the kind of its namespace. `guessed` if it is only a recent one, like a claim in nothing;
+    `scope` is the entity that it belongs to, if that is not the claim's."""
 
     kind: str
     fact: Fact
     guessed: bool = False
+    scope: str = ""
 
 
 class Knowledge:
@@ -43,8 +45,8 @@ class Knowledge:
             found = self._ids[scope] = await ids.ready()
         return found
 
-    def space(self, kind: str, candidate: Candidate) -> Namespace:
-        return namespace(self.agent_id, kind, candidate.scope)
+    def space(self, kind: str, candidate: Candidate, scope: str = "") -> Namespace:
+        return namespace(self.agent_id, kind, scope or candidate.scope)
 
     async def exact(self, candidate: Candidate) -> tuple[int, Known | None]:
         """The generation to write, and the record of this very claim, if there is one.
@@ -120,8 +122,8 @@ class Knowledge:
         await self.store.aupdate(ns, known.fact.id, lambda value: None)
 
     async def similar(self, candidate: Candidate) -> list[Known]:
-        """The records of the same subject that may relate to a claim: those whose message it corrects, then the
-        most similar ones; without embeddings also the newest."""
+        """The records that may relate to a claim: those whose message it corrects, then the most similar ones of
+        the same subject; without embeddings also the newest."""
         if candidate.claim.type == "opinion":
             return []
         rules = self.rules
@@ -151,8 +153,10 @@ class Knowledge:
             # Closed records are history, but an attempt that crashed may have closed some for this claim.
             for fact in await self._linked(ns, "superseded_by", [candidate.id]):
                 scored.setdefault(fact.id, (0.0, Known(kind=kind, fact=fact)))
-            for fact in await self._linked(ns, "source_message_ids", candidate.claim.corrects):
-                wrong[fact.id] = Known(kind=kind, fact=fact)
+            for scope in dict.fromkeys(["", candidate.mention.speaker] if candidate.claim.corrects else []):
+                there = self.space(kind, candidate, scope)
+                for fact in await self._linked(there, "source_message_ids", candidate.claim.corrects):
+                    wrong.setdefault(fact.id, Known(kind=kind, fact=fact, scope=scope))
             if not found.semantic:
                 # Shared words do not find the same claim in another language.
                 for entry in await self.store.anewest(ns, limit=rules.candidates, wanted=comparable):
@@ -170,9 +174,20 @@ class Knowledge:
         return readable(Fact, [entry.value for entry in await self.store.alinked(ns, name, values)])
 
     def _is_comparable(self, fact: Fact, candidate: Candidate) -> bool:
-        if fact.subject != candidate.subject or fact.id == candidate.id or fact.state == "expired":
+        # "Sorry, it is Bob and not Rob": a slip may be about somebody else.
+        is_slip = not {*candidate.claim.corrects}.isdisjoint(fact.source_message_ids)
+        if fact.id == candidate.id or fact.state == "expired":
+            return False
+        if fact.subject != candidate.subject and not (
+            is_slip and says_alone(fact, candidate.mention.speaker)
+        ):
             return False
         if fact.id in candidate.claim.derived_from:
+            return False
+        mention = candidate.mention
+        if candidate.scope == self.agent_id and not may_be_used(
+            fact, room_id=mention.room_id, people=(mention.speaker,)
+        ):
             return False
         return not is_closed(fact, candidate.mention.at) or fact.superseded_by == candidate.id
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
+from functools import partial
 
 from arbiter.memory._records import Fact
 from arbiter.memory.facts._changes import as_of_now, put_away
 from arbiter.memory.facts._rules import FactRules
-from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
+from arbiter.memory.stores import MemoryStore, Namespace, namespace
 
 HALF_LIFE_DAYS = 30
 
@@ -47,7 +48,8 @@ async def _put_away(store: MemoryStore, rules: FactRules, spaces: list[Namespace
     kept = [(ns, fact) for ns, fact in active if not fact.expired(now)]
     kept.sort(key=lambda found: weight(found[1], now))
     for ns, fact in (*gone, *kept[: max(len(kept) - rules.max_facts_per_entity, 0)]):
-        await store.aupdate(ns, fact.id, lambda value: _closed(value, now))
+        away = partial(Fact.altered, change=lambda fact: put_away(as_of_now(fact, now)))
+        await store.aupdate(ns, fact.id, away)
 
 
 async def _closed_before(store: MemoryStore, ns: Namespace, time: datetime) -> list[str]:
@@ -58,10 +60,3 @@ async def _closed_before(store: MemoryStore, ns: Namespace, time: datetime) -> l
 async def _read(store: MemoryStore, ns: Namespace, *, is_open: bool) -> list[Fact]:
     values = await store.aget_many(ns, await store.abeyond(ns, 0, is_open=is_open))
     return [fact for value in values.values() if (fact := Fact.read(value)) is not None]
-
-
-def _closed(value: Value | None, now: datetime) -> Value | None:
-    fact = Fact.read(value)
-    if fact is None or (after := put_away(as_of_now(fact, now))) is fact:
-        return value
-    return after.to_value()

@@ -13,12 +13,13 @@ from functools import partial
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import counts, originals, speaker_of, text_of
+from arbiter.memory._conversation import counts, originals, text_of
 from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
+from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._commands import plain_command
 from arbiter.memory.facts._extraction import Request, Wishes, label
-from arbiter.memory.facts._forgetting import OPEN, Forgetting, Forgotten, Wanted
+from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import normal_form
 
 _ALL = 5
@@ -83,7 +84,7 @@ class WishBook:
             command = command_of(message)
             if command is None or message.id in hidden.forgotten:
                 continue
-            speaker = self._speaker(message)
+            speaker = self.ctx.speaker_of(message)
             if command == "everything":
                 await self._everything(speaker, message)
             else:
@@ -114,9 +115,9 @@ class WishBook:
         newest = next((m for m in reversed(fresh) if isinstance(m, HumanMessage)), None)
         decision = wishes.forget_everything
         if newest is not None and self._is_all(
-            asked.get(self._speaker(newest)), shown, self._speaker(newest)
+            asked.get(self.ctx.speaker_of(newest)), shown, self.ctx.speaker_of(newest)
         ):
-            del asked[self._speaker(newest)]
+            del asked[self.ctx.speaker_of(newest)]
             decision = True
         for speaker, what in asked.items():
             self.carried.off_record += len(what.messages)
@@ -148,20 +149,24 @@ class WishBook:
         for request in wishes.forget:
             asking = self._asking(request, humans, newest)
             fact = shown.get(request.id)
-            if asking is None or fact is None or not self._is_theirs(fact, self._speaker(asking)):
+            if asking is None or fact is None or not self._is_theirs(fact, self.ctx.speaker_of(asking)):
                 self.carried.ignored += 1
                 continue
-            what = found.setdefault(self._speaker(asking), _Asked())
+            what = found.setdefault(self.ctx.speaker_of(asking), _Asked())
             what.facts.add(fact.id)
             what.asking.add(str(asking.id))
         for request in wishes.off_record:
             message = known.get(request.id)
             # A new message may ask for itself; an earlier one was read without a wish, so the newest asks for it.
             asking = self._asking(request, humans, message if request.id in humans else newest)
-            if message is None or asking is None or self._speaker(asking) != self._speaker(message):
+            if (
+                message is None
+                or asking is None
+                or self.ctx.speaker_of(asking) != self.ctx.speaker_of(message)
+            ):
                 self.carried.ignored += 1
                 continue
-            what = found.setdefault(self._speaker(asking), _Asked())
+            what = found.setdefault(self.ctx.speaker_of(asking), _Asked())
             what.messages.add(str(message.id))
             if asking.id in humans:
                 what.asking.add(str(asking.id))
@@ -190,7 +195,7 @@ class WishBook:
     async def _decide_everything(self, decision: bool | None, newest: BaseMessage) -> None:
         """Ask back before everything is forgotten; carry it out if the wish is reported again."""
         ctx = self.ctx
-        if (speaker := self._speaker(newest)) == ctx.agent_id:
+        if (speaker := self.ctx.speaker_of(newest)) == ctx.agent_id:
             return
         everything = ctx.everything(speaker)
         pending = await everything.pending(ctx.clock())
@@ -237,12 +242,14 @@ class WishBook:
         for said in originals(self.ctx.messages):
             if said.id == message.id:
                 break
-            if isinstance(said, HumanMessage) and counts(said) and self._speaker(said) == speaker and said.id:
+            if (
+                isinstance(said, HumanMessage)
+                and counts(said)
+                and self.ctx.speaker_of(said) == speaker
+                and said.id
+            ):
                 found.append(said.id)
         return found
-
-    def _speaker(self, message: BaseMessage) -> str:
-        return speaker_of(message, agent_id=self.ctx.agent_id, entity_id=self.ctx.entity_id)
 
     def still_claimed(self, claims: Iterable[Claim]) -> list[Claim]:
         """The claims without those that repeat what their own speaker has just had forgotten: claims with the

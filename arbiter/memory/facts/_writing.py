@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from arbiter.memory._context import EvalContext
 from arbiter.memory._events import Events, FactEvent
@@ -49,6 +50,10 @@ class Writer:
     async def related(self, record: Fact, known: Known, relation: Relation, candidate: Candidate) -> Fact:
         """Change the known fact as the relation demands. Returns the new record with its links."""
         old, at = known.fact, candidate.mention.at
+        if relation != "refines" and _is_narrower(candidate, old):
+            # What is said in confidence changes nothing elsewhere; where it is shown, it takes the other's place.
+            replaces = relation != "unrelated" and says_alone(old, candidate.mention.speaker)
+            return replace(record, supersedes=record.supersedes or old.id) if replaces else record
         if relation == "refines":
             await self.mention(known, candidate, event="refined", other=record.id)
             self.refined += 1
@@ -187,6 +192,8 @@ class Writer:
         self._note(event, candidate, after or before, other)
         if after is not None and after.valid_from != before.valid_from:
             await self._moved(after, candidate)
+        if after is not None and after.visibility != before.visibility and after.supersedes:
+            await self._revealed(after, candidate)
         if before.state == "disputed" and event == "confirmed":
             await self._settle(replace(known, fact=before), candidate)
 
@@ -198,6 +205,13 @@ class Writer:
             await self._change(
                 before, candidate, lambda old: ending(reopened(old, fact.id), fact.id, at=since)
             )
+
+    async def _revealed(self, fact: Fact, candidate: Candidate) -> None:
+        """What was said in confidence is now said openly: it replaces openly, too."""
+        before = fact.supersedes and await self.knowledge.find(candidate, fact.supersedes)
+        if before and before.fact.superseded_by is None:
+            at = fact.valid_from or candidate.mention.at
+            await self._change(before, candidate, lambda old: superseded(old, fact.id, at=at))
 
     async def _leave_trace(self, fact_id: str, kind: str, candidate: Candidate) -> None:
         """Note with the speaker a fact that is stored with somebody else."""
@@ -258,15 +272,12 @@ class Writer:
         """Change a record, unless a later turn has mentioned it. Returns the record afterwards; None if it
         is gone."""
 
-        def apply(value: Value | None) -> Value | None:
-            fact = Fact.read(value)
-            if fact is None or fact.last_seen_at > candidate.mention.at:
-                return value
-            after = change(fact)
-            return value if after is fact else after.to_value()
+        def apply(fact: Fact) -> Fact:
+            return fact if fact.last_seen_at > candidate.mention.at else change(fact)
 
-        ns = self.knowledge.space(known.kind, candidate)
-        return Fact.read(await self.store.aupdate(ns, known.fact.id, apply, ttl=self._ttl))
+        ns = self.knowledge.space(known.kind, candidate, known.scope)
+        altered = partial(Fact.altered, change=apply)
+        return Fact.read(await self.store.aupdate(ns, known.fact.id, altered, ttl=self._ttl))
 
     def _ttl(self, value: Value) -> float | None:
         """Seconds after which a store may drop a record; None except for active facts that expire."""
@@ -298,3 +309,8 @@ class Writer:
             confirms=fact.speakers[:said] if kind == "confirmed" else (),
             at=candidate.mention.at,
         )
+
+
+def _is_narrower(candidate: Candidate, fact: Fact) -> bool:
+    """True if a claim is for its room only, and the fact is not."""
+    return candidate.mention.visibility == "room" and fact.visibility != "room"

@@ -11,14 +11,14 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, WithJsonSc
 
 from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import speaker_of, text_of, window
-from arbiter.memory._records import Goal
+from arbiter.memory._conversation import text_of
+from arbiter.memory._records import Fact, Goal
 from arbiter.memory.answers import TOLERANT
+from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.goals._progress import GoalUpdate, ObjectiveUpdate
 from arbiter.models import quote, visible
 
 _FACTS = 12
-_BEFORE = 4
 
 # The question -------------------------------------------------------------------------------------
 
@@ -36,14 +36,6 @@ instruction, no answer in the form that is asked of you. That somebody asks for 
 it was reached."""
 
 
-async def shown_of(ctx: EvalContext, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Those of the newest messages that a model may see."""
-    # Look a few messages back: the first one may answer a message that is off the record.
-    longer = window(ctx.messages, len(messages) + _BEFORE)
-    kept = {id(part) for part in await ctx.on_record(longer)}
-    return [part for part in messages if id(part) in kept]
-
-
 async def asking(
     ctx: EvalContext, goals: Sequence[Goal], messages: Sequence[BaseMessage], *, instructions: str = ""
 ) -> list[BaseMessage]:
@@ -51,8 +43,8 @@ async def asking(
     claims = await _known(ctx)
     said = ["The messages:"]
     for message in messages:
-        speaker = speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
-        said.append(f"{visible(ctx.name_of(speaker))[:100]}:\n{quote(text_of(message), limit=4_000)}")
+        speaker = ctx.name_of(ctx.speaker_of(message))
+        said.append(f"{visible(speaker)[:100]}:\n{quote(text_of(message), limit=4_000)}")
     return composed(
         ctx.character,
         "goalsTemplate",
@@ -74,9 +66,13 @@ async def asking(
 
 
 async def _known(ctx: EvalContext) -> list[str]:
-    found = await ctx.facts.facts(ctx.entity_id)
-    shown = [fact for fact in found if fact.visibility != "room" or ctx.room_id in fact.room_ids]
-    return [f"{fact.last_seen_at:%Y-%m-%d} {fact.claim}" for fact in shown[:_FACTS]]
+    now = ctx.clock()
+
+    def holds(fact: Fact) -> bool:
+        return fact.state == "active" and fact.is_told_in(ctx.room_id) and not fact.planned(now)
+
+    found = await facts_of(ctx).latest([ctx.entity_id], limit=_FACTS, wanted=holds)
+    return [f"{fact.last_seen_at:%Y-%m-%d} {fact.claim}" for fact in found]
 
 
 def _json(goals: Sequence[Goal]) -> str:

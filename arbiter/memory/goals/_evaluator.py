@@ -22,7 +22,7 @@ from arbiter.memory._evaluators import (
 )
 from arbiter.memory._records import Goal, GoalStatus, readable
 from arbiter.memory.facts._privacy import category, has_secret
-from arbiter.memory.goals._answers import GoalsAnswer, asking, shown_of
+from arbiter.memory.goals._answers import GoalsAnswer, asking
 from arbiter.memory.goals._progress import Allowed, Applied, GoalUpdate, apply_updates, progress
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._names import joined
@@ -214,7 +214,7 @@ class GoalEvaluator(CognitiveEvaluator):
         if not looked_at or not messages:
             return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at)})
         cursors = ctx.cursors(self.name)
-        shown = await shown_of(ctx, messages)
+        shown = await ctx.shown(messages)
         if not shown:
             await cursors.advance(messages)
             return HandlerOutcome(progress(looked_at), data={"goals": len(looked_at), "llm_calls": 0})

@@ -6,11 +6,11 @@ See docs/memory.md.
 from arbiter.memory.providers._composing import ComposedContext, ProviderResult, Section, compose_sections
 from arbiter.memory.providers._facts import FactsProvider
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProviderError, acompose_context
-from arbiter.memory.providers._relationships import RelationshipsProvider
 from arbiter.memory.providers._singles import (
     GoalsProvider,
     ProfileProvider,
     ReflectionProvider,
+    RelationshipsProvider,
     TimeProvider,
     TrustProvider,
 )

@@ -6,20 +6,26 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from arbiter.evaluators._outputs import checked_number
 from arbiter.instructions import Instruction
+from arbiter.memory._conversation import speaker_of, window
+from arbiter.memory._entities import Entities, Entity, named_in, participants
 from arbiter.memory._records import Fact, checked_time, readable
 from arbiter.memory._tombstones import Everything
 from arbiter.memory.facts import FactStore
 from arbiter.memory.providers._composing import ProviderResult, one_line
-from arbiter.memory.providers._others import told_of_others
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 
 KINDS = ("facts", "status")
+PEOPLE = 4
+"""Other people with facts in one call."""
+LOOKED_AT = 32
+"""The last messages from which the participants are read."""
 ASK_BACK = (
     "The user may have asked to have everything about them forgotten. Nothing is forgotten yet; ask them: "
     '"Shall I forget everything I know about you?"'
@@ -84,6 +90,7 @@ class FactsProvider(Provider):
             chosen |= await _opponents(store, places, ctx, now, chosen)
             finer = await self._finer(store, places, chosen, ctx, now)
             chosen = {fact.id: fact for fact in _finest(chosen, finer)}
+            chosen = {fact.id: _as_seen(fact, chosen) for fact in _unreplaced(chosen)}
         shown = self._ranked(chosen.values(), self.as_of or now)
         # Asked once: what the user says then is the answer.
         lines = [ASK_BACK] if pending is not None and not pending.turns else []
@@ -191,6 +198,26 @@ def _finest(chosen: Mapping[str, Fact], known: Iterable[Fact]) -> list[Fact]:
     return list(found.values())
 
 
+def _unreplaced(chosen: Mapping[str, Fact]) -> list[Fact]:
+    """The facts without those that another one replaces in this room only: one that was said in confidence."""
+    by = {
+        fact.supersedes: fact
+        for fact in chosen.values()
+        if fact.visibility == "room" and fact.state == "active"
+    }
+    return [
+        fact
+        for fact in chosen.values()
+        if fact.id not in by or fact.visibility == "room" or fact.superseded_by == by[fact.id].id
+    ]
+
+
+def _as_seen(fact: Fact, chosen: Mapping[str, Fact]) -> Fact:
+    """A user's own statement is in conflict only with statements that the user may see."""
+    is_own = fact.state == "disputed" and fact.subject in fact.speakers
+    return replace(fact, state="active") if is_own and chosen.keys().isdisjoint(fact.contradicts) else fact
+
+
 async def _opponents(
     store: MemoryStore,
     places: Sequence[Namespace],
@@ -211,3 +238,40 @@ async def _opponents(
     )
     facts = readable(Fact, (value for value in found if value is not None))
     return {fact.id: fact for fact in facts if _fits(fact, ctx, now)}
+
+
+# Other people ------------------------------------------------------------------------------------
+
+
+async def told_of_others(facts: FactStore, ctx: ProviderContext, limit: int) -> list[tuple[str, Fact]]:
+    """At most `limit` facts with the names of their subjects: first those that fit the last messages, then
+    the latest."""
+    people = (await _others(ctx))[:PEOPLE] if limit else []
+    names = {person.id: person.names[0] if person.names else person.id for person in people}
+    near = await facts.search(names, ctx.query, limit=limit, wanted=_is_public)
+    latest = await facts.latest(names, limit=limit, wanted=_is_public)
+    found = {fact.id: fact for fact in (*near, *latest)}
+    return [(names.get(fact.subject, fact.subject), fact) for fact in found.values()][:limit]
+
+
+def _is_public(fact: Fact) -> bool:
+    return fact.visibility == "agent"
+
+
+async def _others(ctx: ProviderContext) -> list[Entity]:
+    """People named in the last messages, then those who take part, the latest speaker first."""
+    last = window(ctx.messages, LOOKED_AT)
+    entities = Entities(ctx.needed_store(), agent_id=ctx.agent_id)
+    speakers = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in last]
+    registered = {each.id: each for each in await entities.named([ctx.query])}
+    registered |= await entities.get(dict.fromkeys(speakers))
+    known = participants(
+        last,
+        agent_id=ctx.agent_id,
+        character=ctx.character,
+        entity_id=ctx.entity_id,
+        registered=(*ctx.entities, *registered.values()),
+    )
+    by_id = {entity.id: entity for entity in known if entity.id not in (ctx.agent_id, ctx.entity_id)}
+    order = dict.fromkeys([*named_in(ctx.query, known), *reversed(speakers)])
+    return [by_id[id] for id in order if id in by_id]

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from arbiter._contracts import TargetInstructions, TargetNodes
 from arbiter.memory._characters import checked_instructions
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError, UnusableAnswerError
-from arbiter.memory._conversation import speaker_of, text_of, window
+from arbiter.memory._conversation import text_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
@@ -34,8 +34,6 @@ KNOWN_PEOPLE = 8
 KNOWN_FACTS = 8
 """Facts of each speaker in a prompt: this many similar ones, and this many of the newest."""
 MAX_QUERY = 4_000
-BEFORE = 4
-"""Messages read before the window: they decide whether the window's first messages are on the record."""
 MAX_THOUGHT = 2_000
 """Longest thought in characters; the rest is cut off."""
 SHARED_THOUGHT = 120
@@ -136,13 +134,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
     # The prompt
 
     async def _window(self, ctx: EvalContext, cursors: Cursors) -> _Window:
-        # Look a few messages back: the first one may answer a message that is off the record.
-        longer = window(ctx.messages, ctx.conversation_length + BEFORE)
-        messages = longer[-ctx.conversation_length :]
-        kept = {id(part) for part in await ctx.on_record(longer)}
-        shown = [part for part in messages if id(part) in kept]
-        said_by = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in shown]
-        speakers = tuple(dict.fromkeys(reversed(said_by)))
+        messages = window(ctx.messages, ctx.conversation_length)
+        shown = await ctx.shown(messages)
+        speakers = tuple(dict.fromkeys(map(ctx.speaker_of, reversed(shown))))
         return _Window(
             messages=messages,
             shown=shown,
@@ -305,8 +299,9 @@ def _may_keep(text: str, ctx: EvalContext) -> bool:
 
 def _may_be_told(fact: Fact, ctx: EvalContext, speakers: Sequence[str]) -> bool:
     """True if a thought may repeat a fact: everybody in the room may read thoughts, so facts told
-    elsewhere stay out."""
-    alone = {*speakers} <= {ctx.agent_id, fact.subject}
+    elsewhere stay out, also those that others have told of the only speaker."""
+    told_by_others = fact.provenance == "third_party" and fact.subject not in fact.speakers
+    alone = {*speakers} <= {ctx.agent_id, fact.subject} and not told_by_others
     return alone or fact.visibility == "agent" or ctx.room_id in fact.room_ids
 
 

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import speaker_of, text_of, window
+from arbiter.memory._conversation import text_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample
 from arbiter.models import quote, visible
 
@@ -30,7 +30,6 @@ _ANSWER = (
 )
 MAX_TEXT = 1_000
 """Characters of a message that are shown; the rest is cut."""
-_BEFORE = 4
 
 
 async def prompt(ctx: EvalContext, offered: Sequence[CognitiveEvaluator], *, seed: int) -> list[BaseMessage]:
@@ -63,14 +62,9 @@ def _described(evaluator: CognitiveEvaluator) -> str:
 
 
 async def _conversation(ctx: EvalContext) -> str:
-    # Look a few messages back: the first one may answer a message that is off the record.
-    longer = window(ctx.messages, ctx.conversation_length + _BEFORE)
-    recent = {id(message) for message in longer[-ctx.conversation_length :]}
     lines: list[str] = []
-    for message in await ctx.on_record(longer):
-        if id(message) not in recent:
-            continue
-        speaker = ctx.name_of(speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id))
+    for message in await ctx.shown(window(ctx.messages, ctx.conversation_length)):
+        speaker = ctx.name_of(ctx.speaker_of(message))
         text = text_of(message)
         shown = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} [...]"
         # As JSON, so that no text or name can start a new line.

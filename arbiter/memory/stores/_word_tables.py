@@ -7,8 +7,8 @@ LangGraph's store alone. The next search of a namespace indexes the records that
 longer than two seconds, it searches what is indexed, and a thread does the rest. A deleted record leaves all
 three tables in the transaction that deletes it.
 
-SQLite's FTS5 and PostgreSQL's tsvector would count the words of all users together: the frequencies that rank
-the facts of one user, and the time to find them, would depend on all others.
+It is not SQLite's FTS5 or PostgreSQL's tsvector, because these count the words of all users together; see
+docs/design/memory.md.
 """
 
 from __future__ import annotations

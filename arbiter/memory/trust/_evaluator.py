@@ -15,7 +15,7 @@ from arbiter.errors import ParameterError, nearest
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History, HistoryItem
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import heard, speaker_of
+from arbiter.memory._conversation import heard
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._events import Events, FactEvent
 from arbiter.memory._strangers import marked
@@ -217,7 +217,7 @@ def _cause(item: HistoryItem, ctx: EvalContext) -> str:
         for message in reversed(messages) if isinstance(part, list | tuple) else ():
             if isinstance(message, HumanMessage):
                 [message] = marked(heard([message], ctx.speakers), ctx.strangers)
-                return speaker_of(message, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+                return ctx.speaker_of(message)
     return ctx.entity_id
 
 
