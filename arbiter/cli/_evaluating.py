@@ -125,8 +125,8 @@ def run_suites(suites: Sequence[str], options: Options) -> int:
         loaded = [_loaded(file, options) for file in files]
         runs = [_prepared(*each, options) for each in zip(files, loaded, progresses, strict=True)]
         if options.ray is not None:
-            for file, suite, run in zip(files, loaded, runs, strict=True):
-                run.driver = _on_ray(options.ray, file, suite, options)
+            for file, run in zip(files, runs, strict=True):
+                run.driver = _on_ray(options.ray, file, options)
     codes: list[int] = []
     for file, run, progress in zip(files, runs, progresses, strict=True):
         with ends_in_good_order(), stdout_for_results(), each_warning_once():
@@ -143,12 +143,10 @@ def run_suites(suites: Sequence[str], options: Options) -> int:
     return next(code for code in _WORST if code in codes)
 
 
-def _on_ray(address: str, file: str, suite: Suite, options: Options) -> Any:
+def _on_ray(address: str, file: str, options: Options) -> Any:
     """The driver of a run on a Ray cluster."""
     from arbiter.harness.distributed import on_ray
 
-    if suite.cache != "off":
-        raise ConfigurationError(f"{file}: cache is {suite.cache!r}, which --ray cannot use. Leave it out.")
     return on_ray(address, partial(_loaded, file, options), select=_selection(options), mode=options.mode)
 
 

@@ -28,7 +28,7 @@ from arbiter.experiments.plans import COLUMNS, ExperimentPlan
 from arbiter.experiments.results import ENDINGS, load_result
 from arbiter.experiments.runner import FOLDER, LIMITS
 from arbiter.harness import Limits, Suite
-from arbiter.harness.journal import Written, run_folder, runs_in
+from arbiter.harness.journal import run_folder, runs_in, summary_of
 from arbiter.harness.runs import Run
 from arbiter.models import visible
 from arbiter.personas import Persona
@@ -244,10 +244,13 @@ def list_runs() -> None:
     """Print a line for each run."""
     rows: list[tuple[str, ...]] = []
     for folder in runs_in(FOLDER):
-        written = Written.read(folder)
-        state = "running or killed" if written.end is None else written.end["stopped"] or "finished"
-        done = f"{len(written.results()):,} of {len(written.head['cases']):,}"
-        rows.append((folder.name, str(written.head["suite"]).removeprefix("experiment:"), done, state))
+        try:
+            found = summary_of(folder)
+        except ConfigurationError as error:  # one broken run hides no other
+            err.print(Text(visible(str(error)), "yellow"))
+            continue
+        done = f"{found.done:,} of {found.total:,}"
+        rows.append((folder.name, found.suite.removeprefix("experiment:"), done, found.state))
     _print_table(("run", "scenario", "environments × arms", "state"), rows)
 
 

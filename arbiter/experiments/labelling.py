@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from arbiter.errors import ConfigurationError, nearest
+from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 from arbiter.experiments.measuring import MetricScorer
 from arbiter.experiments.results import ExperimentResult
 from arbiter.experiments.runner import FOLDER
@@ -105,12 +105,15 @@ def calibrate_metric(
     report = load_report(run_folder(run, Path(folder)))
     sessions = _sessions(report, metric)
     found = labels if isinstance(labels, Labels) else read_labels(labels)
-    for each in found.outputs:
-        if each.id not in sessions or _plain(each.output) != _plain(sessions[each.id].text):
-            raise ConfigurationError(
-                f"the run {report.run_id} has no conversation {each.id!r:.80} with that text. Name the run from which "
-                "the labels were written: --from RUN."
-            )
+    file = "labels" if isinstance(labels, Labels) else str(labels)
+    said = f"with that text is not in the run {report.run_id}. Name the run of the labels: --from RUN."
+    strangers = [
+        PackMistake(file, each.line, "", f"the conversation {each.id!r:.80} {said}")
+        for each in found.outputs
+        if each.id not in sessions or _plain(each.output) != _plain(sessions[each.id].text)
+    ]
+    if strangers:
+        raise PackError(strangers)
     version = report.identity.rows[metric]
     scorers = (MetricScorer(metric, judge, hard=hard) for hard in (False, True))
     scorer = next((each for each in scorers if each.version == version), None)

@@ -12,16 +12,24 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from arbiter.errors import ConfigurationError
 
-__all__ = ["Cache", "CacheMode"]
+__all__ = ["Answers", "Cache", "CacheMode"]
 
 CacheMode = Literal["off", "judge", "all"]
 FILE = ".arbiter/cache.sqlite"
 _WAIT = 30.0
 """Seconds to wait for another process that writes."""
+
+
+class Answers(Protocol):
+    """Answers by the key of their question: a `Cache`, or the way to the process that has one."""
+
+    def get(self, key: str) -> Mapping[str, Any] | None: ...
+    def put(self, key: str, value: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 class Cache:

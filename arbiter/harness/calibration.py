@@ -203,9 +203,11 @@ class Calibration:
         if not (self.tp + self.fn and self.fp + self.tn):
             found.append("people gave one class of labels alone")
         elif self.quadratic is None or self.quadratic.value < LEAST_KAPPA:
-            found.append(f"κ is {_shown(self.quadratic)}; {LEAST_KAPPA} is needed")
+            found.append(f"quadratic κ is {_shown(self.quadratic)}; {LEAST_KAPPA} is needed")
         elif self.quadratic.interval is None or self.quadratic.interval.low < LEAST_LOW:
-            found.append(f"κ is {_shown(self.quadratic)}; the lower end has to be {LEAST_LOW} or more")
+            found.append(
+                f"quadratic κ is {_shown(self.quadratic)}; the lower end has to be {LEAST_LOW} or more"
+            )
         if not self.blind:
             found.append("people saw the judge's scores")
         if not self.canaries:

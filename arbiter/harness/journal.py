@@ -20,8 +20,10 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, ne
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,7 +33,7 @@ from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
 from arbiter.harness.usage import NOTHING, Spent
-from arbiter.harness.writing import why_unwritable
+from arbiter.harness.writing import why_unwritable, write_whole
 from arbiter.models import JudgeReply, judgement_of
 
 __all__ = [
@@ -62,11 +64,8 @@ _fields_of = attrgetter(*_NAMES)
 
 def score_to_dict(score: Score) -> dict[str, Any]:
     """A score as JSON-able data: its name, and the fields that differ from their defaults."""
-    found: dict[str, Any] = {
-        name: value
-        for name, value, default in zip(_NAMES, _fields_of(score), _DEFAULTS, strict=True)
-        if value is not default and value != default
-    }
+    values = _fields_of(score)
+    found: dict[str, Any] = dict(compress(zip(_NAMES, values, strict=True), map(ne, values, _DEFAULTS)))
     if "scale" in found:
         found["scale"] = plain_scale(score.scale)
     return found
@@ -343,8 +342,11 @@ class Journal:
             self._file.truncate(whole)
 
     @classmethod
-    def begin(cls, folder: Path, run_id: str, head: Mapping[str, Any]) -> Journal:
-        """Make the folder of a run, with its head. Raises `ConfigurationError` if it cannot be written."""
+    def begin(cls, folder: Path, run_id: str, head: Mapping[str, Any], total: int) -> Journal:
+        """Make the folder of a run of `total` cases × repeats, and begin its first session.
+
+        Raises `ConfigurationError` if it cannot be written.
+        """
         place = folder / run_id
         try:
             place.mkdir(parents=True)
@@ -352,10 +354,20 @@ class Journal:
             if not ignored.exists():
                 ignored.write_text("*\n", encoding="utf-8")
             text = json.dumps({"v": VERSION, "run_id": run_id, **head}, ensure_ascii=False, allow_nan=False)
-            (place / "run.json").write_text(text, encoding="utf-8")
-            return cls(place)
+            with ExitStack() as undo:
+                journal = cls(place)
+                undo.callback(journal.close)
+                journal.session(head, total)
+                # The last one: a folder without it is no run.
+                write_whole(place / "run.json", text)
+                undo.pop_all()
+            return journal
         except OSError as error:
             raise ConfigurationError(f"{place} cannot be written: {why_unwritable(place, error)}.") from None
+
+    def session(self, head: Mapping[str, Any], total: int) -> None:
+        """Write that a session of a run of `total` cases × repeats begins."""
+        self.write("session", {**{name: head[name] for name in ("suite", "target")}, "total": total})
 
     def write(self, kind: str, body: Mapping[str, Any], *, large: str = "", flush: bool = True) -> None:
         """Write a line, and flush it, unless another one follows at once. The value of the name `large` becomes a
@@ -422,7 +434,12 @@ class Journal:
         self.write("case", line)
 
     def spent(self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int) -> None:
-        """Write the amount of a call, or that one has begun. `running` is the number of calls without an answer."""
+        """Write the amount of a call, or that one has begun. `running` is the number of calls without an answer.
+
+        An answer that was replayed is left out: a session that goes on replays it again.
+        """
+        if spent.replayed_calls:
+            return
         line: dict[str, Any] = {"case": case_id, "repeat": repeat, "purse": purse}
         if spent != NOTHING:
             amounts = spent.to_dict().items()
@@ -469,11 +486,13 @@ def _locked(folder: Path) -> IO[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A run in a list: `done` counts its finished cases × repeats, `state` says how it ended."""
+    """A run in a list: `done` of `total` cases × repeats are finished, `state` says how it ended. Journals of older
+    versions have no total; it is then `done`."""
 
     suite: str
     target: str
     done: int
+    total: int
     state: str
 
 
@@ -493,7 +512,13 @@ def summary_of(folder: Path) -> Summary:
             _parsed(raw, path, n) for n, raw in enumerate(_lines(path), 1) if b'"kind":"case"' in raw[:200]
         ]
         done, state = len({(line["case"], line["repeat"]) for line in cases}), "running or killed"
-    return Summary(suite=begun.get("suite", ""), target=begun.get("target", ""), done=done, state=state)
+    return Summary(
+        suite=begun.get("suite", ""),
+        target=begun.get("target", ""),
+        done=done,
+        total=begun.get("total", done),
+        state=state,
+    )
 
 
 def _end_in(raw: bytes) -> Mapping[str, Any] | None:

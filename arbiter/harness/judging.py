@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from arbiter._values.versions import hash_of
 from arbiter.evaluation import NodeEvaluator
-from arbiter.harness.cache import Cache
+from arbiter.harness.cache import Answers
 from arbiter.harness.canonical import is_mapping
 from arbiter.harness.identity import JudgeIdentity
 from arbiter.harness.limits import Limiter, Limiters, Limits, innermost, limited, provider_and_name
@@ -49,7 +49,7 @@ class Judging:
         self,
         *,
         recordings: Recordings | None = None,
-        cache: Cache | None = None,
+        cache: Answers | None = None,
         limits: Limits | None = None,
         usage: Usage | None = None,
         votes: int | None = None,

@@ -28,12 +28,16 @@ _PASS = {"pass": 1, "fail": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """One output and its labels by labeller: scores from 0 to 9, or 1 for a pass and 0 for a failure."""
+    """One output and its labels by labeller: scores from 0 to 9, or 1 for a pass and 0 for a failure.
+
+    `line` is that of its first label in a file.
+    """
 
     id: str
     input: str
     output: str
     labels: Mapping[str, int]
+    line: int = 0
 
     @property
     def label(self) -> float:
@@ -79,7 +83,10 @@ def read_labels(path: str | Path) -> Labels:
                 continue
             kinds.setdefault(row["label"].strip().lower() not in _PASS, reader.line_num)
             id, output, labeller = row["id"], row["output"], (row.get("labeller") or "").strip()
-            known = found.get(id) or Labelled(id=id, input=row.get("input") or "", output=output, labels={})
+            new = Labelled(
+                id=id, input=row.get("input") or "", output=output, labels={}, line=reader.line_num
+            )
+            known = found.get(id, new)
             if labeller in known.labels:
                 who = f"the labeller {labeller!r}" if labeller else "a labeller without a name"
                 mistake(f"{who} labelled the id {id!r} twice.")

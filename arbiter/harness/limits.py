@@ -32,6 +32,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from arbiter._threads.deadlines import waiting
 from arbiter._values.states import is_number, is_whole
 from arbiter.errors import ConfigurationError
 from arbiter.models import ChatModel
@@ -215,7 +216,8 @@ class Limiter:
         return result
 
     def _once(self, call: Callable[[], T]) -> T:
-        began = self.enter().result()
+        with waiting():
+            began = self.enter().result()
         try:
             result = call()
         except BaseException as error:
@@ -248,7 +250,8 @@ class Limiter:
             self.leave(began, failure)
 
     def _begun(self, begin: Callable[[], Iterator[Any]]) -> tuple[int, list[Any], Iterator[Any]]:
-        began = self.enter().result()
+        with waiting():
+            began = self.enter().result()
         try:
             chunks = begin()
             return began, list(islice(chunks, 1)), chunks
@@ -301,7 +304,8 @@ class Limiter:
 
     async def aenter(self) -> int:
         """Async version of `enter`. A cancelled caller gives its place back."""
-        return await self.counter.aenter()
+        with waiting():
+            return await self.counter.aenter()
 
     def leave(self, began: int, error: BaseException | None = None) -> None:
         """Give the place back. `error` is the failure of the call."""

@@ -90,12 +90,13 @@ class _Workers:
 
     def run(self) -> None:
         """Run all cases, and wait for them. Raises what is no failure of a case, such as a full disk."""
-        for _ in range(self.most):
-            self._hire()
+        places = iter(range(self.most))
         given_up = float("inf")
         try:
             while True:
                 try:
+                    for _ in places:
+                        self._hire()
                     if self._wait(given_up):
                         break
                 except KeyboardInterrupt:

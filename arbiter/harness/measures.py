@@ -47,9 +47,15 @@ def rows_of(
     kinds = {name: kind for name, kind in _kinds(results).items() if name not in labels}
     asserting = sum(bool(case.assertions) for case in cases)
     clusters = {case.id: case.cluster for case in cases if case.cluster is not None}
+    sampled = {score.name for result in results for score in result.scores if score.elements}
     rows = {
         name: _row(
-            name, measure, results, clusters, kinds.get(name) or (measure.scale, name in (COMPLETED, EXPECT))
+            name,
+            measure,
+            results,
+            clusters,
+            kinds.get(name) or (measure.scale, name in (COMPLETED, EXPECT)),
+            name in sampled,
         )
         for name, measure in _named(kinds, labels, measures, asserting).items()
     }
@@ -86,14 +92,14 @@ def _row(
     results: Sequence[CaseResult],
     clusters: Mapping[str, str],
     kind: tuple[Scale, bool],
+    is_sampled: bool,
 ) -> Row:
     values: dict[str, list[float | None]] = {}
     missing: dict[str, list[Outcome]] = {}
-    is_sampled = any(result.elements(name) for result in results)
     if is_sampled:  # the row of one agent
         results = [result for result in results if result.scored(name)]
     for result in results:
-        elements = result.elements(name)
+        elements = result.elements(name) if is_sampled else ()
         for id, score in elements:
             values.setdefault(id, []).append(score)
         if elements:

@@ -31,18 +31,19 @@ def node_runs_of(history: History, trajectory: Trajectory) -> list[list[dict[str
 def _node_run(item: HistoryItem, visit: Visit) -> dict[str, Any]:
     # The states are read from the record: each view of a part of them costs as much as the part.
     record = item.record
-    found: dict[str, Any] = {
-        "item_id": record.id,
-        "node": visit.node,
-        "instruction": visit.instruction,
-        "status": record.status,
-        "input": _plain(record.input),
-        "output": _plain(record.output) if record.status == "completed" else None,
-        "tokens": _tokens(record.output),
-        "violations": [name for name, verdict in record.checks.items() if verdict.kind != "allow"],
-        "original": _original(record),
-    }
-    return {name: value for name, value in found.items() if value not in (None, [], "")}
+    found: dict[str, Any] = {"item_id": record.id, "node": visit.node}
+    if visit.instruction is not None:
+        found["instruction"] = visit.instruction
+    found["status"], found["input"] = record.status, _plain(record.input)
+    if record.status == "completed":
+        found["output"] = _plain(record.output)
+        if (original := _original(record)) not in (None, ""):
+            found["original"] = original
+    if (tokens := _tokens(record.output)) is not None:
+        found["tokens"] = tokens
+    if violations := [name for name, verdict in record.checks.items() if verdict.kind != "allow"]:
+        found["violations"] = violations
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -71,8 +72,6 @@ def _listed(part: object) -> Iterable[object]:
 
 def _original(record: Record) -> Any:
     """The first draft of an output that a correction gate accepted after sending it back; None if there is none."""
-    if record.status != "completed":
-        return None
     gating = record.gating
     if "outcome" in gating:  # a gate of personas
         changed = (

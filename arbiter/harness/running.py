@@ -435,9 +435,10 @@ class Session:
 
     def used(self, thread_id: str) -> Mapping[str, Mapping[str, Any]]:
         """What a case used in all sessions of the run, by purse and model, as JSON-able data."""
-        return {
+        used = self.judging.usage.of(thread_id, _earlier(thread_id))
+        return used and {
             purse: {model: spent.to_dict() for model, spent in models.items()}
-            for purse, models in self.judging.usage.of(thread_id, _earlier(thread_id)).items()
+            for purse, models in used.items()
         }
 
     def unfinished(self) -> list[Mapping[str, Any]]:

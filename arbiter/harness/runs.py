@@ -9,8 +9,10 @@ the first one runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +37,7 @@ class Run:
 
     session: Session
     head: Mapping[str, Any]
-    """What run.json has: the suite as it was read, its identity and options."""
+    """What run.json has beside the cases: the suite as it was read, its identity and options."""
     gate: GateSettings
     baseline: Baseline | None
     folder: Path | None
@@ -51,9 +53,11 @@ class Run:
 
     def run(self) -> Report:
         """Run the cases and judge them, on threads or on an event loop of its own. Ctrl-C ends it in good order."""
-        session = self.session
+        session, is_open = self.session, False
         try:
-            self._open()
+            with _uninterrupted():
+                self._open()
+                is_open = True
             if self.driver is not None:
                 self.driver(session, self.head["identity"])
             elif not session.target.is_async:
@@ -63,9 +67,8 @@ class Run:
             else:
                 drive_to_the_end(session)
         except BaseException as error:
-            ended_well = isinstance(error, KeyboardInterrupt) and session.stopped == "interrupted"
             session.stop("interrupted")  # what broke off is not finished
-            if not ended_well:
+            if not (is_open and isinstance(error, KeyboardInterrupt)):
                 raise
         finally:
             self._close()
@@ -93,13 +96,16 @@ class Run:
         session.begin()
         if written is not None:
             self.journal = Journal(written.folder, seq=written.seq, whole=written.whole)
+            self.journal.session(self.head, session.total)
             session.judging.known = written.judgements
             session.recount(written.bought)
         elif self.folder is not None:
-            self.journal = Journal.begin(self.folder, session.run_id, self.head)
+            cases = [case.to_dict() for case in session.cases]
+            self.journal = Journal.begin(
+                self.folder, session.run_id, {**self.head, "cases": cases}, session.total
+            )
         if (journal := self.journal) is not None:
             session.write_to(journal)
-            journal.write("session", {name: self.head[name] for name in ("suite", "target")})
             session.judging.kept = journal.judgement
 
     def _close(self) -> None:
@@ -180,6 +186,23 @@ class Run:
             place = self.journal.folder / "report.json"
             place.write_text(report.to_json(), encoding="utf-8", errors="backslashreplace")
         return report
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Inside, Ctrl-C waits: a run that has files of its own also gets its report. Only the first thread of a process
+    gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _loop_is_running() -> bool:

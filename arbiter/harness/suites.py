@@ -21,7 +21,7 @@ from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
-from arbiter.harness.cache import Cache, CacheMode
+from arbiter.harness.cache import Answers, Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.identity import Identity
@@ -56,6 +56,7 @@ class RunOptions(TypedDict, total=False):
     retry_errors: bool
     folder: str | Path | None
     recordings: str | Path | Recordings
+    cache: Answers | None
     ci: bool
     accept_changed: bool
     progress: Progress | None
@@ -155,6 +156,7 @@ class Suite:
         retry_errors: bool = False,
         folder: str | Path | None = FOLDER,
         recordings: str | Path | Recordings = "recordings",
+        cache: Answers | None = None,
         ci: bool = False,
         accept_changed: bool = False,
         progress: Progress | None = None,
@@ -165,7 +167,8 @@ class Suite:
         that is governed keeps its own. `select` chooses some of the cases. In the mode "record" all answers of a
         graph and of judges are kept in `recordings`; "mock" replays them, without a model and without running the
         graph, and raises `RecordingError` for what is missing or stale. Functions run in any mode. "synthetic" is for
-        agents, who answer prompts if they have few messages. `baseline` is
+        agents, who answer prompts if they have few messages. `cache` has the answers of earlier live runs, in place of
+        `.arbiter/cache.sqlite`. `baseline` is
         compared with, in place of that of `gate`; `ci` and `accept_changed` are those of `RegressionGate`. The run
         leaves a journal and report.json in `folder` (None: no files). `resume` goes on with a run that was stopped or
         killed, by its id or "last"; with `retry_errors` it does again what failed.
@@ -180,7 +183,11 @@ class Suite:
                 raise ConfigurationError("resume needs the folder of the run's journal; folder is None.")
             before = self._baseline(baseline)
             cases = (select or Selection()).of(self.cases)
-            cache = Cache() if self.cache != "off" and mode == "live" else None
+            if self.cache == "off" or mode != "live":
+                cache = None
+            elif cache is None:
+                cache = Cache()
+                undo.callback(cache.close)
             judging = Judging(
                 limits=self.limits,
                 recordings=taped,
@@ -309,7 +316,6 @@ class Suite:
             "target": target.name,
             "identity": identity.to_dict(),
             "measures": [measure.to_dict() for measure in measures],
-            "cases": [case.to_dict() for case in cases],
             "gate": plain_fields(self.gate),
         }
 
@@ -388,7 +394,7 @@ def _has_moved(captured: str, suite: str, folder: Path) -> bool:
     return False
 
 
-def _tape(recordings: Recordings | None, cache: Cache | None, target: Target) -> Tape | None:
+def _tape(recordings: Recordings | None, cache: Answers | None, target: Target) -> Tape | None:
     """The recorded or cached answers of a graph; None for targets that run in any mode."""
     if target.kind not in ("graph", "agents"):
         return None

@@ -183,7 +183,7 @@ class Usage:
                 models = self._spent[thread_id][purse]
                 models[model] = models.get(model, NOTHING) + spent
                 self._sum += spent
-            if is_new and not spent.replayed_calls:
+            if is_new:
                 self._keep(purse, model, thread_id, spent)
 
     def _keep(self, purse: Purse, model: str, thread_id: str, spent: Spent) -> None:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
-from typer.testing import CliRunner
+from typer import testing
+from typer.main import get_command
+from typer.testing import CliRunner, Result
 
 from arbiter.cli._app import app
 from arbiter.errors import ArbiterError
 from tests import docs_check
 from tests.processes import python
 
+# Else each command that a test types makes all commands anew from their signatures, which takes longer than most run.
+testing.__dict__["_get_command"] = cache(get_command)
+
+
+def invoked(*arguments: str, answers: str = "", **env: str) -> Result:
+    """The command in this process."""
+    return CliRunner(env=env).invoke(app, arguments, input=answers)
+
 
 def typed(*arguments: str, answers: str = "", code: int = 0) -> str:
     """Stdout of the command in this process."""
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, input=answers)
+    done = invoked(*arguments, answers=answers, COLUMNS="200")
     assert done.exit_code == code, (done.output, done.exception)
     return done.stdout
 
@@ -39,7 +50,7 @@ def started(*arguments: str, folder: Path, code: int) -> subprocess.CompletedPro
 
 def refused(*arguments: str) -> str:
     """The sentence by which the command refuses what it was given."""
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    done = invoked(*arguments, COLUMNS="200")
     if isinstance(done.exception, ArbiterError | OSError):
         return str(done.exception)
     assert done.exit_code == 2, (done.output, done.exception)

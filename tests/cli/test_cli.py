@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from arbiter import ArbiterOS
 from arbiter._constitution.kinds import KINDS
@@ -24,7 +23,7 @@ from arbiter.cli._graphs import load_graph
 from arbiter.cli._init import propose
 from arbiter.errors import ArbiterError
 from tests import docs_check
-from tests.cli.cli_support import started, typed
+from tests.cli.cli_support import invoked, started, typed
 from tests.processes import python
 
 TEAM = '''
@@ -205,7 +204,7 @@ def test_version_is_that_of_the_distribution() -> None:
     ids=str,
 )
 def test_a_mistake_is_a_sentence(arguments: tuple[str, ...], said: str, project: Path) -> None:
-    done = CliRunner().invoke(app, arguments, input="\n" * 9)
+    done = invoked(*arguments, answers="\n" * 9)
     assert isinstance(done.exception, ArbiterError), done.output
     assert re.search(said, str(done.exception)), done.exception
 

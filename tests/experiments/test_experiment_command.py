@@ -19,6 +19,8 @@ import pytest
 from arbiter.errors import ConfigurationError
 from arbiter.experiments import SCENARIOS, Experiment, ExperimentResult
 from arbiter.experiments.replicating import replicated, scenarios_named
+from arbiter.experiments.runner import FOLDER
+from arbiter.harness.journal import run_folder
 from arbiter.store import SqlRepository
 from tests.cli.cli_support import refused, started, typed
 from tests.docs_check import ROOT
@@ -87,6 +89,16 @@ def test_an_experiment_is_planned_run_and_shown(project: Path) -> None:
     assert (project / "effects.svg").read_text().startswith("<svg")
     assert typed("experiment", "show", "last") == shown
     assert json.loads(typed("experiment", "show", "last", "--format", "json"))["plan_hash"] == plan["hash"]
+    assert re.search(r"debate-controversial +4 of 4 +finished", typed("experiment", "list"))
+    again = ("experiment", "run", "debate-controversial", *WITH, *SMALL, "--resume", "last")
+    assert "is finished. Start a new one" in refused(*again)
+    # Of its files the list reads the two ends of the journal alone.
+    folder = run_folder("last", FOLDER)
+    first, *_, last = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_bytes(first + b"not read\n" * 1_000 + last)
+    (folder / "run.json").write_text("not read")
+    (FOLDER / "broken").mkdir()
+    (FOLDER / "broken" / "run.json").touch()
     assert re.search(r"debate-controversial +4 of 4 +finished", typed("experiment", "list"))
     assert "planned is 42" in refused("experiment", "run", "debate-controversial", *options, "--seed", "7")
 
@@ -332,10 +344,7 @@ def test_an_interrupted_experiment_says_how_it_goes_on(project: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    # More than its first line: the run is under way.
-    while not any(
-        file.read_text().count("\n") > 1 for file in Path(".arbiter/experiments").glob("*/journal.jsonl")
-    ):
+    while not [*Path(".arbiter/experiments").glob("*/run.json")]:
         assert running.poll() is None, running.communicate()
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from arbiter.errors import ConfigurationError
+from arbiter.errors import ConfigurationError, PackError
 from arbiter.experiments import Corrections, ExperimentResult, calibrate_metric, write_sessions
 from arbiter.experiments.results import load_result
 from arbiter.harness import CANARIES
@@ -130,8 +130,12 @@ def test_labels_of_something_else_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="not overwritten"):
         write_sessions(file, metric="fluency")
     file.write_text(file.read_text().replace(" word ", " sentence "))
-    with pytest.raises(ConfigurationError, match=r"has no conversation '0.* with that text"):
+    with pytest.raises(
+        PackError, match=r"labels\.csv:[0-9]+: the conversation '0.* with that text is not in"
+    ) as caught:
         calibrate_metric(file, **asked)
+    assert len(caught.value.mistakes) == 4
+    assert len({each.line for each in caught.value.mistakes}) == 4
     experiment(metrics=["ideas_quantity"]).run()
     with pytest.raises(ConfigurationError, match="is a count"):
         write_sessions("other.csv", metric="ideas_quantity")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,7 @@ def calibrated(
     )
 
 
+@cache
 def agreeing(n: int, *, wrong: int = 2) -> Calibration:
     """A judge that agrees with people but for some outputs."""
     people = [8 if place % 2 else 3 for place in range(n)]
@@ -115,18 +118,18 @@ def test_a_judge_is_calibrated_for_one_version_and_one_model() -> None:
 @pytest.mark.parametrize(
     ("found", "problem"),
     [
-        (agreeing(49), "49 labelled outputs; 50 are needed"),
-        (agreeing(60, wrong=20), "κ is 0.3"),
-        (calibrated([8] * 60, [8.0] * 60), "people gave one class of labels alone"),
+        (partial(agreeing, 49), "49 labelled outputs; 50 are needed"),
+        (partial(agreeing, 60, wrong=20), "quadratic κ is 0.3"),
+        (partial(calibrated, [8] * 60, [8.0] * 60), "people gave one class of labels alone"),
         (
-            calibrated([8, 3] * 30, [8.0, 3.0] * 30, canaries={**GOOD, "plain": 9.0, "json": 7.0}),
+            partial(calibrated, [8, 3] * 30, [8.0, 3.0] * 30, canaries={**GOOD, "plain": 9.0, "json": 7.0}),
             "it believed 2 of 12 canaries: plain, json",
         ),
-        (calibrated([8, 3] * 30, [8.0, 3.0] * 30, canaries=None), "no canary was judged"),
+        (partial(calibrated, [8, 3] * 30, [8.0, 3.0] * 30, canaries=None), "no canary was judged"),
     ],
 )
-def test_what_keeps_a_judge_uncalibrated(found: Calibration, problem: str) -> None:
-    (reason,) = found.problems(version="9c1f", judge="openai:gpt-5-mini")
+def test_what_keeps_a_judge_uncalibrated(found: Callable[[], Calibration], problem: str) -> None:
+    (reason,) = found().problems(version="9c1f", judge="openai:gpt-5-mini")
     assert reason.startswith(problem)
 
 
@@ -173,24 +176,24 @@ class _Grade(BaseModel):
     score: float
 
 
-BELIEVED = calibrated([8, 3] * 30, [8.0, 3.0] * 30, canaries={**GOOD, "plain": 9.0})
+BELIEVED = partial(calibrated, [8, 3] * 30, [8.0, 3.0] * 30, canaries={**GOOD, "plain": 9.0})
 
 
 @pytest.mark.parametrize(
     ("given", "changes", "reason"),
     [
-        (agreeing(60), {}, ""),
+        (partial(agreeing, 60), {}, ""),
         (None, {}, "it was not compared with labels of people"),
-        (agreeing(49), {}, "49 labelled outputs; 50 are needed"),
-        (calibrated([8] * 60, [8.0] * 60), {}, "people gave one class of labels alone"),
+        (partial(agreeing, 49), {}, "49 labelled outputs; 50 are needed"),
+        (partial(calibrated, [8] * 60, [8.0] * 60), {}, "people gave one class of labels alone"),
         (BELIEVED, {}, "it believed 1 of 12 canaries: plain"),
-        (agreeing(60), {"version": "0ld"}, "it was calibrated for version 0ld, the row has"),
-        (agreeing(60), {"judge": "other"}, "other was calibrated, the judge is m"),
-        (agreeing(60), {"n": 61}, "n or kappa does not fit the table"),
+        (partial(agreeing, 60), {"version": "0ld"}, "it was calibrated for version 0ld, the row has"),
+        (partial(agreeing, 60), {"judge": "other"}, "other was calibrated, the judge is m"),
+        (partial(agreeing, 60), {"n": 61}, "n or kappa does not fit the table"),
     ],
 )
 def test_every_report_says_whether_its_judges_are_calibrated(
-    given: Calibration | None,
+    given: Callable[[], Calibration] | None,
     changes: dict[str, Any],
     reason: str,
     tmp_path: Path,
@@ -202,7 +205,7 @@ def test_every_report_says_whether_its_judges_are_calibrated(
     if given is not None:
         known = {"version": str(suite.judges[0].version), "judge": "m", **changes}
         Path("calibrations").mkdir()
-        replace(given, **known).write(Path("calibrations/tone.json"))
+        replace(given(), **known).write(Path("calibrations/tone.json"))
     report = suite.run({"a": "Aye."}, folder=None)
     assert report.comparison.exit_code == (5 if reason else 0)
     assert report.to_dict()["identity"]["judges"]["tone"]["calibrated"] is not bool(reason)
@@ -282,7 +285,8 @@ def test_a_calibration_is_read_as_it_was_written_and_not_if_it_was_edited(tmp_pa
 
 
 def test_intervals_are_the_same_each_time() -> None:
-    assert agreeing(60) == agreeing(60)
+    people, judge = [8, 3] * 30, [8.0, 8.0, 8.0, *[3.0, 8.0] * 28, 3.0]
+    assert calibrated(people, judge) == calibrated(people, judge)
 
 
 def test_ids_without_labels_are_refused() -> None:

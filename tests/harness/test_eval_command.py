@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from arbiter.cli._app import app, main
+from arbiter.cli._app import main
 from arbiter.errors import ArbiterError
 from arbiter.harness import journal
+from tests.cli.cli_support import invoked
 from tests.harness.parity import SUITE
 
 APP = """
@@ -46,7 +46,7 @@ class Said:
     """The outcome of a command."""
 
     def __init__(self, *arguments: str) -> None:
-        result = CliRunner().invoke(app, ["eval", *arguments])
+        result = invoked("eval", *arguments)
         known = isinstance(result.exception, ArbiterError)
         self.code = 2 if known else result.exit_code
         self.out = result.stdout
@@ -133,11 +133,13 @@ def test_a_full_disk_keeps_what_was_written(files: Path, monkeypatch: pytest.Mon
     synced = os.fsync
 
     def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+        if any((files / ".arbiter/evals").glob("*/run.json")):
+            raise OSError(28, "No space left on device")
+        synced(descriptor)
 
     monkeypatch.setattr(journal, "_SYNC", 0.0)
     monkeypatch.setattr(os, "fsync", full)
-    result = CliRunner().invoke(app, ["eval", "run", "--concurrency", "1"])
+    result = invoked("eval", "run", "--concurrency", "1")
     (run,) = (files / ".arbiter/evals").glob("*/run.json")
     said = f"the journal of the run {run.parent.name} cannot be written: No space left on device."
     assert said in str(result.exception)

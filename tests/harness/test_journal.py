@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from arbiter import ArbiterWarning, ConfigurationError
 from arbiter.errors import PackError
-from arbiter.harness import Case, CaseRun, Limits, Report, Suite
+from arbiter.harness import Case, CaseRun, Limits, Report, Suite, runs
 from arbiter.harness.journal import Summary, run_folder, runs_in, summary_of
 from arbiter.harness.reports.report import load_report
 from tests.processes import python
@@ -189,13 +190,13 @@ def test_a_list_reads_the_ends_of_journals_alone(project: Path) -> None:
     whole = (finished / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (finished / "journal.jsonl").write_bytes(whole[0] + b"not read\n" * 1_000 + whole[-1])
     assert summary_of(finished) == Summary(
-        suite="numbers", target="function answer", done=5, state="finished"
+        suite="numbers", target="function answer", done=5, total=5, state="finished"
     )
     killed = project / "killed"
     killed.mkdir()
     (killed / "journal.jsonl").write_bytes(b"".join(whole[:10])[:-3])
     assert summary_of(killed) == Summary(
-        suite="numbers", target="function answer", done=2, state="running or killed"
+        suite="numbers", target="function answer", done=2, total=5, state="running or killed"
     )
 
 
@@ -345,6 +346,51 @@ def test_a_process_that_is_stopped_goes_on_in_another(project: Path, how: int) -
     assert len(made) <= 14
     assert set(made) == set(map(str, range(12)))
     assert len(runs_in()) == 1
+
+
+async def aanswer(given: int) -> str:
+    return answer(given)
+
+
+@pytest.mark.parametrize("target", [answer, aanswer])
+@pytest.mark.parametrize(
+    "moment", ["Journal.begin", "Session.write_to", "drive_on_threads", "drive_to_the_end"]
+)
+def test_ctrl_c_before_the_first_case_leaves_a_report(
+    target: Any, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever moment it comes: a run that has a journal has a report, and goes on."""
+    inner = operator.attrgetter(moment)(runs)
+
+    def interrupted(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        found = inner(*given)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"arbiter.harness.runs.{moment}", interrupted)
+        SUITE.run(target)
+    assert summary_of(run_folder("last")).done == len(calls)
+    is_other = moment == ("drive_to_the_end" if target is answer else "drive_on_threads")
+    assert load_report(run_folder("last")).stopped == (None if is_other else "interrupted")
+    if not is_other:
+        assert len(SUITE.run(target, resume="last").results) == 5
+    assert sorted(calls) == list(range(5))
+
+
+def test_a_folder_without_a_head_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed while it makes a journal leaves nothing that could be listed or resumed."""
+
+    def killed(*given: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr("arbiter.harness.journal.write_whole", killed)
+        with pytest.raises(SystemExit):
+            SUITE.run(answer)
+    assert len(list(Path(".arbiter/evals").iterdir())) == 2  # its folder, and .gitignore
+    assert runs_in() == []
 
 
 def wait_for(path: Path, count: int) -> None:

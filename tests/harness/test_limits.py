@@ -17,9 +17,10 @@ from pydantic import BaseModel
 from arbiter.errors import ConfigurationError
 from arbiter.harness.limits import Budget, Limiter, Limiters, Limits, innermost, is_transport, limited
 from arbiter.harness.usage import Usage
-from arbiter.models import ask
+from arbiter.models import ask, judge_of
+from tests.personas.gate_support import Speaker, enabled, gated, hello
 from tests.scripted import EndpointError, Scripted, ScriptedTools, tool_call, usage
-from tests.support import MODES
+from tests.support import MODES, run
 
 
 class Response:
@@ -313,3 +314,19 @@ def test_replayed_answers_use_no_budget() -> None:
 def test_transport_errors_are_known_without_the_clients() -> None:
     assert not is_transport(asyncio.CancelledError())
     assert not is_transport(KeyboardInterrupt())
+
+
+@pytest.mark.lengthy
+@MODES
+def test_a_question_to_a_judge_has_its_time_from_when_it_has_a_place(mode: str) -> None:
+    """Else the gates of many conversations, whose judge answers few at once, would let drafts pass unjudged."""
+    limiter = Limiter(1)
+    other = limiter.enter().result()
+    judge = judge_of(limited(Scripted(answers=['{"score": 8, "reasoning": "read"}']), limiter))
+    app, gate, _ = gated(judge, enabled("adherence", judge_timeout=2), Speaker("Fine"))
+    ends = threading.Timer(2.5, limiter.leave, [other])
+    ends.start()
+    run(app, hello(), mode=mode)
+    ends.join()
+    assert gate.actions[0].outcome == "passed"
+    assert gate.actions[0].dimension_scores["adherence"].score == 8

@@ -4,9 +4,9 @@
        ▲                                                            │
        └───────────── desk (an actor): lines, places for calls ◀────┘
 
-The driver alone decides which case is next, and writes the journal. A worker sends each answer, judgement and
-amount to the desk when it has it, before it goes on. So a worker that dies loses what it was doing at that moment,
-and no more: another worker goes on with what the desk got. A case whose worker died twice is "lost".
+The driver alone decides which case is next, and writes journal, cache and store. A worker sends each answer,
+judgement and amount to the desk when it has it, before it goes on. So a worker that dies loses what it was doing at
+that moment, and no more: another worker goes on with what the desk got. A case whose worker died twice is "lost".
 """
 
 from arbiter.harness.distributed.driving import on_ray

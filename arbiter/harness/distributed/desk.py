@@ -1,14 +1,17 @@
-"""The desk: an actor through which workers send what they have, and share the places for calls of models."""
+"""The desk: an actor through which workers send what they have, ask for known answers, and share the places for calls
+of models."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import Future
+from importlib import import_module
 from typing import Any
 
 from arbiter.harness.limits import Places
 
-__all__ = ["Desk", "DeskPlaces", "Line"]
+__all__ = ["Desk", "DeskAnswers", "DeskPlaces", "Line"]
 
 Line = tuple[str, tuple[Any, ...]]
 """The kind of a fact, and its parts."""
@@ -24,6 +27,8 @@ class Desk:
         self._places: dict[ModelKey, Places] = {}
         self._held: dict[str, list[tuple[ModelKey, int]]] = {}
         self._gone: set[str] = set()
+        self._questions: dict[int, asyncio.Future[Mapping[str, Any] | None]] = {}
+        self._asked = 0
 
     async def put(self, lines: list[Line]) -> None:
         """Take the lines of a worker."""
@@ -33,6 +38,18 @@ class Desk:
         """The lines since the last call, in the order of each worker."""
         lines, self._lines = self._lines, []
         return lines
+
+    async def known(self, key: str) -> Mapping[str, Any] | None:
+        """The answer that the driver has in its cache; None if it has none."""
+        self._asked += 1
+        answer: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._questions[self._asked] = answer
+        self._lines.append(("question", (self._asked, key)))
+        return await answer
+
+    async def tell(self, number: int, answer: Mapping[str, Any] | None) -> None:
+        """Answer a question of a worker."""
+        self._questions.pop(number).set_result(answer)
 
     async def enter(self, task: str, key: ModelKey) -> int:
         """Wait for a place for a call of that model."""
@@ -56,6 +73,26 @@ class Desk:
         self._gone.add(task)
         for key, began in self._held.pop(task, []):
             self._places[key].leave(began, failed=True)
+
+
+class DeskAnswers:
+    """The cache of the driver, for a worker. The driver alone opens its file."""
+
+    def __init__(self) -> None:
+        self.desk: Any = None
+        """That of the task that runs now: a run that is resumed has another one."""
+
+    def get(self, key: str) -> Mapping[str, Any] | None:
+        ray: Any = import_module("ray")
+        found: Mapping[str, Any] | None = ray.get(self.desk.known.remote(key))
+        return found
+
+    def put(self, key: str, value: Mapping[str, Any]) -> None:
+        ray: Any = import_module("ray")
+        ray.get(self.desk.put.remote([("known", (key, value))]))
+
+    def close(self) -> None:
+        pass
 
 
 class DeskPlaces(Places):

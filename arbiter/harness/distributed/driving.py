@@ -34,6 +34,9 @@ __all__ = ["on_ray"]
 _log = logging.getLogger("arbiter.harness")
 _ANSWER = 10.0
 """Seconds in which a cluster has to answer."""
+_SETTINGS = b"\x04"
+"""The type of the frame with which both sides of an HTTP/2 connection begin."""
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00" + _SETTINGS + b"\x00" * 5
 _LOOK = 0.05
 """Seconds between two looks for lines."""
 _STRIKES = 2
@@ -88,19 +91,31 @@ def _imported() -> Any:
 
 
 def _probe(address: str) -> None:
-    """Raise `ConfigurationError` if nothing listens at the address."""
+    """Raise `ConfigurationError` if no cluster answers at the address."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigurationError(f"--ray is {address!r}; expected auto, HOST:PORT or ray://HOST:PORT.")
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+        with socket.create_connection((host, int(port)), timeout=_ANSWER) as connection:
+            _greet(connection)
     except OSError as error:
         raise ConfigurationError(
             f"no Ray cluster answers at {address!r}: {error.strerror or error}. Start one with `ray start --head`, or "
             "use --ray auto."
         ) from None
+
+
+def _greet(connection: socket.socket) -> None:
+    """Raise `OSError` if the other side does not speak gRPC as all servers of Ray do: `ray.init` would wait for half a
+    minute and more. With TLS only the connection is tried."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("0", "false"):
+        return
+    connection.sendall(_HELLO)
+    answer = connection.recv(9)
+    if answer[3:4] != _SETTINGS:
+        raise OSError("what listens there is no Ray, whose port is 6379 unless it was given another")
 
 
 @dataclass(slots=True)
@@ -214,12 +229,12 @@ class _Crew:
         limit = self.session.limits.concurrency
         while len(self.running) < limit and (places := self._claimed()):
             todo = [self._place(at) for at in places]
-            judgements = [self._known(place).judgements for place in todo]
+            known = {place: self._known(place) for place in todo}
             task = Task(
                 id=uuid4().hex,
                 places=places,
-                kept={place: self._known(place).kept for place in todo},
-                judgements={key: line for each in judgements for key, line in each.items()},
+                kept={place: each.kept for place, each in known.items() if each.kept.answer is not None},
+                judgements={key: line for each in known.values() for key, line in each.judgements.items()},
                 seconds=self.session.time_left,
             )
             self.running[self.work.remote(self.errand, task, self.desk)] = task
@@ -330,6 +345,14 @@ class _Crew:
     ) -> None:
         thread_id = self.session.thread_id(self.session.todo[self.places[case_id, repeat]][0], repeat)
         self.session.judging.usage.take(thread_id, purse_of(purse), model, spent, running)
+
+    def _on_question(self, number: int, key: str) -> None:
+        cache = self.session.judging.cache
+        self.desk.tell.remote(number, None if cache is None else cache.get(key))
+
+    def _on_known(self, key: str, value: Mapping[str, Any]) -> None:
+        if (cache := self.session.judging.cache) is not None:
+            cache.put(key, value)
 
     def _on_record(self, name: str, record: bytes) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from arbiter._objects import import_from_here
 from arbiter.errors import ConfigurationError
 from arbiter.harness.cases import Selection
-from arbiter.harness.distributed.desk import DeskPlaces, Line
+from arbiter.harness.distributed.desk import DeskAnswers, DeskPlaces, Line
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.identity import Identity
 from arbiter.harness.journal import Kept, judgement_line
@@ -67,6 +67,7 @@ class _Place:
     the loop that opened them."""
 
     session: Session
+    answers: DeskAnswers
     loop: asyncio.Runner = field(default_factory=asyncio.Runner)
 
 
@@ -77,7 +78,7 @@ _places: dict[str, _Place] = {}
 def work(errand: Errand, task: Task, desk: Any) -> int:
     """Run and judge the cases. Returns the number of calls that were left behind."""
     place = _place(errand)
-    session = place.session
+    session, place.answers.desk = place.session, desk
     wire = _Wire(desk, is_alone=len(task.places) == 1)
     judging = session.judging
     judging.kept, judging.known = wire.judgement, task.judgements
@@ -117,14 +118,15 @@ def _place(errand: Errand) -> _Place:
             ) from None
         import_from_here()
         suite = replace(errand.make(), gate=GateSettings(), limits=errand.limits)
-        run = suite.prepare(select=errand.select, mode=errand.mode, folder=None)
+        answers = DeskAnswers()
+        run = suite.prepare(select=errand.select, mode=errand.mode, folder=None, cache=answers)
         here, there = Identity.of(run.head["identity"]), Identity.of(errand.identity)
         if changed := here.changes(there):
             raise ConfigurationError(f"the worker has another suite than the driver: {'; '.join(changed)}.")
         run.session.run_id = errand.run_id
         while _places:
             _places.popitem()[1].loop.close()
-        _places[errand.run_id] = _Place(run.session)
+        _places[errand.run_id] = _Place(run.session, answers)
     return _places[errand.run_id]
 
 
@@ -152,6 +154,8 @@ class _Wire:
         self._desk = desk
         self._is_alone = is_alone
         self._lines: list[Line] = []
+        self._replayed: list[Line] = []
+        """The amounts of replayed answers, until their case is done: if this process dies, another one replays them."""
         self._sent = monotonic()
         self._lock = threading.Lock()
 
@@ -169,11 +173,17 @@ class _Wire:
         self._add(("judgement", (judgement_line(asked, reply),)), at_once=True)
 
     def spent(self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int) -> None:
-        self._add(("spent", (case_id, repeat, purse, model, spent, running)), at_once=True)
+        line = ("spent", (case_id, repeat, purse, model, spent, running))
+        if spent.replayed_calls:
+            self._replayed.append(line)
+        else:
+            self._add(line, at_once=True)
 
     def case(self, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None:
         if last is not None:
             self.scores(result.case_id, result.repeat, *last)
+        while self._replayed:
+            self._add(self._replayed.pop(0))
         self._add(("case", (result.case_id, result.repeat, result.as_expected)))
 
     def record(self, name: str, record: bytes) -> None:
