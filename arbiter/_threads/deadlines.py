@@ -6,12 +6,13 @@ import asyncio
 import dis
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextvars import Context, copy_context
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from queue import SimpleQueue
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
 from arbiter._threads.forks import new_lock, renew_in_child
@@ -152,14 +153,101 @@ def _serve(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> N
         del future
 
 
-def within(seconds: float | None, future: Future[Any]) -> Any:
-    """The result of `future`. Raises `TimeoutError` if it takes longer than `seconds`."""
+class Turns:
+    """The clock of a call that is one of many: it stands still while the call waits for its turn."""
+
+    def __init__(self, outer: Turns | None = None) -> None:
+        self._outer = outer
+        self._begun = self._since = monotonic()
+        self._waited = 0.0
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Note that the call, or a part of it, waits for its turn."""
+        with self._lock:
+            self._since = self._since if self._waiting else monotonic()
+            self._waiting += 1
+        if self._outer is not None:
+            self._outer.begin()
+
+    def end(self) -> None:
+        """Note that it has its turn."""
+        with self._lock:
+            self._waiting -= 1
+            self._waited += 0.0 if self._waiting else monotonic() - self._since
+        if self._outer is not None:
+            self._outer.end()
+
+    def left(self, seconds: float) -> float:
+        """The part of its seconds that the call has left; 0 or less if it is late."""
+        with self._lock:
+            now = monotonic()
+            waited = self._waited + (now - self._since if self._waiting else 0.0)
+        return seconds + waited - (now - self._begun)
+
+
+_turns: ContextVar[Turns | None] = ContextVar("arbiter_turns", default=None)
+_LOOK = 0.02
+"""The least seconds between two looks at a clock, which may stand still."""
+
+
+@contextmanager
+def in_turn() -> Generator[Turns]:
+    """The clock of the call that begins inside."""
+    turns = Turns(_turns.get())
+    token = _turns.set(turns)
     try:
-        return future.result(seconds)
-    except FutureTimeout:
-        if future.done():
-            raise
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
+        yield turns
+    finally:
+        _turns.reset(token)
+
+
+@contextmanager
+def waiting() -> Generator[None]:
+    """Inside, the caller waits for its turn."""
+    turns = _turns.get()
+    if turns is None:
+        yield
+        return
+    turns.begin()
+    try:
+        yield
+    finally:
+        turns.end()
+
+
+def within(seconds: float | None, future: Future[Any], turns: Turns | None = None) -> Any:
+    """The result of `future`. Raises `TimeoutError` if it takes longer than `seconds`, by the clock `turns` if one is
+    given."""
+    while True:
+        try:
+            return future.result(
+                seconds if turns is None or seconds is None else max(turns.left(seconds), _LOOK)
+            )
+        except FutureTimeout:
+            if future.done():
+                raise
+            if turns is None or seconds is None or turns.left(seconds) <= 0:
+                raise TimeoutError(f"no answer within {seconds:g} s") from None
+
+
+async def awaited_in_turn(deadline: float | None, awaitable: Awaitable[T]) -> T:
+    """As `awaited`, without the time in which it waits for its turn."""
+    if deadline is None:
+        return await awaitable
+    with in_turn() as turns:
+        task = asyncio.ensure_future(awaitable)
+    try:
+        while (left := turns.left(deadline)) > 0:
+            done, _ = await asyncio.wait({task}, timeout=max(left, _LOOK))
+            if done:
+                return task.result()
+    except BaseException:
+        task.cancel()
+        raise
+    task.cancel()
+    raise TimeoutError(f"no answer within {deadline:g} s")
 
 
 async def awaited(deadline: float | None, awaitable: Awaitable[T]) -> T:

@@ -122,6 +122,7 @@ MAX_VALUES = 100_000
 """The number of values, at any depth, that one exported value may contain. A count replaces the rest."""
 _DEPTH = 20
 _BITS = 10_000
+_SMALL = 1 << 63
 _PLAIN = frozenset({type(None), bool})
 
 
@@ -154,7 +155,9 @@ class _Export:
     def of(self, value: Any, depth: int) -> Any:
         self._left -= 1
         kind = cast(Any, type(value))
-        if kind in _PLAIN or (kind is str and value.isascii()):  # needs no look
+        if (
+            kind in _PLAIN or (kind is str and value.isascii()) or (kind is int and -_SMALL < value < _SMALL)
+        ):  # needs no look
             return value
         try:
             return self._plain(value, depth)

@@ -8,10 +8,13 @@ numbers say which row each fact has. 256 facts of a usual loop take some 400 byt
     header   JSON: {"form", "count", "at" (of the first fact, in 10 ms), "rows" [distinct rows], "results" [distinct
              evaluation results and tasks], "texts" [distinct texts], "totals"}
     totals   the other parts of the value, with
-             "last" {node: [number, place in the facts counted from the end, number of the last completed one]},
-                    or the fact itself instead of a place if the facts no longer hold it
-    columns  row, results, texts, time since the fact before and duration in 10 ms, steps since the fact before; see
-             `_column`
+             "nodes" {node: [count, number of the last fact, its place in the facts counted from the end, number of
+                     the last completed one]}, with the fact itself instead of a place if the facts no longer hold it
+             "instructions" {instruction: [count, numbers of the first and the latest completed one]}
+    columns  row, results, texts (see `_coded`), time since the fact before and duration in 10 ms, steps since the
+             fact before; see `_column`
+
+Form 1 of the header has numbers for codes, and totals as in the value, with places in "last". It is only read.
 
 Evaluation results and texts are stored only for the newest facts and for each node's last one. Ids are stored
 only for tasks whose output may be asked for; `Past.identify` finds the others again in the process that ran
@@ -41,9 +44,11 @@ MOST_RESULTS = 24
 """The number of evaluation results that are stored, newest facts first."""
 MOST_TEXT = 200
 """The number of characters of reasons, remarks and feedback that are stored, newest facts first."""
-_FORM = 1
+_FORM = 2
+_READ = (1, _FORM)
 _NOT_IN_A_ROW = frozenset({"id", "at", "took", "step", "tallies", "task", "why", "notes", "evals"})
-_READABLE = frozenset({"facts", "last", "tallies"})
+_APART = frozenset({"facts", "nodes", "last", "instructions", "first", "latest", "tallies"})
+"""Parts of the value that are stored in a form of their own."""
 _VARIES = {"task", "why", "notes", "evals"}
 _USUAL = (
     b'threshold=\\u2713\\u2717"status":"failed","status":"denied","why":{"notes":{"checks":{"":"deny":"ask"'
@@ -165,16 +170,26 @@ def store(value: Value, known: Rows, keep: int) -> tuple[Value, Rows]:
         return value, Rows()
     rows = _encoded(facts, known)
     places = {fact["id"]: place for place, fact in enumerate(facts)}
-    totals: Value = {key: part for key, part in value.items() if key not in _READABLE}
-    totals["last"] = {}
+    nodes: dict[str, list[Any]] = {}
     lasting: set[int] = set()
     for node, (number, fact, done) in value["last"].items():
         place = places.get(fact["id"])
         if place is not None:
             lasting.add(place)
-        totals["last"][node] = [number, fact if place is None else len(facts) - place, done]
+        nodes[node] = [value["nodes"][node], number, fact if place is None else len(facts) - place, done]
+    totals: Value = {key: part for key, part in value.items() if key not in _APART}
+    totals["nodes"] = nodes
+    if "instructions" in value:
+        completed = [value.get(which, _EMPTY) for which in _COMPLETED]
+        totals["instructions"] = {
+            instruction: [count, *(numbers[instruction] for numbers in completed if instruction in numbers)]
+            for instruction, count in value["instructions"].items()
+        }
     packed = _packed(rows.encoded, lasting, totals)
     return {"packed": packed, **({"tallies": value["tallies"]} if "tallies" in value else {})}, rows
+
+
+_COMPLETED = ("first", "latest")
 
 
 def _encoded(facts: Sequence[RunFact], known: Rows) -> Rows:
@@ -205,7 +220,8 @@ def _packed(encoded: Sequence[Row], lasting: set[int], totals: Value) -> bytes:
     distinct_rows, of_row = _distinct(rows, 0, lasting)
     distinct_results, of_results = _distinct(results, _cut(result_counts, MOST_RESULTS), lasting)
     distinct_texts, of_text = _distinct(texts, _cut(text_lengths, MOST_TEXT), lasting)
-    columns = (of_row, of_results, of_text, _steps_of(times), took, _steps_of((0, *steps))[1:])
+    codes = map(_coded, (of_row, of_results, of_text))
+    columns = (*codes, _steps_of(times), took, _steps_of((0, *steps))[1:])
     header = (
         f'{{"form":{_FORM},"count":{len(encoded)},"at":{times[0]},"rows":[{distinct_rows}],'
         f'"results":[{distinct_results}],"texts":[{distinct_texts}],"totals":{_encode(totals)}}}'
@@ -224,6 +240,29 @@ def _distinct(texts: Sequence[str], cut: int, lasting: set[int]) -> tuple[str, l
         for place, text in enumerate(texts)
     ]
     return ",".join(list(numbers)[1:]), column
+
+
+def _coded(numbers: Sequence[int]) -> list[int]:
+    """Numbers of distinct texts as codes that compress well: 1 for a text that was not there before, 0 for none,
+    and one more than its number for any other.
+    """
+    known, codes = 0, list[int]()
+    for number in numbers:
+        if number > known:
+            known = number
+            codes.append(1)
+        else:
+            codes.append(number + 1 if number else 0)
+    return codes
+
+
+def _decoded(codes: Sequence[int]) -> list[int]:
+    """The numbers that `_coded` encoded."""
+    known, numbers = 0, list[int]()
+    for code in codes:
+        known += code == 1
+        numbers.append(known if code == 1 else max(code - 1, 0))
+    return numbers
 
 
 def _steps_of(numbers: Sequence[int]) -> list[int]:
@@ -263,22 +302,24 @@ def restore(stored: Value) -> tuple[Value, Rows]:
         return stored, Rows()
     header_line, data = zlib.decompressobj(zdict=_USUAL).decompress(stored["packed"]).split(b"\n", 1)
     header: Mapping[str, Any] = json.loads(header_line)
-    if header["form"] != _FORM:
+    if (form := header["form"]) not in _READ:
         raise RuntimeError(
-            f"another version of Arbiter has written this checkpoint (facts of form {header['form']}, expected "
+            f"another version of Arbiter has written this checkpoint (facts of form {form}, expected at most "
             f"{_FORM}). Resume it with that version or a newer one."
         )
     columns: list[list[int]] = []
     for _ in range(6):
         column, data = _numbers(data, header["count"])
         columns.append(column)
+    if form == _FORM:
+        columns[:3] = map(_decoded, columns[:3])
     of_row, of_results, of_text, since, took, steps = columns
     since[0] = header["at"]
     times, steps = list(accumulate(since)), list(accumulate(steps))
     rows = _from_one(header["rows"])
     results = _from_one(header["results"])
     texts = _from_one(header["texts"])
-    totals: Value = header["totals"]
+    totals: Value = header["totals"] if form != _FORM else _apart(header["totals"])
     first = totals["seq"] - len(times) + 1
     facts: list[RunFact] = []
     for place, at in enumerate(times):
@@ -307,6 +348,24 @@ def restore(stored: Value) -> tuple[Value, Rows]:
         strict=True,
     )
     return value, Rows(facts[-1], list(map(Row._make, encoded)))
+
+
+def _apart(totals: Value) -> Value:
+    """The totals of each kind by themselves, as in the value."""
+    nodes: Mapping[str, list[Any]] = totals["nodes"]
+    apart: Value = {
+        **totals,
+        "nodes": {node: count for node, (count, *_) in nodes.items()},
+        "last": {node: last for node, (_, *last) in nodes.items()},
+    }
+    if "instructions" in totals:
+        of: Mapping[str, list[int]] = totals["instructions"]
+        apart["instructions"] = {instruction: numbers[0] for instruction, numbers in of.items()}
+        for at, which in enumerate(_COMPLETED, 1):
+            found = {instruction: numbers[at] for instruction, numbers in of.items() if len(numbers) > at}
+            if found:
+                apart[which] = found
+    return apart
 
 
 def _from_one(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -142,8 +142,8 @@ class Account:
     """True if a checker or a question ended the attempt before its body began."""
     sent: tuple[str, ...] | None = None
     """The nodes to which a conditional edge or a command led; None if only edges without a condition did."""
-    trace: tuple[str, str] | None = None
-    """The ids of the trace and of the span that a listener opened for the attempt, in hex."""
+    trace: tuple[int, int] | None = None
+    """The ids of the trace and of the span that a listener opened for the attempt."""
     model_checks: Sequence[tuple[str, int, int]] = ()
     """The checkers that asked a model, and when they began and ended, in nanoseconds since 1970; known only if
     somebody listens.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -13,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from arbiter._threads.deadlines import awaited, is_from_outside, start
+from arbiter._threads.deadlines import Turns, awaited_in_turn, in_turn, is_from_outside, start
 from arbiter.errors import ConfigurationError
 from arbiter.models import Judge, JudgeReply, JudgeRequest, usage_meter
 
@@ -22,6 +21,8 @@ Op = TypeVar("Op")
 Outcome = JudgeReply | Exception
 Steps = Generator[Sequence[JudgeRequest], Sequence[Outcome], T]
 """Decisions that ask a judge, several questions at a time."""
+_LOOK = 0.02
+"""The least seconds between two looks at the clocks of questions."""
 
 
 def drive(steps: Generator[Op, Any, T], answer: Callable[[Op], Any]) -> T:
@@ -107,24 +108,25 @@ def ask_all(
 ) -> list[Outcome]:
     """The judge's answers or errors, in order; several questions at once, on threads.
 
-    A question that times out is an error, and its thread goes on unattended.
+    A question that times out is an error, and its thread goes on unattended. The time in which it waits for its turn
+    among other calls of the model does not count.
     """
     calls = [partial(judge.judge, request) for request in asked]
     if timeout is None and (concurrency == 1 or len(asked) == 1):
         return [_metered(*each) for each in zip(asked, map(_outcome, calls), strict=True)]
     outcomes: dict[int, Outcome] = {}
     waiting = deque(enumerate(calls))
-    running: dict[Future[Any], tuple[int, float]] = {}
+    running: dict[Future[Any], tuple[int, Turns]] = {}
+    seconds = math.inf if timeout is None else timeout
     while waiting or running:
         while waiting and len(running) < concurrency:
             at, call = waiting.popleft()
-            end = math.inf if timeout is None else time.monotonic() + timeout
-            running[start(call, name="arbiter-judge")] = at, end
-        first = min(end for _, end in running.values())
-        wait(running, None if first == math.inf else max(0.0, first - time.monotonic()), FIRST_COMPLETED)
-        now = time.monotonic()
-        for future, (at, end) in [*running.items()]:
-            if future.done() or end <= now:
+            with in_turn() as turns:
+                running[start(call, name="arbiter-judge")] = at, turns
+        first = min(turns.left(seconds) for _, turns in running.values())
+        wait(running, None if timeout is None else max(first, _LOOK), FIRST_COMPLETED)
+        for future, (at, turns) in [*running.items()]:
+            if future.done() or turns.left(seconds) <= 0:
                 del running[future]
                 outcomes[at] = _metered(asked[at], _outcome(partial(future.result, 0)))
     return [outcomes[at] for at in range(len(asked))]
@@ -145,7 +147,7 @@ async def aask_all(
 
     async def answer(request: JudgeRequest) -> JudgeReply:
         async with free:
-            return _checked(await awaited(timeout, judge.ajudge(request)))
+            return _checked(await awaited_in_turn(timeout, judge.ajudge(request)))
 
     async def metered(request: JudgeRequest) -> Outcome:
         return _metered(request, await aoutcome(answer(request)))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,7 +27,7 @@ from langchain_core.messages import BaseMessage
 
 from arbiter._constitution.documents import pack_folder
 from arbiter._contracts import TargetInstructions, TargetNodes
-from arbiter._threads.deadlines import awaited, start, within
+from arbiter._threads.deadlines import Turns, awaited_in_turn, in_turn, start, within
 from arbiter._threads.forks import new_lock
 from arbiter._values.parameters import Param, check_parameters
 from arbiter.advice import CorrectionGate
@@ -485,16 +484,16 @@ class PersonaGate(CorrectionGate):
         if isinstance(op, _Rewrite):
             writer: Any = self.rewriter
             call = partial(writer.invoke, list(op.messages))
-            with counting_apart("correction"):
+            with counting_apart("correction"), in_turn() as turns:
                 begun = start(call, name="arbiter-gate-rewriter")
-            return _rewritten(outcome(lambda: within(self.rewriter_timeout, begun)))
-        end = time.monotonic() + op.timeout
-        futures: dict[Dimension, Future[Judgements]] = {
-            dimension: self._start(dimension, steps) for dimension, steps in op.questions.items()
-        }
+            return _rewritten(outcome(lambda: within(self.rewriter_timeout, begun, turns)))
+        begun_with: dict[Dimension, tuple[Future[Judgements], Turns]] = {}
+        for dimension, steps in op.questions.items():
+            with in_turn() as turns:
+                begun_with[dimension] = self._start(dimension, steps), turns
         found: dict[Dimension, Judgements | Exception] = {}
-        for dimension, future in futures.items():
-            found[dimension] = outcome(partial(within, max(0.0, end - time.monotonic()), future))
+        for dimension, (future, turns) in begun_with.items():
+            found[dimension] = outcome(partial(within, op.timeout, future, turns))
             if not future.done():
                 with self._lock:
                     self._late.append(future)
@@ -506,12 +505,12 @@ class PersonaGate(CorrectionGate):
         if isinstance(op, _Rewrite):
             writer: Any = self.rewriter
             with counting_apart("correction"):
-                asked = awaited(self.rewriter_timeout, areply(writer, list(op.messages)))
+                asked = awaited_in_turn(self.rewriter_timeout, areply(writer, list(op.messages)))
                 return _rewritten(await aoutcome(asked))
 
         async def asked_of(steps: Steps[Judgements]) -> Judgements | Exception:
             # Made here: if the run is cancelled before this begins, nothing is left that nobody awaits.
-            return await aoutcome(awaited(op.timeout, self.engine.arun(steps)))
+            return await aoutcome(awaited_in_turn(op.timeout, self.engine.arun(steps)))
 
         answers = await asyncio.gather(*map(asked_of, op.questions.values()))
         return dict(zip(op.questions, answers, strict=True))

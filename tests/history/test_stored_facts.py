@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import operator
 import sqlite3
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +22,7 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from arbiter import ArbiterOS, EvaluationResult, History, HistoryItem, NodeEvaluator, PolicyChecker
+from arbiter._weaving.channel import FACTS
 from arbiter.history._facts import RUN, Value, fold
 from arbiter.history._packing import PLAIN, Rows, restore, store
 from arbiter.history._past import Past
@@ -98,8 +103,8 @@ def told(item: HistoryItem, *, states: bool) -> Any:
     return (*shown, dict(item.input_state), dict(item.output_state)) if states else shown
 
 
-def governing(witness: Witness, words: int = 30) -> ArbiterOS:
-    arbiter_os = ArbiterOS()
+def governing(witness: Witness, words: int = 30, clock: Callable[[], float] = time.time) -> ArbiterOS:
+    arbiter_os = ArbiterOS(clock=clock)
     arbiter_os.add_policy_checker(witness)
     arbiter_os.add_evaluator(Score(words))
     arbiter_os.add_policy_router(
@@ -139,11 +144,27 @@ def test_a_governed_step_stores_at_most_twice_what_a_bare_step_stores(tmp_path: 
         with sqlite_saver(path) as saver:
             app = looping(saver, steps)
             if governed:
-                app = governing(Witness(), 2).govern(app, KINDS)
+                times = count(1_800_000_000, 0.004)
+                app = governing(Witness(), 2, partial(next, times)).govern(app, KINDS)
             for _ in range(turns):
                 app.invoke({}, {"recursion_limit": 1000, **thread("1")})
         sizes.append(size_of(path))
     assert sizes[1] <= 2 * sizes[0]
+
+
+def test_the_facts_of_a_loop_take_at_most_450_bytes() -> None:
+    """A full window of two nodes in turn, with allowing checkers and different scores and feedback."""
+    checks = dict.fromkeys(["limit", "order", "schema"], "allow")
+    past = Past(fold({}, [RUN]))
+    for step in range(1, 1001):
+        name, kind = ("verify", "NormativeCore.VERIFY") if step % 2 else ("write", "CognitiveCore.GENERATE")
+        fact: dict[str, Any] = {"id": f"{step}", "node": name, "step": step, "in": kind, "checks": checks}
+        fact |= {"at": 1.8e9 + step * 0.004, "took": 0.001}
+        if name == "write":
+            fact["evals"] = {"quality": [step / 1000, True, f"n={step}", "3a18b5a32504cfb7"]}
+        past = past.after([fact])
+    size = len(past.stored()["packed"])
+    assert size <= 450
 
 
 def test_a_run_that_is_resumed_elsewhere_sees_the_past_that_the_run_before_saw(tmp_path: Path) -> None:
@@ -190,6 +211,38 @@ def test_states_of_old_items_are_found_again_in_the_process_that_ran_them(tmp_pa
             16,
         ]
         assert all(item.id.count("-") == 4 for item in arbiter_os.history_of(thread_id="1").items())
+
+
+OLDER = (
+    "eLvPNLcQtVXLboMwEFw7zesPeow4+4AXAyG/gjiE1JWiSm0EaaP+fe1FPBQ7TV0p5sBK9sxge2fwgPMeW6QqL7bm"
+    "JV2Wy0fzNjLdvZnL8fyu29Z7K1+6Ob5+92Tebvkr1WnfnO8svrr7obPbg9Gj/pZdf4uozov4Jc006jSu4wyjirQ8"
+    "ECQLhCCScBEVLJKGi2TBInG4iAwWwd9EJuZ1wVGtD/vPVm9C35H3W/5N92DaCb0bYNbSFGHJNMPk1gmxIbjI3rtC"
+    "9Oa0JZlrV4yJhtKXad4ssHivs4lvkn9+tLyFxqus9MMxuYlXk2TtNl2a1anApBo3X6ISSqCq+kMozYlKgTkFsTQZ"
+    "DMw+nHO3oIxmwGEGZjzBHBa2WMIK1rageXDGgOjmF5xxtgF4psm5wTO2XtoV44+AdQNg5hQ/FXi2eQ=="
+)
+"""The facts of three runs of `looping(saver, 3, parts=True)` in form 1."""
+
+
+def test_a_checkpoint_of_an_older_version_is_continued(tmp_path: Path) -> None:
+    """Its rules see the past that they see from a checkpoint of this version."""
+    seen: list[Any] = []
+    for name, packed in (("this", None), ("older", base64.b64decode("".join(OLDER)))):
+        with sqlite_saver(tmp_path / f"{name}.db") as saver:
+            graph = looping(saver, 3, parts=True)
+            app = governing(Witness()).govern(graph, KINDS)
+            for _ in range(3):
+                app.invoke({}, thread("1"))
+            if packed is not None:
+                found = saver.get_tuple(thread("1"))
+                assert found is not None
+                assert found.parent_config is not None
+                found.checkpoint["channel_values"][FACTS] = {"packed": packed}
+                saver.put(found.parent_config, found.checkpoint, found.metadata, {})
+            witness = Witness()
+            governing(witness).govern(graph, KINDS).invoke({}, thread("1"))
+            seen.append(witness.seen)
+    assert len(seen[0][-1]) == 34
+    assert seen[0] == seen[1]
 
 
 texts = st.text(max_size=30)

@@ -4,11 +4,14 @@ tool."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import gc
 import io
 import json
 import logging
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from langchain import agents as langchain_agents_module
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import NodeCancelledError
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from rich.console import Console
@@ -102,6 +106,37 @@ def test_a_judge_that_ignores_its_cancellation_costs_its_timeout() -> None:
     asyncio.run(story())
     assert gate.actions[0].outcome == "timeout_pass_through"
     assert "Sing." not in jim.told()
+
+
+def test_a_gate_that_is_cancelled_as_it_begins_leaves_nothing_that_is_never_awaited() -> None:
+    """Whichever task the run has just made, before that task begins."""
+
+    async def cancelled_at(place: int) -> int:
+        """Cancel the task that makes the task of that number. Returns the number of tasks."""
+        made = 0
+
+        def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+            nonlocal made
+            made += 1
+            maker = asyncio.current_task(loop)
+            if made == place and maker is not None:
+                loop.call_soon(maker.cancel)
+            return asyncio.Task(coroutine, loop=loop, **options)
+
+        app, _, _ = gated(scored({}), enabled("adherence", "fluency"), Speaker("Hi."))
+        asyncio.get_running_loop().set_task_factory(make)
+        with contextlib.suppress(asyncio.CancelledError, NodeCancelledError):
+            await app.ainvoke(hello())
+        return made
+
+    place = 1
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        while asyncio.run(cancelled_at(place)) >= place:
+            place += 1
+        gc.collect()
+    assert place > 7  # the node, two questions and what they wait for
+    assert [str(each.message) for each in noted if each.category is RuntimeWarning] == []
 
 
 def test_the_threads_of_a_judge_that_hangs_are_bounded(monkeypatch: pytest.MonkeyPatch, hold: Hold) -> None:
