@@ -6,7 +6,6 @@ import gc
 import os
 import re
 import signal
-from collections import Counter
 from collections.abc import Callable, Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +19,9 @@ from tests.web.chromium import NO_BROWSER
 # The process that only hands out tests to workers should start soon: what takes long is imported by the fixtures.
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
+    from sqlalchemy import Connection
 
+    from arbiter._databases import Schema
     from tests.memory.memory_stores import KeywordEmbeddings, Kind
     from tests.support import Hold
 
@@ -60,6 +61,35 @@ def _no_conversation_waits() -> Generator[None]:
 
     yield
     forget_held()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tables_of_files_are_made_once() -> Generator[None]:
+    """A new SQLite database gets the tables that the migrations made in the first one, which takes a tenth of their
+    time. Programs in other processes migrate."""
+    from arbiter import _databases
+
+    migrate: Callable[[Connection, Schema], None] = vars(_databases)["_migrate"]
+    made: dict[str, list[str]] = {}
+
+    def copied(connection: Connection, schema: Schema) -> None:
+        def found() -> list[str]:
+            rows = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+            return [sql for (sql,) in rows if sql is not None]
+
+        if connection.dialect.name != "sqlite" or found():
+            migrate(connection, schema)
+        elif schema.noun not in made:
+            migrate(connection, schema)
+            row = f"INSERT INTO {schema.version_table} VALUES ('{schema.newest}')"
+            made[schema.noun] = [*found(), row]
+        else:
+            for sql in made[schema.noun]:
+                connection.exec_driver_sql(sql)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_databases, "_migrate", copied)
+        yield
 
 
 @pytest.fixture
@@ -141,26 +171,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    most = int(config.getoption("--cases") or 0)
-    if not most:
-        return
-    seen: Counter[str] = Counter()
-    kept: list[pytest.Item] = []
-    for item in items:
-        test = item.nodeid.partition("[")[0]
-        seen[test] += 1
-        if seen[test] <= most:
-            kept.append(item)
-    chosen = set(kept)
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = kept
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Leave out the cases that `--cases` does without, first those that are marked to be left out of `make quick`."""
+    yield
+    most = int(metafunc.config.getoption("--cases") or 0)
+    cases = vars(metafunc)["_calls"]
+    if most:
+        cases[:] = sorted(cases, key=_takes_long)[:most]
+
+
+def _takes_long(case: Any) -> bool:
+    return any(mark.name in ("lengthy", "slow") for mark in case.marks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # What is collected stays: looking for garbage among it meanwhile takes a tenth of the time.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
     # Modules and tests live as long as the run: the collector need not look at them again and again.
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(700, 10, 100)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

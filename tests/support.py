@@ -38,6 +38,9 @@ class Lazy:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            # pytest and Hypothesis ask each object of a test module whether it is a fixture or a mock.
+            raise AttributeError(attribute)
         return getattr(import_module(self._name), attribute)
 
 

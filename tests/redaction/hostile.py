@@ -20,21 +20,25 @@ REPEATED = (
 )  # fmt: skip
 
 
+LETTERS = {
+    "no blanks": "abcdefghijklmnopqrstuvwxyz",
+    "any characters": "".join(map(chr, range(32, 0x3000))),
+    "digits": "0123456789",
+    "grouped digits": "0123456789 -.",
+}
+LINES, WORDS = "10,000 lines", "words"
+NAMES = (*map(repr, REPEATED), *LETTERS, LINES, WORDS)
+
+
 @cache
 def hostile_texts() -> dict[str, str]:
-    """The texts by a short name."""
+    """The texts by their `NAMES`."""
     chance = random.Random(7)
-
-    def drawn(letters: str) -> str:
-        return "".join(chance.choices(letters, k=LENGTH))
-
+    drawn = {name: "".join(chance.choices(letters, k=LENGTH)) for name, letters in LETTERS.items()}
     words = ("password", "is", "my", "to", "set", "1", "a2", "pin", "key", "as", "the")
     return {
         **{repr(part): (part * LENGTH)[:LENGTH] for part in REPEATED},
-        "no blanks": drawn("abcdefghijklmnopqrstuvwxyz"),
-        "any characters": drawn("".join(map(chr, range(32, 0x3000)))),
-        "digits": drawn("0123456789"),
-        "grouped digits": drawn("0123456789 -."),
-        "10,000 lines": "\n".join(f"line {number}" for number in range(10_000)),
-        "words": " ".join(chance.choices(words, k=LENGTH // 3))[:LENGTH],
+        **drawn,
+        LINES: "\n".join(f"line {number}" for number in range(10_000)),
+        WORDS: " ".join(chance.choices(words, k=LENGTH // 3))[:LENGTH],
     }

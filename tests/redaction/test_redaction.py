@@ -15,7 +15,7 @@ from arbiter.redaction._forms import BY_SIGN, keys_in
 from arbiter.redaction._spoken import SIGNS, TABLE
 from arbiter.redaction._texts import bare
 from tests.memory.test_facts_privacy import HARMLESS, SECRETS
-from tests.redaction.hostile import hostile_texts
+from tests.redaction.hostile import NAMES, hostile_texts
 
 TOLD = (
     "Mein WLAN-Passwort lautet sonnenblume7",
@@ -211,7 +211,7 @@ def test_no_part_of_a_long_private_key_is_shown(lines: int, before: int) -> None
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("name", hostile_texts())
+@pytest.mark.parametrize("name", NAMES)
 def test_hostile_texts_take_little_time(name: str) -> None:
     """100,000 characters of anything take less than 50 ms of CPU."""
     text = hostile_texts()[name]
@@ -220,7 +220,7 @@ def test_hostile_texts_take_little_time(name: str) -> None:
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("name", hostile_texts())
+@pytest.mark.parametrize("name", NAMES)
 def test_time_grows_with_the_length_and_not_faster(name: str) -> None:
     text = bare(hostile_texts()[name][:16_000])[:16_000]
     short, long = (min(_found(text[:n]) for _ in range(3)) for n in (4_000, 16_000))

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
-from typer.testing import CliRunner
 
 from arbiter._databases import url_of
-from arbiter.cli._app import app
 from arbiter.errors import ArbiterError
 from arbiter.store import MemoryRepository, SqlRepository, StoreUnavailable
 from arbiter.store._opening import SCHEMA, upgrade_store
+from tests.cli.cli_support import invoked
 from tests.processes import python
 
 
@@ -31,7 +30,7 @@ def change(place: str, *statements: str) -> None:
 
 def arbiter(*arguments: str) -> tuple[int, str]:
     """The exit code of the command and its output; 2 for a mistake."""
-    result = CliRunner().invoke(app, [*arguments])
+    result = invoked(*arguments)
     if isinstance(result.exception, ArbiterError):
         return 2, str(result.exception)
     return result.exit_code, result.output
@@ -98,6 +97,18 @@ def test_a_wrong_place_is_one_sentence_without_a_password(where: str, problem: s
         SqlRepository(where)
     assert "secret" not in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_server_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(name: str) -> str | None:
+        return None if name == "psycopg" else name
+
+    monkeypatch.setattr("arbiter._databases.find_spec", found)
+    code, text = arbiter("store", "upgrade", "postgresql://someone:secret@127.0.0.1:1/none")
+    assert code == 2
+    assert text == (
+        "cannot open 'postgresql://someone:***@127.0.0.1:1/none': it needs psycopg: pip install 'arbiteros[postgres]'"
+    )
 
 
 @pytest.mark.lengthy
