@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from tests.memory.dialogue_support import Chat, fact, status
 
@@ -264,6 +265,22 @@ async def test_what_is_said_in_private_changes_nothing_elsewhere(relation: str) 
     await chat.say("By the way, I live in Bergen now", room="open")
     assert [line.endswith(BERGEN) for line in await chat.notes("Where do I live?")] == [True]
     assert await chat.known() == [BERGEN]
+
+
+@pytest.mark.parametrize(("speakers", "left"), [(["user-1"], []), (["user-1", "bob"], [OSLO])])
+async def test_what_was_said_in_private_can_be_forgotten_from_any_room(
+    speakers: list[str], left: list[str]
+) -> None:
+    """Unless somebody else is heard there: no prompt of that room has it."""
+    hears = [("in Oslo", says(OSLO)), ("Forget", says(forget=["Oslo"]))]
+    chat = Talk(hears, is_private=private)
+    await chat.cycle.memory.aregister_entity("bob", "Bob")
+    await chat.say("I live in Oslo", room="private")
+    chat.pass_by(days=1)
+    said = [HumanMessage("hello", additional_kwargs={"entity_id": each}) for each in speakers[1:]]
+    await chat.say(*said, "Forget where I live", room="open")
+    assert await chat.known() == left
+    assert (f": {OSLO}" in chat.model.prompt()) == (not left)
 
 
 async def test_a_stranger_elsewhere_puts_no_mark_on_what_users_see_of_their_own() -> None:

@@ -361,7 +361,7 @@ class FactEvaluator(CognitiveEvaluator):
         query = " ".join(text_of(message) for message in fresh)[-_LONGEST:]
         known = await facts.relevant(known_of, query, room_id=ctx.room_id, limit=facts.rules.candidates)
         found = {fact.id: fact for fact in known}
-        alone = len(people) == 1
+        alone = {*people} <= {ctx.entity_id, ctx.agent_id}
         for speaker in await self._hasty(ctx, fresh):
             for fact in await facts.owned(speaker, query, limit=_KNOWN):
                 # A fact of another room is shown only where nobody else speaks.
