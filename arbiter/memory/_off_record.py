@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from unicodedata import category
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -32,7 +32,8 @@ OPENINGS = {
     "es": """entre nosotros|que quede entre nosotros|esto queda entre nosotros|entre tú y yo|entre tu y yo
         |entre nos|confidencial|en confianza|extraoficialmente|no guardes esto|por favor no guardes esto
         |no recuerdes esto|no se lo digas a nadie""",
-    "fr": """entre nous|juste entre nous|que ça reste entre nous|ça reste entre nous|entre toi et moi
+    "fr": """entre nous|juste entre nous|entre nous soit dit
+        |que ça reste entre nous|ça reste entre nous|entre toi et moi
         |entre vous et moi|de toi à moi|confidentiel|en confidence|hors micro|n'enregistre pas ça
         |n'enregistre pas ceci|ne retiens pas ça|ne le dis à personne|ne le dites à personne""",
     "it": """tra noi|fra noi|detto tra noi|detto fra noi|che resti tra noi|rimanga tra noi|in confidenza
@@ -63,9 +64,10 @@ OPENINGS = {
     "vi": "chỉ giữa chúng ta|giữa chúng ta|bí mật|đừng lưu điều này",
     "zh": """私下说|私下里说|咱们私下说|保密|请保密|这件事请保密|别记录|不要记录|请不要记录|不要保存
         |請保密|私下說|不要記錄""",
-    "ja": """ここだけの話|ここだけの話ですが|ここだけの話だけど|オフレコ|オフレコで|オフレコですが
-        |内緒だけど|内緒ですが|内緒の話|記録しないで|記録しないでください""",
-    "ko": """우리끼리 얘기인데|우리끼리 하는 말인데|우리끼리만|비밀인데|비밀이야|오프더레코드|기록하지 마
+    "ja": """ここだけの話|ここだけの話ですが|ここだけの話だけど|ここだけの話なんだけど
+        |ここだけの話なんですが|オフレコ|オフレコで|オフレコですが
+        |内緒だけど|内緒なんだけど|内緒ですが|内緒なんですが|内緒の話|記録しないで|記録しないでください""",
+    "ko": """우리끼리 얘기인데|우리끼리 하는 말인데|우리끼리만|비밀인데|이건 비밀인데|비밀이야|오프더레코드|기록하지 마
         |기록하지 마세요""",
 }
 # In English also as a part of its own anywhere: "I quit, off the record."
@@ -85,12 +87,14 @@ _ANYWHERE = frozenset(
     for after in ("", " please", " ok", " okay")
 )
 _BREAK = re.compile(
-    r"[.,:;!?\u2026\u2014\u2013()\[\]\u3001\u3002\u060c\u061b\u061f\u0964"
+    r"[.,:;!?*\u2026\u2014\u2013()\[\]\u3001\u3002\u060c\u061b\u061f\u0964"
     r"\uff0c\uff1a\uff1b\uff01\uff1f\uff0e\uff08\uff09\n]|\s-+(?=\s)"
 )
 _LOOKED_AT = 400
 """Characters at each end of a message in which code looks for such phrases."""
 _LONGEST = 60
+"""Characters, and parts between punctuation, of the longest phrase with which a message may begin."""
+_PARTS = 2
 
 
 # What its author does not say: blocks and spans of code, quoted lines, texts in quotation marks.
@@ -128,7 +132,7 @@ def _is_off(text: str) -> bool:
     head, tail = text[:_LOOKED_AT], text[-_LOOKED_AT:]
     # A phrase may continue on the next line.
     for begin in dict.fromkeys((head, head.replace("\n", " "))):
-        if _first_part(begin) in _OPENINGS or _is_said_in(begin):
+        if not _OPENINGS.isdisjoint(_beginnings(begin)) or _is_said_in(begin):
             return True
     return len(text) > _LOOKED_AT and _is_said_in(tail)
 
@@ -148,14 +152,20 @@ def folded(text: str) -> str:
     return " ".join(kept.split())
 
 
-def _first_part(text: str) -> str:
-    """The text before its first punctuation, folded; "" if it is too long to be a phrase."""
-    start = 0
-    for found in _BREAK.finditer(text):
-        if text[start : found.start()].strip():
-            return folded(text[start : found.start()]) if found.start() - start <= _LONGEST else ""
-        start = found.end()
-    return folded(text[start:]) if len(text) - start <= _LONGEST else ""
+def _beginnings(text: str) -> Iterator[str]:
+    """The text before its first punctuation, and before the next one ("Please, don't tell anyone: ..."), folded and
+    no longer than a phrase."""
+    begun = start = 0
+    ends = (found.span() for found in _BREAK.finditer(text))
+    parts = 0
+    for end, after in (*ends, (len(text), len(text))):
+        if text[start:end].strip():
+            begun = begun if parts else start
+            if end - begun > _LONGEST or parts == _PARTS:
+                return
+            parts += 1
+            yield folded(text[begun:end])
+        start = after
 
 
 def _is_said_in(text: str) -> bool:

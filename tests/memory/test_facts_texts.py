@@ -67,6 +67,13 @@ def test_any_text_can_be_looked_at(text: str) -> None:
         ("User has 2 kids", "User has 3 kids", False),
         ("User lives in Seattle", "User does not live in Seattle", False),
         ("User never smokes", "User smokes", False),
+        ("User does not eat meat", "Der Nutzer isst kein Fleisch", True),
+        ("用户不吃肉", "El usuario no come carne", True),
+        ("L'utilisateur ne fume pas", "ユーザーはタバコを吸わない", True),
+        ("Пользователь не курит", "Пользователь курит", False),
+        ("Der Nutzer isst Fleisch", "Der Nutzer isst kein Fleisch", False),
+        ("用户吃肉", "用户不吃肉", False),
+        ("उपयोगकर्ता मांस खाता है", "उपयोगकर्ता मांस नहीं खाता", False),
         ("Balance: -10 USD", "Balance: 10 USD", False),
         ("The limit is 1.5", "The limit is 1 5", False),
     ],
@@ -97,6 +104,9 @@ def test_other_digits_and_a_negation_make_two_claims(one: str, other: str, agree
         "Cá entre nós, vou sair",
         "Между нами: я ухожу",
         "ここだけの話、転職します",
+        "ここだけの話なんだけど、転職します",
+        "Por favor, no guardes esto: renuncio",
+        "*Please*, don't tell anyone: I quit",
         "请保密：我要离职了",
     ],
 )
@@ -115,6 +125,8 @@ def test_a_message_that_begins_off_the_record_is_off_the_record(text: str) -> No
         "Confidential papers are boring: mine too",
         "I keep a secret diary",
         "Please remember this",
+        "Please, this is a photo",
+        "I quit. Confidential, that is not",
     ],
 )
 def test_messages_that_only_sound_confidential_are_on_the_record(text: str) -> None:

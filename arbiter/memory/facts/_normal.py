@@ -59,12 +59,17 @@ def sentences(texts: tuple[str, ...]) -> frozenset[str]:
 
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?[$€£¥]?\d[\d.,:/]*|\d[\d.,:/]*")
-_NEGATION = re.compile(r"\b(?:not|no|never|cannot)\b|n't\b", re.IGNORECASE)
+# As claims are written in many languages: two of them in different languages may be one.
+_NEGATION = re.compile(
+    r"\b(?:not|no|never|cannot|nicht|kein\w*|nie|niemals|niet|geen|nooit|inte|ikke|ingen|aldrig|nunca|jamás|não|pas"
+    r"|jamais|non|nigdy|не|нет|никогда|δεν|değil|yok|لا|ليس|لم)\b|n't\b|[不没沒]|ない|ません|않|없|नहीं",
+    re.IGNORECASE,
+)
 
 
 def same_sense(one: str, other: str) -> bool:
     """True unless both texts have digits and differ in them, or only one has "not", "no", "never" or the
-    like."""
+    like, in one of many languages."""
     here, there = _numbers(one), _numbers(other)
     return (not (here and there) or here == there) and _is_negated(one) == _is_negated(other)
 
