@@ -140,7 +140,8 @@ def _is_off(text: str) -> bool:
 def folded(text: str) -> str:
     """The words of a text in lower case with single spaces between them, without punctuation and invisible
     characters."""
-    plain = normalized("NFKC", text).replace("\u2019", "'").casefold()
+    # A Turkish capital I with a dot becomes an i and a dot.
+    plain = normalized("NFKC", text).replace("\u2019", "'").casefold().replace("i\u0307", "i")
     kept = "".join(
         char
         if char.isalnum() or char == "'" or category(char)[0] == "M"

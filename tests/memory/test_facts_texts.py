@@ -203,6 +203,7 @@ def test_a_model_sees_only_messages_on_the_record() -> None:
         ("Oublie tout, s'il te plaît", "everything"),
         ("请忘记一切", "everything"),
         ("Забудь всё обо мне!", "everything"),
+        ("LÜTFEN HER ŞEYİ UNUT!", "everything"),
         ("forget what I just said", "last"),
         ("My therapist told me: forget everything.", None),
         ("Oh man, forget all of it, I need a holiday.", None),
