@@ -1,7 +1,7 @@
 """One governed node run, as a generator without I/O. See docs/design/lifecycle.md.
 
-    flow ─▶ stages in order, each in the module named after it ─▶ requests ─▶ drivers (sync, async)
-      └──── runs: what the stages read of one node run, and the decisions that they make ───┘
+flow ─▶ stages in order, each in the module named after it ─▶ requests ─▶ drivers (sync, async)
+  └──── runs: what the stages read of one node run, and the decisions that they make ───┘
 """
 
 from arbiter._lifecycle.asking import read_answer
