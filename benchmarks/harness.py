@@ -4,8 +4,8 @@
 
 10,000 offline cases (a function and one scorer, with the journal) may take 0.1 ms of CPU each, and the report of
 them 1 s. pydantic-evals runs the same cases beside it in the same process, if it is installed. A graph of four empty
-nodes, one case at a time, may take 1.4 times as long as in a loop of `invoke`; half of what it takes more is the
-journal. With 16 threads that wait for one another it is another fifth, which a node that waits for a model hides.
+nodes, one case at a time, may take 1.15 times as long as in a loop of `invoke`. Nodes that do nothing are the worst
+case and miss it: a case costs about 0.4 ms beside its nodes, a quarter of that for its lines in the journal.
 CPU time, medians of interleaved rounds.
 """
 
@@ -162,11 +162,11 @@ def main(count: int) -> int:
     loop, alone, together = against_a_loop()
     print(
         f"governed graph, 4 nodes   {loop * 1000:.2f} ms of CPU a case in a loop, × {alone:.2f} in a suite "
-        f"(at most 1.4), × {together:.2f} on 16 threads"
+        f"(at most 1.15), × {together:.2f} on 16 threads"
     )
     waited = judged()
     print(f"20 cases, judge of 0.2 s  {waited:.2f} s (at most 0.5)")
-    return int(each > 0.1 or drawn > 1 or alone > 1.4 or waited > 0.5)
+    return int(each > 0.1 or drawn > 1 or alone > 1.15 or waited > 0.5)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from itertools import compress
-from operator import attrgetter, ne
+from operator import attrgetter, is_not
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,7 +65,8 @@ _fields_of = attrgetter(*_NAMES)
 def score_to_dict(score: Score) -> dict[str, Any]:
     """A score as JSON-able data: its name, and the fields that differ from their defaults."""
     values = _fields_of(score)
-    found: dict[str, Any] = dict(compress(zip(_NAMES, values, strict=True), map(ne, values, _DEFAULTS)))
+    set_ones = compress(zip(_NAMES, values, _DEFAULTS, strict=True), map(is_not, values, _DEFAULTS))
+    found: dict[str, Any] = {name: value for name, value, default in set_ones if value != default}
     if "scale" in found:
         found["scale"] = plain_scale(score.scale)
     return found
@@ -133,7 +134,7 @@ class Kept:
             output=answer.get("output"),
             error=answer.get("error"),
             as_expected=self.done["as_expected"],
-            trajectory=answer.get("trajectory", []),
+            trajectory=answer.get("trajectory", ()),
             scores=tuple(score for scores in self.scores.values() for score in scores),
             usage=self.done.get("usage", {}),
             duration=answer.get("seconds", 0.0),

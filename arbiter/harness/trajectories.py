@@ -84,9 +84,9 @@ def _tools(output: Mapping[str, Any]) -> Iterator[str]:
                     yield str(call["name"])
 
 
-def to_lists(trajectory: Trajectory) -> list[list[dict[str, Any]]]:
+def to_lists(trajectory: Trajectory) -> Sequence[list[dict[str, Any]]]:
     """A trajectory as JSON-able data."""
-    return [[visit.to_dict() for visit in step] for step in trajectory]
+    return [[visit.to_dict() for visit in step] for step in trajectory] if trajectory else ()
 
 
 def from_lists(data: Iterable[Iterable[Mapping[str, Any]]]) -> Trajectory:
