@@ -239,8 +239,8 @@ class ApprovalUsedError(PolicyViolationError):
 def _failure(cause: BaseException | None) -> str:
     if cause is None:
         return "no reason was given"
-    if isinstance(cause.__cause__, StopIteration):
-        cause = cause.__cause__  # Arbiter's own wrapper of a StopIteration
+    if isinstance(cause.__cause__, StopIteration | GeneratorExit):
+        cause = cause.__cause__  # Arbiter's own wrapper, which asyncio passes on
     # Messages of other exceptions may contain parts of the state, and this text is stored. `cause` and the
     # traceback have them.
     said = f" ({cause})" if isinstance(cause, ArbiterError | TimeoutError) else ""

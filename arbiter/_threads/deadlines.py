@@ -95,10 +95,12 @@ def start(call: Callable[[], Any], *, context: Context | None = None, name: str 
 
 
 def _told(error: BaseException) -> BaseException:
-    """The error in a form that asyncio accepts: it refuses to pass on a `StopIteration`."""
-    if not isinstance(error, StopIteration):
+    """The error in a form that asyncio passes on: it refuses a `StopIteration`, and a `GeneratorExit` would close
+    the coroutine that waits.
+    """
+    if not isinstance(error, StopIteration | GeneratorExit):
         return error
-    told = RuntimeError("it raised StopIteration")
+    told = RuntimeError(f"it raised {type(error).__name__}")
     told.__cause__ = error
     return told
 

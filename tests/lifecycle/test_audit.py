@@ -536,6 +536,8 @@ def acting(stage: str, act: Callable[[], Any], deadline: float | None = None) ->
         act()
 
     match stage:
+        case "thread":  # where the method of an async run is called as long as it is not known to be quick
+            return Check("ends", lambda _: act() or True, deadline=deadline)
         case "route":
             return Route("ends", soon, deadline=deadline)
         case "advise":
@@ -560,6 +562,7 @@ def put(arbiter_os: ArbiterOS, contract: Any, shadowed: bool) -> None:
 
 STAGES = [
     "check_before",
+    "thread",
     "check_after",
     "observe",
     "handlers",
