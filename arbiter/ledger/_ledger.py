@@ -356,7 +356,8 @@ class Ledger:
         """`value` as this ledger would keep it if it kept all states: as JSON with marks, bounded and redacted."""
         captured = before_redaction(capture(value))
         for recording in list(self._recordings):
-            captured = recording.keeping.redactor.redact(captured)
+            # As an input: the names in `value` are those of fields, and of no rules.
+            captured = recording.keeping.redactor.redact(captured, ("input",))
         return bounded_texts(captured)
 
     def records(self, *, thread_id: str | None = None, since: When = None) -> LedgerRecords:

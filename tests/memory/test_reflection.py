@@ -495,6 +495,8 @@ async def test_the_prompt_has_all_available_knowledge(store: MemoryStore, brough
         "Message m9 of user-123 (John), read before:",
         "Message m11 of user-123 (John):\n[quoted text begins]\n> It's about <b>AI</b>\n",
         "Message m13 of user-123 (John):",
+        "- kind of a status",
+        "- sensitivity is public, personal, or sensitive",
     ):
         assert wanted in prompt
     assert "Message m3 " not in prompt
@@ -600,6 +602,13 @@ async def test_a_thought_with_private_content_is_not_kept(
     assert (outcome.data["thoughts"], outcome.data["dropped_private"]) == (0, 1)
     assert thought not in caplog.text + repr(outcome)
     assert len(await room.relationships()) == 2
+
+
+async def test_a_fact_is_as_sensitive_as_the_model_says_in_any_language(store: MemoryStore) -> None:
+    secret = {"claim": "John ist krank", "type": "fact", "sensitivity": "sensitive"}
+    room = Room(store, {**SEED, "facts": [secret, SEED["facts"][0]]})
+    outcome = await room.reflect(span(1, 9))
+    assert (outcome.data["inserted"], outcome.data["dropped_private"]) == (1, 1)
 
 
 async def test_secrets_are_not_kept_as_tags_or_metadata(store: MemoryStore) -> None:

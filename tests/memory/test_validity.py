@@ -258,6 +258,16 @@ async def test_a_mood_that_is_mentioned_again_lives_on() -> None:
     assert await chat.known() == ["User is tired"]
 
 
+async def test_a_kind_that_is_told_later_counts() -> None:
+    """A reflection may note a status before the extraction does."""
+    chat = Chat({"so tired": status("User is tired"), "tired of it": status("User is tired", kind="mood")})
+    await chat.say("I'm so tired")
+    chat.pass_by(hours=1)
+    await chat.say("tired of it")
+    chat.pass_by(days=2)
+    assert await chat.known() == []
+
+
 @pytest.mark.parametrize("kind", ["home", "mood", "banana"])
 async def test_a_time_of_ones_own_is_the_time_for_every_status(kind: str) -> None:
     chat = Chat({"so": status("It is so", kind=kind)}, fact_rules=FactRules(status_ttl=timedelta(days=7)))
