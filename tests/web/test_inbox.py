@@ -117,6 +117,8 @@ def test_an_edit_sends_the_changed_fields_and_leaves_secrets_alone(
 ) -> None:
     paused(graph, "pay-7", account={"iban": "x", "api_key": SECRET})
     ledger.flush(20)
+    # A field may be named like the part of an entry in which a ledger keeps what is said of each rule.
+    assert ledger.shown({"notes": {"api_key": "k"}}) == {"notes": {"api_key": {"$secret": "field"}}}
     with inbox(ledger, graph) as client:
         (page,) = questions(client)
         assert SECRET not in page.text
