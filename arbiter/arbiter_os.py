@@ -165,6 +165,7 @@ class ArbiterOS:
         """
         if ensure_listener(listener) not in self._core.settings.listeners:
             self._core.settings.listeners.append(listener)
+            self._core.settings.keeps_times |= listener.keeps_times
             if listener.keeps_facts:
                 self._core.registry.keep_facts()
             for graph in list(self._graphs):

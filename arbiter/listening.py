@@ -29,6 +29,8 @@ class HistoryListener:
 
     keeps_facts = False
     """True if the facts about node runs have to be in the checkpoints even if no rules are registered."""
+    keeps_times = False
+    """True if the listener reads when checkers that ask a model, and evaluators, began and ended."""
 
     def execution_began(self, execution: ExecutionInfo) -> None:
         """A call of `invoke`, `stream` or one of their twins has begun. Graphs inside nodes belong to it."""

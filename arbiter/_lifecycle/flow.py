@@ -171,7 +171,7 @@ def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
     plan = run.plan
     together = _turn(run, output) if plan.members else None
     evaluations = run.record.evaluations = Evaluations(plan.queues, run.view, together)
-    if run.settings.listeners:
+    if run.settings.keeps_times:
         evaluations.times = {}
     reads = ReadEvaluations(evaluations, plan.audited)
     reads.note()

@@ -63,6 +63,8 @@ class Settings:
     timer: Callable[[], float] = time.perf_counter
     shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
     listeners: list[HistoryListener] = dataclasses.field(default_factory=list[HistoryListener])
+    keeps_times: bool = False
+    """True if one of the listeners does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -315,7 +317,7 @@ class NodeRun:
         """
         if self._contract_config is None and (config := self.config) is not None:
             tags = [*(config.get("tags") or ()), "nostream"]
-            if self.is_told:
+            if self.is_told and self.settings.keeps_times:
                 self.model_checks = ModelChecks()
             callbacks: Callbacks = None if self.model_checks is None else [self.model_checks]
             self._contract_config = {**config, "callbacks": callbacks, "tags": tags}

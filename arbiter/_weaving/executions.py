@@ -196,10 +196,12 @@ def _stream(reporting: _Reporting, chunks: Any) -> Iterator[Any]:
     with reporting, closing(chunks) if hasattr(chunks, "close") else nullcontext():
         with reporting.first_chunk():
             chunk = next(chunks, _END)
-        while chunk is not _END:
+        if chunk is not _END:
             reporting.look(chunk)
             yield chunk
-            chunk = next(chunks, _END)
+            for chunk in chunks:
+                reporting.look(chunk)
+                yield chunk
 
 
 async def _astream(reporting: _Reporting, chunks: Any) -> AsyncIterator[Any]:

@@ -99,6 +99,8 @@ class OpenTelemetry(HistoryListener):
     a model is sent. Spans that the sampler leaves out have no log records.
     """
 
+    keeps_times = True
+
     def __init__(
         self,
         tracer_provider: TracerProvider | None = None,
