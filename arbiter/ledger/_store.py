@@ -152,16 +152,17 @@ class Statements:
         if not rows:
             return
         table, names, conflict = into
-        filled = {
-            name: values
+        columns = [
+            (name, values)
             for name, values in zip(names, zip(*rows, strict=True), strict=True)
-            if values.count(None) < len(values)
-        }
-        values = [*zip(*filled.values(), strict=True)]
+            if values[0] is not None or values.count(None) < len(values)
+        ]
+        filled = tuple([name for name, _ in columns])
+        values = rows if len(filled) == len(names) else [*zip(*[each for _, each in columns], strict=True)]
         at = 0
         while left := len(values) - at:
             size = left if left < _FEW else min(1 << (left.bit_length() - 1), AT_ONCE)
-            statement = _insert_of(table, tuple(filled), conflict, self.mark, size)
+            statement = _insert_of(table, filled, conflict, self.mark, size)
             connection.exec_driver_sql(statement, tuple(chain.from_iterable(values[at : at + size])))
             at += size
 
