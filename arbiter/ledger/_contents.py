@@ -97,7 +97,7 @@ class Capture:
     def value(self, value: Any, depth: int = 0) -> Any:
         """A copy of one value. Never raises."""
         self.left -= 1
-        kind = cast(Any, type(value))
+        kind: Any = type(value)
         of: Any = value
         if kind is str:
             self.size += len(value)
@@ -188,14 +188,12 @@ class Capture:
 
     def _mapping(self, parts: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        size = len(parts)
-        kept = [*islice(parts.items(), KEYS)] if self.bounded and size > KEYS else [*parts.items()]
-        for number, (key, part) in enumerate(kept):
+        size, number = len(parts), 0
+        # A list of them, because a property of the user's may change the mapping meanwhile.
+        for key, part in list(parts.items()) if size <= KEYS or not self.bounded else _first(parts):
             if self.left <= 0:
-                kept = kept[:number]
                 break
-            kind = cast(Any, type(part))
-            copied: Any = part
+            kind: Any = type(part)
             # Most fields are texts and numbers: a call for each would cost more than all the rest.
             if kind is str:
                 self.left -= 1
@@ -203,10 +201,11 @@ class Capture:
             elif kind in _CONSTANTS or (kind is int and -_LARGEST <= part <= _LARGEST):
                 self.left -= 1
             else:
-                copied = self.value(part, depth + 1)
-            found[key if type(key) is str and key[:1] != "$" else _key_of(key, number)] = copied
-        if len(kept) < size:
-            found["$cut"] = {"keys": size - len(kept), "of": size}
+                part = self.value(part, depth + 1)
+            found[key if type(key) is str and key[:1] != "$" else _key_of(key, number)] = part
+            number += 1
+        if number < size:
+            found["$cut"] = {"keys": size - number, "of": size}
         return found
 
     def _message(self, message: BaseMessage, depth: int) -> dict[str, Any]:
@@ -263,6 +262,10 @@ class Capture:
             of = {field.name: getattr(value, field.name, None) for field in fields(value)}
             return {"$type": {"name": name, "fields": self._mapping(of, depth)}}
         return {"$opaque": name}
+
+
+def _first(parts: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    return list(islice(parts.items(), KEYS))
 
 
 def capture(value: Any, states: States = "bounded") -> Any:
