@@ -55,6 +55,7 @@ _BYTES_A_VALUE = 72
 """About the memory that a value takes beside its text, with its key and its place in a container."""
 _LARGEST = 2**53 - 1
 _CONSTANTS = frozenset({bool, type(None)})
+_class_of: Any = type
 _MESSAGE_FIELDS = ("content", "id", "name", "tool_calls", "tool_call_id", "status", "additional_kwargs")
 
 
@@ -97,7 +98,7 @@ class Capture:
     def value(self, value: Any, depth: int = 0) -> Any:
         """A copy of one value. Never raises."""
         self.left -= 1
-        kind: Any = type(value)
+        kind = _class_of(value)
         of: Any = value
         if kind is str:
             self.size += len(value)
@@ -193,7 +194,7 @@ class Capture:
         for key, part in list(parts.items()) if size <= KEYS or not self.bounded else _first(parts):
             if self.left <= 0:
                 break
-            kind: Any = type(part)
+            kind = _class_of(part)
             # Most fields are texts and numbers: a call for each would cost more than all the rest.
             if kind is str:
                 self.left -= 1
