@@ -51,7 +51,7 @@ check: .venv/.dev ## lint, formatting and types
 .PHONY: bench
 bench: .venv/.dev ## measure what governing and rules cost, against bare LangGraph
 	@failed=0; $(RUN) benchmarks/overhead.py $(ARGS) || failed=1; \
-	for name in rules conditions constitution personas memory growth gate harness telemetry store viewer; do $(RUN) benchmarks/$$name.py || failed=1; done; exit $$failed
+	for name in rules conditions constitution personas memory growth gate harness ledger telemetry store viewer; do $(RUN) benchmarks/$$name.py || failed=1; done; exit $$failed
 
 .PHONY: wheel
 wheel: .venv/.dev ## build the wheel, install it alone, run the demo from it
