@@ -116,14 +116,13 @@ def reopened(fact: Fact, by: str) -> Fact:
     return replace(fact, superseded_by=None, valid_to=None)
 
 
-def dated(fact: Fact, claim: Claim, rules: FactRules) -> Fact:
-    """The fact with the dates of a claim that says it again, as far as it gives other ones."""
+def detailed(fact: Fact, claim: Claim, rules: FactRules) -> Fact:
+    """The fact with the dates of a claim that says it again, as far as it gives other ones, and with its kind if
+    that was not known."""
     planned_end = None if fact.superseded_by else claim.valid_to
     since, until = claim.valid_from or fact.valid_from, planned_end or fact.valid_to
-    if (since, until) == (fact.valid_from, fact.valid_to):
-        return fact
-    changed = replace(fact, valid_from=since, valid_to=until)
-    return replace(changed, expires_at=expiry(changed, rules))
+    changed = replace(fact, valid_from=since, valid_to=until, kind=fact.kind or claim.kind)
+    return fact if changed == fact else replace(changed, expires_at=expiry(changed, rules))
 
 
 def corrected(fact: Fact, by: str, *, at: datetime) -> Fact:

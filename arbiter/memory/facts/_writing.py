@@ -15,7 +15,7 @@ from arbiter.memory.facts._adjudication import Relation
 from arbiter.memory.facts._changes import (
     CLOSED,
     corrected,
-    dated,
+    detailed,
     disputed,
     ending,
     mentioned,
@@ -174,7 +174,7 @@ class Writer:
             literally = normal_form(fact.claim) == normal_form(candidate.claim.claim)
             after, counted = mentioned(fact, candidate.mention, self.rules, literally=literally)
             if counted and event == "confirmed":
-                after = dated(after, candidate.claim, self.rules)
+                after = detailed(after, candidate.claim, self.rules)
             return value if after is fact else after.to_value()
 
         if candidate.mention.speaker not in known.fact.speakers:
