@@ -74,13 +74,15 @@ class Document:
     """One file as plain data. `lines` maps the place of every value to its line; if the value has a key, to
     the key's line.
 
-    `mistakes` are those that YAML itself accepts.
+    `mistakes` are those that YAML itself accepts. `words` are the texts that YAML reads as true or false although
+    they are other words, such as `No`, by their place.
     """
 
     file: str
     data: Any
     lines: Mapping[Place, int]
     mistakes: Sequence[PackMistake]
+    words: Mapping[Place, str]
 
     def line(self, place: Place) -> int:
         """The line of the value at `place`, or of the nearest value around it."""
@@ -130,6 +132,7 @@ class _Reader:
     loader: _Loader
     lines: dict[Place, int] = field(default_factory=dict[Place, int])
     mistakes: list[PackMistake] = field(default_factory=list[PackMistake])
+    words: dict[Place, str] = field(default_factory=dict[Place, str])
     values: int = 0
 
     def read(self, node: yaml.Node, place: Place = ()) -> Any:
@@ -174,7 +177,10 @@ class _Reader:
         except Exception:
             # PyYAML raises more than its own errors: for example for 2024-99-99 or `!!bool maybe`.
             return self.mistake(node, place, f"expected plain YAML, got {short(node.value)}")
-        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        if isinstance(value, bool):
+            if node.value.lower() not in ("true", "false"):
+                self.words[place] = node.value
+        elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             return self.mistake(node, place, f"expected a smaller number, got {short(node.value)}")
         if isinstance(value, str) and not _is_text(value):
             return self.mistake(node, place, f"expected a text in Unicode, got {short(value)}")
@@ -270,7 +276,7 @@ def _parse(file: Traversable, name: str, bounds: Bounds) -> Document:
     if root is None:
         raise _UnreadableError(1, "expected a mapping, got an empty file")
     reader = _Reader(name, loader)
-    return Document(name, reader.read(root), reader.lines, reader.mistakes)
+    return Document(name, reader.read(root), reader.lines, reader.mistakes, reader.words)
 
 
 class PackModel(BaseModel):

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from arbiter._constitution.documents import Bounds, PackModel, explain, path_of, read_document
+from arbiter._constitution.documents import Bounds, Document, PackModel, explain, path_of, read_document
 from arbiter.errors import ConfigurationError, PackError, PackMistake, nearest
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import MAX_DEPTH, Case, Expect
@@ -166,11 +166,20 @@ def _read_yaml(file: Path, name: str, mistakes: list[PackMistake]) -> _Read:
     if not _text(file, name).strip():
         return
     document = read_document(file, name, BOUNDS)
-    mistakes += document.mistakes
+    mistakes += [*document.mistakes, *unquoted(document, 1)]
     if not is_list(document.data):
         raise PackError.at(name, 1, f"expected a list of cases, got {type(document.data).__name__}")
     for number, data in enumerate(document.data):
         yield document.line((number,)), data
+
+
+def unquoted(document: Document, depth: int) -> Iterator[PackMistake]:
+    """The expected answers that YAML reads as true or false although they are other words. `depth` is that of the keys
+    of a case."""
+    for place, word in document.words.items():
+        if place[depth : depth + 1] == ("expected",) or place[depth : depth + 2] == ("expect", "equals"):
+            said = f"expected true, false or a text in quotes, got {word}, which YAML does not read as a text"
+            yield document.mistake(place, f"{said}. Write {json.dumps(word)}.")
 
 
 _COLUMNS = ("id", "input", "expected", "tags", "cluster", "must_pass", "repeats", "expect")

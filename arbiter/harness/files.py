@@ -32,7 +32,7 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.agents import Agent, Agents
 from arbiter.harness.cache import CacheMode
 from arbiter.harness.canonical import is_mapping
-from arbiter.harness.case_files import BOUNDS, CaseEntry, case_of, load_cases, load_outputs
+from arbiter.harness.case_files import BOUNDS, CaseEntry, case_of, load_cases, load_outputs, unquoted
 from arbiter.harness.cases import Case, same_cases
 from arbiter.harness.dimensions import OF_CHANNELS
 from arbiter.harness.expectations import unmakeable
@@ -279,6 +279,7 @@ class _Loader:
         is_of_agents = self.file.target is not None and self.file.target.agents is not None
         if not self.file.cases and not is_of_agents and not self.unread & {"cases", "target"}:
             self.mistakes.append(self.document.mistake(("cases",), "expected at least one case, got none"))
+        self.mistakes += unquoted(self.document, 2)
         for number, data in enumerate(self.file.cases):
             place: Place = ("cases", number)
             model = FromEntry if is_mapping(data) and "from" in data else CaseEntry

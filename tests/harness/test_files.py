@@ -236,6 +236,11 @@ def changed(old: str, new: str) -> str:
         (changed("id: late-parcel", "id: late parcel"), "suite.yaml:8: cases[0].id: expected a text like"),
         (changed("completes: true", "complets: true"), "Did you mean 'completes'?"),
         (
+            changed("expected: offer a refund", "expected: No"),
+            "suite.yaml:10: cases[0].expected: expected true, false or a text in quotes, got No, "
+            'which YAML does not read as a text. Write "No".',
+        ),
+        (
             changed("cases.jsonl", "case.jsonl"),
             "suite.yaml:13: cases[1].from: expected a file that can be read",
         ),
@@ -277,6 +282,11 @@ LONG = json.dumps({"input": "x" * 1_000_001})
         ("c.json", '{"input": 1}', "c.json:1: expected a list of cases"),
         ("c.json", "[" * 100_000, "c.json:1: expected JSON"),
         ("c.yaml", "- {input: 1}\n- {input: 2, id: a b}\n", "c.yaml:2: id: expected a text like"),
+        (
+            "c.yaml",
+            "- {input: 1, expect: {equals: [a, off]}}\n",
+            "c.yaml:1: [0].expect.equals[1]: expected true",
+        ),
         ("c.csv", "id,input\na,1\nb,1,2\n", "c.csv:3: expected 2 columns, got 3"),
         (
             "c.csv",
