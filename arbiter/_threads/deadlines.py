@@ -31,9 +31,9 @@ class InlineTiming:
 
     An unknown or slow sync method belongs on a worker thread, but a thread costs more than most methods. So a
     method runs on a thread until it was quick three times in a row. It goes back to the thread when it is
-    slow once, and for good when it is slow again soon after. Slow calls that are far apart do not count: on a
-    busy machine even the fastest method is now and then delayed by other threads, for the 5 ms that Python
-    lets a thread run.
+    slow once, and when it is slow again soon after, until it was quick a hundred times in a row. Slow calls
+    that are further apart do not count: on a busy machine even the fastest method is now and then delayed by
+    other threads, for the 5 ms that Python lets a thread run.
     """
 
     __slots__ = ("_fixed", "_quick", "_settled", "_strikes", "inline")
@@ -64,9 +64,11 @@ class InlineTiming:
         elif seconds <= _SLOW:
             self._quick += 1
         else:
-            self._strikes = self._strikes + 1 if self._quick < _FORGIVEN else 1
+            self._strikes += 1
             self._quick = 0
         self._settled = self._quick >= _FORGIVEN
+        if self._settled:
+            self._strikes = 0
         self.inline = self._quick >= _PROBES and self._strikes < _STRIKES
 
 

@@ -402,19 +402,27 @@ def test_deadline_is_kept_however_quick_the_evaluator_was_before(mode: str, hold
 
 
 def test_quick_evaluator_is_called_in_place_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread is used until an evaluator has proved to be quick, and not for ever."""
-    monkeypatch.setattr(deadlines, "perf_counter", lambda: 0.0)  # no call takes any time
+    """A thread is used until an evaluator has proved to be quick, and again while it is often slow."""
+    now = 0.0
+    monkeypatch.setattr(deadlines, "perf_counter", lambda: now)
     threads: list[str] = []
 
     def judge(history: History) -> EvaluationResult:
+        nonlocal now
+        if len(threads) in (10, 20):
+            now += 1.0  # all other calls take no time
         threads.append(threading.current_thread().name)
         return good(history)
 
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(Judge("quick", judge, durable=True))
-    arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(60)))).invoke({"log": []}, {"recursion_limit": 99})
-    assert threads[0] == "arbiter-call"
-    assert threads[-1] == threading.current_thread().name
+    app = arbiter_os.govern(chain(*(Spy(f"n{i}") for i in range(65))))
+    for _ in range(2):
+        app.invoke({"log": []}, {"recursion_limit": 99})
+    here = threading.current_thread().name
+    assert [threads[0], threads[9], threads[11], threads[19]] == ["arbiter-call", here, "arbiter-call", here]
+    assert set(threads[21:121]) == {"arbiter-call"}
+    assert set(threads[121:]) == {here}
 
 
 def test_a_worker_that_ends_leaves_no_evaluation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
