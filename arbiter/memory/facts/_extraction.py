@@ -232,8 +232,8 @@ For each claim:
 - corrects, if its speaker puts a slip or a typing error right ("oops, 43"), has the ids of the messages with the slip.
   What is put right within the new messages is listed in its right form only.
 - sensitivity is public, personal, or sensitive (health, religion, politics, sexuality, addresses, minors, crime)."""
-_LEFT_OUT = """Leave out passwords, keys, numbers of cards and identity papers, what somebody wants kept secret, and what
-the messages under "context only" say. If there is nothing to note, the list is empty."""
+_LEFT_OUT = """Leave out passwords, keys, numbers of cards and identity papers, what somebody wants kept secret, and
+what the messages under "context only" say. If there is nothing to note, the list is empty."""
 _WANTED = """Next to the claims, say what the speakers of the new messages want you to forget, in whatever language:
 - forget: the known facts that a speaker asks you to forget or delete; for each its id, and as message_id the id of
   the message that asks. If the same message says something new, that is a claim: "Forget Seattle, I live in Rome".
