@@ -273,6 +273,7 @@ class ArbiterOS:
             self._coverage.bindings = loaded.bindings
             self._core.registry.adopt(draft, Described.of(loaded.text))
             self._constitution, self._source = loaded, (source, allow, models)
+            self._core.settings.records = loaded.records
             if self._recording is not None:
                 self._recording.keep(loaded.records)
         return loaded

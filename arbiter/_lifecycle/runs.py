@@ -26,6 +26,7 @@ from arbiter._lifecycle.saving import Access
 from arbiter._lifecycle.shadow import ShadowDecision, ShadowLog
 from arbiter._threads.deadlines import as_failure, is_from_outside
 from arbiter._threads.forks import new_lock
+from arbiter._values.records import Records
 from arbiter._values.states import SeenDict, Snapshot, as_state, digest, with_seen
 from arbiter.history._causal import CausalHistory
 from arbiter.history._facts import KEEP, RunFact, Value, fold
@@ -63,6 +64,8 @@ class Settings:
     timer: Callable[[], float] = time.perf_counter
     shadow: ShadowLog = dataclasses.field(default_factory=ShadowLog)
     listeners: list[HistoryListener] = dataclasses.field(default_factory=list[HistoryListener])
+    records: Records | None = None
+    """What the constitution in force says about what is recorded."""
     keeps_times: bool = False
     """True if one of the listeners does."""
 
@@ -255,9 +258,10 @@ class NodeRun:
 
     def tell_began(self, execution: ExecutionInfo, position: Position) -> None:
         """Tell listeners that this attempt begins."""
-        self.record.execution, self.record.position = execution, position
+        record = self.record
+        record.execution, record.position, record.records = execution, position, self.settings.records
         self.is_told = True
-        tell(self.settings.listeners, "began", HistoryItem(self.record))
+        tell(self.settings.listeners, "began", HistoryItem(record))
 
     def tell_ended(self) -> None:
         """Tell listeners how this attempt ended, and of its evaluations when all are done."""

@@ -15,6 +15,8 @@ from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import FAILED, EvaluationResult, Outcome, Verdict
 
 if TYPE_CHECKING:
+    from arbiter._values.records import Records
+
     pass
 
 
@@ -197,6 +199,8 @@ class Record:
     """The call of the graph that this attempt belongs to; set only if somebody listens."""
     position: Position | None
     """As `execution`."""
+    records: Records | None
+    """What the constitution said about what is recorded when the attempt began. As `execution`."""
 
     def __init__(
         self,
@@ -217,7 +221,7 @@ class Record:
         self.input = self.spent = NOTHING
         self.drafts = ()
         self.attempt = self.sharers = 0
-        self.execution = self.position = None
+        self.execution = self.position = self.records = None
         self.begin_again(started)
 
     def begin_again(self, started: float) -> None:

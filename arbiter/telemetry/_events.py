@@ -25,11 +25,11 @@ class Event(NamedTuple):
     attributes: Mapping[str, Any]
 
 
-def _none(text: Any) -> None:
+def no_text(text: Any) -> None:
     return None
 
 
-def decisions_of(item: HistoryItem, text: Text = _none) -> Iterator[Event]:
+def decisions_of(item: HistoryItem, text: Text = no_text) -> Iterator[Event]:
     """The denial or question that held, the redirect, and the denials and questions without effect."""
     record, decision = item.record, item.decision
     if decision.policy is not None:
@@ -61,7 +61,7 @@ def _decision(
 
 
 def evaluations_of(
-    item: HistoryItem, versions: Mapping[str, str], read: Collection[str], text: Text = _none
+    item: HistoryItem, versions: Mapping[str, str], read: Collection[str], text: Text = no_text
 ) -> Iterator[Event]:
     """The evaluations of a node run; `read` names those that a policy read. Waits for all of them."""
     results, errors = item.evaluation_results, item.evaluation_errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as contexts
@@ -13,6 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
+from arbiter._values.records import DETECT, Records
 from arbiter._values.version import __version__
 from arbiter.history import HistoryItem
 from arbiter.history._record import NOTHING, Record
@@ -20,7 +22,7 @@ from arbiter.instructions import TOOL_CALL
 from arbiter.listening import ExecutionInfo, HistoryListener
 from arbiter.redaction import ContentRedactor
 from arbiter.telemetry import _names as names
-from arbiter.telemetry._events import Event, decisions_of, evaluations_of, log_record
+from arbiter.telemetry._events import Event, Text, decisions_of, evaluations_of, log_record, no_text
 
 if TYPE_CHECKING:
     from arbiter.ledger import Health, Ledger
@@ -120,7 +122,7 @@ class OpenTelemetry(HistoryListener):
         self._durations = meter.create_histogram(names.DURATIONS, "s", "Durations of node runs, by node")
         if ledger is not None:
             _observe(meter, ledger)
-        self._redactor = ContentRedactor() if contents else None
+        self._contents = contents
         self._executions: dict[str, _Open] = {}
         self._runs: dict[tuple[str, str], _Open] = {}
         """The open node runs, by execution and task."""
@@ -189,7 +191,7 @@ class OpenTelemetry(HistoryListener):
             if instruction is TOOL_CALL:
                 name = f"{names.EXECUTE_TOOL} {name}"
                 attributes[names.OPERATION], attributes[names.TOOL] = names.EXECUTE_TOOL, record.node
-        if self._redactor is not None and (text := self._text(record.input)) is not None:
+        if self._contents and (text := _state(record, record.input)) is not None:
             attributes[names.INPUT] = text
         span = self._tracer.start_span(name, around.context, SpanKind.INTERNAL, attributes)
         context = trace.set_span_in_context(span, around.context)
@@ -235,13 +237,13 @@ class OpenTelemetry(HistoryListener):
             put(names.POLICY, policy)
         if record.redirected_to is not None:
             put(names.REDIRECTED_TO, record.redirected_to)
-        if self._redactor is not None and record.output and (text := self._text(record.output)) is not None:
+        if self._contents and record.output and (text := _state(record, record.output)) is not None:
             put(names.OUTPUT, text)
         if record.status == "failed":
             put(names.ERROR_TYPE, next(iter(record.error_types), "_OTHER"))
-            span.set_status(Status(StatusCode.ERROR, self._text(record.error)))
+            span.set_status(Status(StatusCode.ERROR, self._texts(record)(record.error)))
         if decision.policy is not None or record.redirected_by is not None or record.checks:
-            for event in decisions_of(item, self._text):
+            for event in decisions_of(item, self._texts(record)):
                 self._log(opened, event)
 
     def judged(self, item: HistoryItem) -> None:
@@ -252,7 +254,8 @@ class OpenTelemetry(HistoryListener):
         versions: Mapping[str, str] = (
             evaluations.versions_of(item.evaluation_outcomes) if hasattr(evaluations, "versions_of") else {}
         )
-        for event in evaluations_of(item, versions, () if judged is None else judged.read, self._text):
+        read = () if judged is None else judged.read
+        for event in evaluations_of(item, versions, read, self._texts(item.record)):
             found = event.attributes
             if (score := found.get(names.EVALUATION_SCORE)) is not None:
                 self._scores.record(score, {name: found[name] for name in _OF_SCORES})
@@ -311,13 +314,34 @@ class OpenTelemetry(HistoryListener):
     def _log(self, opened: _Open, event: Event) -> None:
         self._logger.emit(log_record(opened.span.get_span_context(), opened.context, event))
 
-    def _text(self, value: Any) -> str | None:
-        """A state or a text as an attribute, redacted; None unless contents are asked for."""
-        if self._redactor is None or value is None:
-            return None
-        if isinstance(value, str):
-            return str(self._redactor.redact(value[: _TEXT + _BEYOND]))[:_TEXT]
-        from arbiter.ledger._contents import before_redaction, capture, dumped
+    def _texts(self, record: Record) -> Text:
+        """The form in which texts about a node run are sent: redacted, or not at all."""
+        return partial(_text, _redactor(record.records)) if self._contents else no_text
 
-        captured = self._redactor.redact(before_redaction(capture(value)))
-        return dumped(captured).decode()[:_TEXT]
+
+def _redactor(records: Records | None) -> ContentRedactor:
+    """The redactor of what the constitution says about what is recorded."""
+    said = records or Records()
+    detect = DETECT if said.detect is None else said.detect
+    return _made(said.keys, detect, tuple(said.patterns.items()))
+
+
+@lru_cache(maxsize=8)
+def _made(
+    keys: tuple[str, ...], detect: tuple[str, ...], patterns: tuple[tuple[str, str], ...]
+) -> ContentRedactor:
+    return ContentRedactor(keys=keys, detect=detect, patterns=dict(patterns))
+
+
+def _text(redactor: ContentRedactor, text: str | None) -> str | None:
+    return None if text is None else str(redactor.redact(text[: _TEXT + _BEYOND]))[:_TEXT]
+
+
+def _state(record: Record, state: Mapping[str, Any]) -> str | None:
+    """A state as an attribute, redacted; None if the constitution says that none is recorded."""
+    if record.records is not None and record.records.states in ("none", "digest"):
+        return None
+    from arbiter.ledger._contents import before_redaction, capture, dumped
+
+    redacted = _redactor(record.records).redact(before_redaction(capture(state)))
+    return dumped(redacted).decode()[:_TEXT]

@@ -31,6 +31,7 @@ from arbiter.instructions import TOOL_CALL
 from arbiter.ledger import Ledger
 from arbiter.memory import CognitiveEvaluator, EvalContext, EvaluationCycle
 from arbiter.telemetry import OpenTelemetry
+from tests.constitution.test_constitution import project
 from tests.scripted import Scripted
 from tests.support import MODES, Check, Judge, Route, Spy, State, add, allow, chain, run, thread
 
@@ -301,6 +302,37 @@ def test_contents_are_sent_only_when_asked_for_and_then_without_secrets() -> Non
     assert "it says" in kept.records("gen_ai.evaluation.result")[0]["gen_ai.evaluation.explanation"]
     everything = str(attributes) + str(kept.records("gen_ai.evaluation.result"))
     assert secret not in everything
+
+
+@MODES
+def test_what_a_constitution_redacts_is_redacted_in_spans_too(tmp_path: Path, mode: str) -> None:
+    """No ledger is needed for it, and a reload holds from the next node run on."""
+    clinic = """
+    records:
+      redact:
+        keys: ["*patient*"]
+        patterns: {case: "AZ-[0-9]{6}"}
+    """
+    kept = Kept(contents=True)
+    root = project(tmp_path, policies__clinic=clinic)
+    arbiter_os = ArbiterOS.from_constitution(root, listeners=[kept.listener])
+    add(arbiter_os, Judge("quality", lambda _: EvaluationResult(0.4, False, "it is AZ-123456")))
+    add(arbiter_os, Check("audit", lambda _: (False, "about AZ-123456"), on_deny="audit"))
+    app = arbiter_os.govern(chain(Spy("a"), state=dict))
+    run(app, {"patientName": "Ann", "about": "AZ-123456", "amount": 5}, mode=mode)
+    assert arbiter_os.drain(60)
+    attributes = dict(kept.span("a").attributes or {})
+    (judged,), (decided,) = kept.records("gen_ai.evaluation.result"), kept.records("arbiter.policy.decision")
+    assert '"about":"[secret: case]"' in str(attributes["arbiter.input"])
+    assert '"amount":5' in str(attributes["arbiter.input"])
+    assert judged["gen_ai.evaluation.explanation"] == "it is [secret: case]"
+    assert "about [secret: case]" in decided.values()
+    assert "Ann" not in str(attributes)
+
+    project(root, policies__clinic="records: {states: digest}\n")
+    arbiter_os.load_constitution()
+    run(app, {"amount": 5}, mode=mode)
+    assert not {"arbiter.input", "arbiter.output"} & (kept.spans[-2].attributes or {}).keys()
 
 
 def test_redirects_are_decisions_and_decisions_are_counted() -> None:
