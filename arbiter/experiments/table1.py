@@ -4,7 +4,8 @@
                                              └▶ compared with the tests that the authors stored
 
 A row has seven printed cells: mean and sd of treatment (T) and control (C), Δ = T - C, p, and a star for an
-unrounded p <= 0.05. A printed cell cannot show that one score of 200 changed; the stored tests can.
+unrounded p <= 0.05. A printed cell cannot show that one score of 200 changed; the stored tests can. Metrics that
+the paper does not print have stored tests, too.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class Sensitivity:
 class Table1Row:
     """One row of the table, with its raw scores and its printed cells.
 
-    `printed` has the texts of `CELLS`; the last is "*" or "". `stored` has the p, t, df and d that the
-    authors stored with the scores.
+    `printed` has the texts of `CELLS`; the last is "*" or "". It is empty for a metric that the paper does not
+    print. `stored` has the p, t, df and d that the authors stored with the scores.
     """
 
     experiment: str
@@ -85,7 +86,7 @@ class Table1Row:
 
     @property
     def label(self) -> str:
-        return LABELS[self.metric]
+        return LABELS.get(self.metric, self.metric)
 
     @property
     def test(self) -> WelchTest:
@@ -117,7 +118,7 @@ class Table1Row:
     def problems(self) -> tuple[str, ...]:
         """The differences from the paper and from the stored test, a sentence each."""
         where = f"experiment {self.experiment}, {self.label}"
-        cells = zip(CELLS, self.recomputed, self.printed, strict=True)
+        cells = zip(CELLS, self.recomputed, self.printed, strict=True) if self.printed else ()
         found = [
             f"{where}: {cell} is {ours or 'none'}, printed is {theirs or 'none'}"
             for cell, ours, theirs in cells
@@ -150,22 +151,43 @@ class Table1Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table1Experiment:
-    """One experiment of the table: its scenario, numbers of agents and environments, treatment, and rows."""
+    """One experiment of the authors: its scenario, numbers of agents and environments, treatment, and rows.
+
+    `unprinted` has the metrics that are not in the paper. An experiment without rows is not in it at all.
+    """
 
     id: str
     scenario: str
     treatment: str
     agents: int
     environments: int
+    group_size: int
     rows: tuple[Table1Row, ...]
+    unprinted: tuple[Table1Row, ...]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The differences of its numbers from one another, from the paper and from the stored tests."""
+        found = [problem for row in (*self.rows, *self.unprinted) for problem in row.problems]
+        where = f"experiment {self.id}"
+        if self.agents != self.environments * self.group_size:
+            found.append(
+                f"{where}: Na is {self.agents}, and {self.environments} environments of {self.group_size} agents "
+                f"have {self.environments * self.group_size}"
+            )
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table1:
-    """Table 1, recomputed. `source` names repository, commit and date of the scores."""
+    """Table 1, recomputed. `source` names repository, commit and date of the scores.
+
+    `unpublished` has the experiments whose scores are there and which the paper does not print.
+    """
 
     source: str
     experiments: tuple[Table1Experiment, ...]
+    unpublished: tuple[Table1Experiment, ...]
 
     @property
     def rows(self) -> tuple[Table1Row, ...]:
@@ -187,7 +209,7 @@ class Table1:
     @property
     def problems(self) -> tuple[str, ...]:
         """All differences from the paper and from the stored tests, a sentence each; empty if all agree."""
-        return tuple(problem for row in self.rows for problem in row.problems)
+        return tuple(problem for each in (*self.experiments, *self.unpublished) for problem in each.problems)
 
     def text(self, *, sensitivity: bool = False) -> str:
         """The table for a terminal."""
@@ -272,6 +294,9 @@ def verify_table1(scores: str | Path | None = None) -> Table1:
     return Table1(
         source=f"{origin.repo} {origin.commit[:8]}, files of {origin.files_last_changed_on}",
         experiments=tuple(_experiment(id, file.experiments[id], rows) for id, rows in printed.items()),
+        unpublished=tuple(
+            _experiment(id, each, {}) for id, each in file.experiments.items() if id not in printed
+        ),
     )
 
 
@@ -331,11 +356,15 @@ def _experiment(id: str, experiment: _Experiment, printed: Mapping[str, Sequence
         treatment=experiment.treatment,
         agents=experiment.Na,
         environments=experiment.Ne,
+        group_size=experiment.group_size,
         rows=tuple(_row(id, metric, experiment, printed[metric]) for metric in LABELS if metric in printed),
+        unprinted=tuple(
+            _row(id, metric, experiment) for metric in experiment.metrics if metric not in printed
+        ),
     )
 
 
-def _row(id: str, metric: str, experiment: _Experiment, printed: Sequence[Any]) -> Table1Row:
+def _row(id: str, metric: str, experiment: _Experiment, printed: Sequence[Any] = ()) -> Table1Row:
     scores = experiment.metrics[metric]
     stored = scores.stored_test
     return Table1Row(
@@ -344,7 +373,7 @@ def _row(id: str, metric: str, experiment: _Experiment, printed: Sequence[Any]) 
         treatment=tuple(scores.treatment),
         control=tuple(scores.control),
         group_size=experiment.group_size if scores.level == "agent" else 1,
-        printed=(*printed[:-1], "*" if printed[-1] else ""),
+        printed=(*printed[:-1], "*" if printed[-1] else "") if printed else (),
         # The authors' t is that of C - T; their d is that of T - C.
         stored={
             "p": stored.p_value,

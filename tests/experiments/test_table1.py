@@ -26,6 +26,8 @@ METRICS = [
     for name in ("adherence", "consistency", "fluency", "convergence", "ideas_quantity")
     if name in experiment["metrics"]
 ]
+EVERY = [(id, name) for id, experiment in SCORES["experiments"].items() for name in experiment["metrics"]]
+"""Also those that the paper does not print."""
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,7 @@ def test_the_other_stars_survive_pairing_and_two_rows_cannot_be_paired(table: Ta
     assert " 1    Ideas Qty.           cannot be paired: 39 and 40 environments have a score" in text
 
 
-@pytest.mark.parametrize(("experiment", "metric"), METRICS)
+@pytest.mark.parametrize(("experiment", "metric"), EVERY)
 @pytest.mark.parametrize("arm", ["treatment", "control"])
 def test_a_single_changed_score_is_found(tmp_path: Path, experiment: str, metric: str, arm: str) -> None:
     """One integer of 200, by one: no printed cell need show it, but the stored tests do. The row is named."""
@@ -127,6 +129,13 @@ def test_a_single_changed_score_is_found(tmp_path: Path, experiment: str, metric
 
     (where,) = {problem.partition(": ")[0] for problem in verify_table1(changed(tmp_path, change)).problems}
     assert where.startswith(f"experiment {experiment}, ")
+
+
+@pytest.mark.parametrize("number", ["Na", "Ne", "group_size"])
+def test_a_changed_number_of_agents_or_environments_is_found(tmp_path: Path, number: str) -> None:
+    file = changed(tmp_path, lambda data: data["experiments"]["2.2"].update({number: 25}))
+    (problem,) = verify_table1(file).problems
+    assert problem.startswith("experiment 2.2: Na is ")
 
 
 def test_a_changed_score_fails_the_command(tmp_path: Path) -> None:
