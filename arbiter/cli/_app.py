@@ -25,7 +25,7 @@ from arbiter.cli._options import (
     UntilOption,
 )
 from arbiter.cli._store import store_app
-from arbiter.cli._streams import end, write_any_character
+from arbiter.cli._streams import end, warnings_as_sentences, write_any_character
 from arbiter.errors import ArbiterError, PolicyViolationError
 
 app = typer.Typer(
@@ -408,7 +408,8 @@ def main() -> None:
     """Run the command line. Mistakes are reported in one sentence each, never as a traceback."""
     write_any_character()
     try:
-        app()
+        with warnings_as_sentences():
+            app()
     except SystemExit as done:
         end(done.code)
         raise

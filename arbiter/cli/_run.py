@@ -7,7 +7,6 @@ import json
 import sys
 import traceback
 import uuid
-import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,31 +24,13 @@ from arbiter._weaving.govern import has_async_nodes
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.cli._graphs import load_graph
 from arbiter.cli._options import check_format, opened, option_of
-from arbiter.errors import ArbiterError, ArbiterWarning, ConfigurationError, PolicyViolationError
+from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
 FORMATS = ("text", "json")
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
-@contextmanager
-def _warnings() -> Generator[None]:
-    """Print each of Arbiter's own warnings as one sentence."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", ArbiterWarning)
-        others = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, ArbiterWarning):
-                err.print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
-            else:
-                others(message, category, *where, **more)
-
-        warnings.showwarning = show
-        yield
-
-
-@_warnings()
 def run_graph(
     where: str,
     input: str,

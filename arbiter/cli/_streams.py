@@ -7,10 +7,16 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
 from io import TextIOWrapper, UnsupportedOperation
 from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from arbiter.errors import ArbiterWarning
 
 _ESCAPED = "arbiter.escaped"
 
@@ -67,6 +73,24 @@ def stdout_for_results() -> Generator[None]:
     finally:
         os.dup2(kept, descriptor)
         os.close(kept)
+
+
+@contextmanager
+def warnings_as_sentences() -> Generator[None]:
+    """Inside, each of Arbiter's own warnings is one sentence on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ArbiterWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, ArbiterWarning):
+                console = Console(stderr=True, highlight=False)
+                console.print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
+            else:
+                others(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from arbiter import ArbiterOS, EvaluationResult, History, NodeEvaluator, PolicyChecker, PolicyRouter, Verdict
 from arbiter.advice import CorrectionGate
+from arbiter.cli import main
 from arbiter.errors import ArbiterWarning, ConfigurationError
 from arbiter.harness import Case, CaseRun, Limits, Score, Suite
 from arbiter.harness.canonical import is_list, is_mapping
@@ -553,7 +554,16 @@ def test_the_command_writes_the_files(sums: Path) -> None:
     assert "no two repeats of one case" in wrong.err
 
 
-def test_a_preference_file_without_pairs_is_left_out_of_openrlhf(sums: Path) -> None:
+def test_a_preference_file_without_pairs_is_left_out_of_openrlhf(
+    sums: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says so in a sentence."""
+    monkeypatch.setattr("sys.argv", ["arbiter", "eval", "export", "last", "--to", "openrlhf", "--out", "out"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr()
+    assert said.err.startswith("warning: preferences.jsonl is left out: the run ")
+    assert said.err.count("\n") == 1
     with pytest.warns(ArbiterWarning, match=r"preferences\.jsonl is left out: the run .* has no two repeats"):
         made = export_run("last", "openrlhf")
     assert [*made.files] == ["prompts-train.jsonl"]
