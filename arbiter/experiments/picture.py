@@ -16,11 +16,12 @@ _WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 760, 34, 56, 190, 190
 _INK, _PALE, _MARK = "#222222", "#b8b8b8", "#1f5fa8"
 
 
-def forest(comparisons: Sequence[MetricComparison]) -> str:
+def forest(comparisons: Sequence[MetricComparison], *, note: str = "") -> str:
     """One line for each metric: the difference of the arms with its 95 % interval, in units of the metric's sd.
 
     The unit is the standard deviation of the differences between pairs of environments, so that metrics on
-    different scales share one axis. A metric without a paired test has its reason in place of a mark.
+    different scales share one axis. A metric without a paired test has its reason in place of a mark. `note` stands in
+    a corner.
     """
     # An interval that would flatten all others is cut at the edge.
     ends = [abs(end) for row in comparisons for end in _standardised(row)[1:] if math.isfinite(end)]
@@ -31,6 +32,7 @@ def forest(comparisons: Sequence[MetricComparison]) -> str:
         f'role="img" font-family="sans-serif" font-size="13" fill="{_INK}">',
         "<title>Effects of the treatment, with 95 % intervals</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="20" fill="#666666">{escape(note)}</text>',
         *_axis(reach, height),
     ]
     for number, row in enumerate(comparisons):

@@ -15,7 +15,7 @@ from arbiter.errors import ConfigurationError, nearest
 from arbiter.experiments.comparing import MetricComparison
 from arbiter.experiments.results import ExperimentResult
 from arbiter.experiments.scenarios import SCENARIOS
-from arbiter.experiments.table import group_text, signed
+from arbiter.experiments.table import about, group_text, signed
 from arbiter.experiments.table1 import COLUMNS, Table1Row, verify_table1
 from arbiter.models import visible
 from arbiter.statistics import p_text
@@ -75,6 +75,7 @@ class Replication:
             plan = result.plan
             paper = _ids(plan.scenario)[0]
             yield f" {paper:<3} {plan.scenario}   N_a {plan.agents} · N_e {plan.pairs} · profile {plan.profile}"
+            yield from (f" {line}" for line in about(result))
             yield f" {head}"
             yield from (f" {_line(row)}" for row in self.rows if row.published.experiment == paper)
             if untested := result.comparisons[0].untested:

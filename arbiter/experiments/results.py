@@ -44,7 +44,7 @@ class ExperimentResult:
     `uncalibrated` has the metrics whose judge is not calibrated with labels of people, each with the reason, and
     `calibrations` the calibrations of the others.
     `plan_hash` is that of a plan to which the run was held, else None. `stopped` is the reason why the run ended
-    early, else None.
+    early, else None; `reached` names the limit of a budget.
     """
 
     run_id: str
@@ -61,6 +61,7 @@ class ExperimentResult:
     calibrations: Mapping[str, Calibration]
     warnings: Sequence[str]
     stopped: str | None
+    reached: str
     usage: Mapping[str, Spent]
     unknown_calls: int
 
@@ -112,7 +113,7 @@ class ExperimentResult:
         if self.plan.mode == "template":
             return "synthetic: the texts are templates, and nothing was judged"
         if self.stopped is not None:
-            return f"incomplete: {self.stopped}"
+            return f"incomplete: {self.stopped}{f' ({self.reached})' if self.reached else ''}"
         for arm in arms:
             if why := self.not_exercised(arm):
                 return f"treatment_not_exercised: arm {arm!r}: {why}"
@@ -121,6 +122,13 @@ class ExperimentResult:
     def table(self) -> str:
         """The result for a terminal."""
         text: str = import_module(f"{__package__}.table").text_of(self)
+        return text
+
+    def picture(self) -> str:
+        """A forest plot of the effects, as SVG."""
+        partly = "partly " * bool(self.calibrations)
+        note = f"judge {partly}uncalibrated" if self.uncalibrated else ""
+        text: str = import_module(f"{__package__}.picture").forest(self.comparisons, note=note)
         return text
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +166,7 @@ class ExperimentResult:
             case ".md":
                 text = f"```text\n{self.table()}\n```\n"
             case ".svg":
-                text = import_module(f"{__package__}.picture").forest(self.comparisons)
+                text = self.picture()
             case other:
                 raise ConfigurationError(
                     f"{str(path)!r} has the ending {other!r}; expected one of {', '.join(ENDINGS)}."
@@ -204,6 +212,7 @@ class ExperimentResult:
             calibrations=report.calibrations,
             warnings=about["warnings"],
             stopped=report.stopped,
+            reached=report.reached,
             usage=report.usage,
             unknown_calls=report.unknown_calls,
         )

@@ -13,7 +13,7 @@ from arbiter.harness.calibration import UNLABELLED
 from arbiter.models import visible
 from arbiter.statistics import half_up, p_text, paired
 
-__all__ = ["group_text", "signed", "text_of"]
+__all__ = ["about", "group_text", "signed", "text_of"]
 
 _NONE = "–"
 _LONG = 200
@@ -36,7 +36,6 @@ def text_of(result: ExperimentResult) -> str:
 
 def _lines(result: ExperimentResult) -> Iterator[str]:
     plan = result.plan
-    names = {"agents": "agents", "judge": "judge", "corrector": "correction judge"}
     head = [
         plan.scenario,
         *([f"profile {plan.profile}"] if plan.profile else []),
@@ -44,7 +43,22 @@ def _lines(result: ExperimentResult) -> Iterator[str]:
         f"{plan.pairs} pairs of environments",
     ]
     yield " · ".join(head)
+    yield from about(result)
+    if "synthetic" in result.marks:
+        return
+    pair: tuple[str, str] | None = None
+    for row in result.comparisons:
+        if row.arms != pair:
+            pair = row.arms
+            yield from _heading(row, plan.pairs)
+        yield _row(row)
+    yield from _remarks(result)
+
+
+def about(result: ExperimentResult) -> Iterator[str]:
+    """The lines that stand above any numbers of the result: models, calibration, plan, warnings and exposure."""
     if result.models:
+        names = {"agents": "agents", "judge": "judge", "corrector": "correction judge"}
         models = (f"{names[role]} {name}{_calibrated(result, role)}" for role, name in result.models.items())
         yield " · ".join(models)
     if result.plan_hash:
@@ -66,15 +80,6 @@ def _lines(result: ExperimentResult) -> Iterator[str]:
             f"{_more(found.failures, 'failed interventions')}"
             f"{_more(found.repetitions, 'told what to avoid')}"
         )
-    if "synthetic" in result.marks:
-        return
-    pair: tuple[str, str] | None = None
-    for row in result.comparisons:
-        if row.arms != pair:
-            pair = row.arms
-            yield from _heading(row, plan.pairs)
-        yield _row(row)
-    yield from _remarks(result)
 
 
 def _calibrated(result: ExperimentResult, role: str) -> str:

@@ -102,12 +102,12 @@ class Budget:
             ("seconds", limits.seconds, seconds),
         ):
             if limit is not None and used >= limit:
-                return f"limits.{name} is {limit:,g}, and {used:,.0f} are used"
+                return f"limits.{name} is {limit:,g}, and {round(used, 1):,} are used"
         if limits.usd is None:
             return None
         if spent.usd is None:
             models = ", ".join(map(repr, self._usage.unpriced)) or "a call that did not report its tokens"
-            return f"limits.usd cannot be kept: there is no price for {models}"
+            return f"limits.usd cannot be kept: there is no price for {models}. Limit tokens or calls"
         return (
             f"limits.usd is {limits.usd:g}, and {spent.usd:.2f} are used" if spent.usd >= limits.usd else None
         )

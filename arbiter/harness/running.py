@@ -99,6 +99,8 @@ class Session:
         self.results: dict[int, CaseResult] = {}
         """By the place of the case × repeat in the order of the suite."""
         self.stopped: Stop | None = None
+        self.reached = ""
+        """The limit at which the budget stopped the run, and by how much it was passed."""
         self.left_behind = 0
         self.running = 0
         self.workers = 0
@@ -211,7 +213,8 @@ class Session:
         return self._kept
 
     def _look_at_limits(self) -> None:
-        if self._has_budget and self._budget.exhausted:
+        if self._has_budget and self.stopped is None and (reached := self._budget.exhausted):
+            self.reached = reached
             self.stop("budget")
         if self.time_left == 0:
             self.stop("run_timeout")

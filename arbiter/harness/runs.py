@@ -125,6 +125,7 @@ class Run:
             with suppress(OSError):
                 end = {
                     "stopped": session.stopped,
+                    "reached": session.reached,
                     "left_behind": session.left_behind,
                     "done": len(session.results),
                     **self._evidence(),
@@ -175,6 +176,7 @@ class Run:
             baseline=self.baseline,
             gate=self.gate,
             stopped=session.stopped,
+            reached=session.reached,
             left_behind=session.left_behind,
             unfinished=unfinished,
             sessions=1 if self.resumed is None else self.resumed.sessions + 1,

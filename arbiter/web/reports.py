@@ -11,7 +11,6 @@ from starlette.routing import Route
 
 from arbiter.errors import ConfigurationError
 from arbiter.experiments import verify_table1
-from arbiter.experiments.picture import forest
 from arbiter.experiments.results import load_result
 from arbiter.experiments.runner import FOLDER as EXPERIMENTS
 from arbiter.harness.journal import FOLDER, runs_in, summary_of
@@ -41,7 +40,7 @@ def routes(context: ViewerContext) -> list[Route]:
 
     def picture(request: Request) -> Response:
         result = load_result(_found(EXPERIMENTS, request))
-        return Response(forest(result.comparisons), media_type="image/svg+xml")
+        return Response(result.picture(), media_type="image/svg+xml")
 
     def table(request: Request) -> Response:
         found = verify_table1()

@@ -147,6 +147,7 @@ def test_the_picture_says_why_a_metric_has_no_mark() -> None:
 
 def test_a_result_is_written_by_the_ending_of_its_file(tmp_path: Path) -> None:
     result = experiment(metrics=["fluency"], scale=0.1).run(folder=None)
+    assert "judge uncalibrated" in texts(result.picture())
     for ending, begins in ((".json", "{"), (".md", "```text\ntea"), (".txt", "tea"), (".svg", "<svg")):
         assert result.write(tmp_path / f"result{ending}").read_text().startswith(begins)
     with pytest.raises(ConfigurationError, match=r"expected one of \.json, \.md, \.txt, \.svg"):

@@ -117,7 +117,8 @@ def test_a_budget_that_is_used_up_ends_with_5_and_goes_on() -> None:
         "1",
         code=5,
     )
-    assert "no p-values: incomplete: budget" in first
+    assert re.search(r"no p-values: incomplete: budget \(limits.calls is 1, and \d+ are used\)", first)
+    assert re.search(r"incomplete: budget \(limits.calls is 1, ", typed("experiment", "show", "last"))
     whole = typed("experiment", "run", "debate-controversial", *WITH, *SMALL, "--resume", "last")
     assert "2 pairs" in whole
     assert "incomplete" not in whole
@@ -246,6 +247,8 @@ def test_own_scenarios_and_templates_are_not_compared_with_the_paper() -> None:
 def test_table1_runs_and_prints_both(project: Path) -> None:
     shown = typed("experiment", "table1", "--experiments", "3", *WITH, *SMALL)
     assert "3   debate-controversial   N_a 10 · N_e 2 · profile seed" in shown
+    assert "judge named:reader-1 (uncalibrated: no labels of people) · correction judge" in shown
+    assert re.search(r"exposure +treatment +\d+ drafts · [1-9]\d* checks", shown)
     assert re.search(r"Persona Adherence .* \+0\.47\* +(yes|no)", shown)
     assert re.search(r"[0-2] of 2 starred rows point in the published direction", shown)
 

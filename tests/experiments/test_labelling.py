@@ -89,6 +89,7 @@ def test_a_result_is_uncalibrated_until_people_agree_with_its_judge(
     again = shown()
     assert set(again.uncalibrated) == {"convergence"}
     assert "judge Says (uncalibrated for convergence: no labels of people)" in again.table()
+    assert "judge partly uncalibrated" in again.picture()
     [line] = [line for line in again.table().splitlines() if line.startswith("calibrated judge of fluency")]
     assert "it agrees with people on 95% of 60 labels, κ 0.9" in line
     for arm in ("treatment", "control"):

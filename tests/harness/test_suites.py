@@ -655,6 +655,8 @@ def test_no_case_starts_after_the_time_of_the_run(monkeypatch: pytest.MonkeyPatc
     assert report.stopped == "budget"
     assert [result.status for result in report.results] == ["completed"] * 2 + ["skipped_budget"] * 4
     assert missing(report, "completed") == {"skipped_budget": 4}
+    reason = "limits.seconds is 0.15, and 0.2 are used"
+    assert (report.reached, report.comparison.undecided[0]) == (reason, reason)
 
 
 def test_quick_cases_run_on_one_thread_whatever_else_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,6 @@ _AT_ONCE = 100
 _UNFINISHED = {
     "interrupted": "the run was interrupted",
     "stuck": "the target or a scorer does not return: as many calls were left behind as there are workers",
-    "budget": "the budget of the run is used up",
     "run_timeout": "the time of the run is over",
 }
 
@@ -47,6 +46,7 @@ class Report:
     """The results of a run, in the order of the suite.
 
     `stopped` says why the run ended early: "interrupted", "stuck", "budget" or "run_timeout"; None if it did not.
+    `reached` names the limit of the budget.
     `left_behind` counts calls of sync functions that were late and could not be stopped. `sessions` counts the
     processes that the run took. `unfinished` has the usage of each case that is not done, by purse and model.
     `outdated` has the stale recordings that a replay took because it was allowed, each with the change since, and
@@ -67,6 +67,7 @@ class Report:
     began: datetime
     seconds: float
     stopped: str | None = None
+    reached: str = ""
     left_behind: int = 0
     sessions: int = 1
     unfinished: tuple[Mapping[str, Any], ...] = ()
@@ -117,7 +118,7 @@ class Report:
                 purse: {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens}
                 for purse, spent in self.usage.items()
             },
-            unfinished=_UNFINISHED.get(self.stopped or "", self.stopped or ""),
+            unfinished=self.reached or _UNFINISHED.get(self.stopped or "", self.stopped or ""),
         )
 
     @cached_property
@@ -218,6 +219,7 @@ class Report:
             "target": self.target,
             "mode": self.mode,
             "stopped": self.stopped,
+            "reached": self.reached,
             "outdated": list(self.outdated),
             "unused": list(self.unused),
             "recorded": list(self.recorded),
@@ -280,6 +282,7 @@ def report_of(
     began: datetime,
     seconds: float,
     stopped: str | None = None,
+    reached: str = "",
     left_behind: int = 0,
     sessions: int = 1,
     unfinished: Sequence[Mapping[str, Any]] = (),
@@ -302,6 +305,7 @@ def report_of(
         began=began,
         seconds=seconds,
         stopped=stopped,
+        reached=reached,
         left_behind=left_behind,
         sessions=sessions,
         unfinished=tuple(unfinished),
@@ -327,6 +331,7 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
         began=datetime.fromtimestamp(written.began, UTC),
         seconds=written.last - written.began,
         stopped=end["stopped"],
+        reached=end.get("reached", ""),
         left_behind=end["left_behind"],
         sessions=written.sessions,
         unfinished=written.unfinished(),
