@@ -17,8 +17,6 @@ from arbiter.verdicts import FAILED, EvaluationResult, Outcome, Verdict
 if TYPE_CHECKING:
     from arbiter._values.records import Records
 
-    pass
-
 
 _log = logging.getLogger("arbiter")
 

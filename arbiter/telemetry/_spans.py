@@ -97,8 +97,8 @@ class OpenTelemetry(HistoryListener):
     is a span `evaluate NAME`: a child of its node's, or linked to it if it ran after the node had ended.
 
     The providers are the global ones unless they are given. With `contents`, spans have the input and the
-    output, and records the reasons and the feedback, all redacted; without it, no text of a state, a user or
-    a model is sent. Spans that the sampler leaves out have no log records.
+    output, and records the reasons and the feedback, all redacted as the constitution says; without it, no text
+    of a state, a user or a model is sent. Spans that the sampler leaves out have no log records.
     """
 
     keeps_times = True
