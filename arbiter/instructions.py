@@ -23,7 +23,7 @@ False by default.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, EnumType
 from typing import Any
@@ -64,7 +64,7 @@ class _CoreType(EnumType):
         return super().__new__(metacls, name, bases, members, **options)
 
 
-_found: dict[str, Any] = {}
+_found: dict[str, Sequence[Instruction]] = {}
 """Built-in instructions by the texts that named them: facts name instructions by text, at every step."""
 
 
@@ -277,18 +277,29 @@ def find_instruction(text_or_instruction: object) -> Instruction:
             name=repr(text_or_instruction),
         )
     text = text_or_instruction
-    if (remembered := _found.get(text)) is not None:
-        return remembered  # type: ignore[no-any-return]
-    known = known_instructions()
-    found = [member for member in known if text in (member.value, member.qualified)]
+    found = _named(text)
     if len(found) == 1:
-        if type(found[0]).__module__ == __name__:  # other cores may be withdrawn
-            _found[text] = found[0]
         return found[0]
-    raise UnknownInstructionError(_ambiguity(text, found) or _absence(text, known), name=text)
+    message = _ambiguity(text, found) or _absence(text, known_instructions())
+    raise UnknownInstructionError(message, name=text)
 
 
-def _ambiguity(text: str, found: list[Instruction]) -> str:
+def recorded_instruction(qualified: str | None) -> Instruction | None:
+    """The instruction of a recorded node run; None if its core is not imported in this process."""
+    found = _named(qualified) if qualified else ()
+    return found[0] if len(found) == 1 else None
+
+
+def _named(text: str) -> Sequence[Instruction]:
+    if (remembered := _found.get(text)) is not None:
+        return remembered
+    found = [member for member in known_instructions() if text in (member.value, member.qualified)]
+    if len(found) == 1 and type(found[0]).__module__ == __name__:  # other cores may be withdrawn
+        _found[text] = found
+    return found
+
+
+def _ambiguity(text: str, found: Sequence[Instruction]) -> str:
     if not found:
         return ""
     names = sorted({member.qualified for member in found})

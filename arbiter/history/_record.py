@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from arbiter.history._facts import RunFact
 from arbiter.history._results import Results
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.instructions import Instruction, recorded_instruction
 from arbiter.verdicts import FAILED, EvaluationResult, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -299,11 +299,7 @@ def record_from(fact: RunFact) -> Record:
 
 
 def instruction_of(fact: RunFact) -> Instruction | None:
-    qualified = fact.get("in")
-    try:
-        return find_instruction(qualified) if qualified else None
-    except ValueError:  # its core is not imported in this process
-        return None
+    return recorded_instruction(fact.get("in"))
 
 
 def evaluations_from(fact: RunFact) -> Mapping[str, EvaluationResult]:

@@ -12,7 +12,7 @@ from arbiter.errors import describe
 from arbiter.history import HistoryItem, RunHistory
 from arbiter.history._record import Account, PolicyDecision, Record, kind_of
 from arbiter.history._results import Results
-from arbiter.instructions import Instruction, find_instruction
+from arbiter.instructions import recorded_instruction
 from arbiter.ledger._contents import restored
 from arbiter.ledger._database import LedgerError
 from arbiter.ledger._entries import checks_of, routes_of, scores_of, times_of
@@ -84,7 +84,7 @@ def record_of(
     record = Record(
         body.get("task") or body["key"],
         body.get("node", ""),
-        _instruction(body.get("instruction")),
+        recorded_instruction(body.get("instruction")),
         body.get("step", 0),
         body.get("namespace", ""),
         started,
@@ -161,13 +161,6 @@ def state_of(captured: Any) -> Mapping[str, Any]:
 
 def _path(path: Any) -> Any:
     return tuple(map(_path, path)) if isinstance(path, list) else path  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-
-
-def _instruction(qualified: str | None) -> Instruction | None:
-    try:
-        return find_instruction(qualified) if qualified else None
-    except ValueError:  # its core is not imported in this process
-        return None
 
 
 def records_of(rows: Sequence[Row]) -> list[Record]:
