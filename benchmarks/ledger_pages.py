@@ -1,4 +1,4 @@
-"""How long a page of each filter takes in a large ledger. `python benchmarks/ledger_pages.py --items 1000000`.
+"""How long a page of each question takes in a large ledger. `python benchmarks/ledger_pages.py --items 1000000`.
 
 The ledger is made once, of events that the ledger's own store encodes, chains and writes, 2,000 in a transaction:
 threads of 20 node runs over 30 days, of which one in 50 is denied, one in 100 has failed, and each has a score.
@@ -12,7 +12,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -78,6 +79,12 @@ def events(items: int, now: int) -> Iterator[Event]:
                 contents={"input": {"value": step}, "output": {"value": step + 1, "text": "x" * 100}},
                 evals=[parts_of("quality", random.random(), True, False, "", "scored")],
             )
+        yield Event(
+            kind="execution",
+            at=begun + RUNS * 1_000_000,
+            origin=origin_of(f"t{number}", run, run, f"user-{number % 1000}", "agent"),
+            fields={"outcome": "completed", "graph": "agent", "began": begun},
+        )
 
 
 def fill(ledger: Ledger, items: int) -> float:
@@ -102,10 +109,19 @@ def analyze(ledger: Ledger) -> None:
 
 
 def page_times(ledger: Ledger) -> dict[str, dict[str, float]]:
-    """Seconds of the first page, of one in the middle, and of both in a range of time, for each filter."""
+    """Seconds of the first page, of one in the middle, and of both in a range of time, for items by each filter,
+    threads, executions, and counts and curves.
+    """
     (middle,) = ledger.items(since="16d", until="15d", order="oldest").page(limit=1)
     found: dict[str, dict[str, float]] = {}
-    for name, wanted in FILTERS.items():
+    questions: dict[str, Callable[..., Any]] = {
+        **{name: partial(ledger.items, **wanted) for name, wanted in FILTERS.items()},
+        "threads": ledger.threads,
+        "threads of a subject": partial(ledger.threads, subject="user-3"),
+        "executions": ledger.executions,
+        "executions of a thread": partial(ledger.executions, thread_id="t7"),
+    }
+    for name, ask in questions.items():
         ranges: dict[str, dict[str, Any]] = {
             "first": {},
             "middle": {"until": middle.timestamp},
@@ -113,15 +129,27 @@ def page_times(ledger: Ledger) -> dict[str, dict[str, float]]:
         }
         found[name] = {}
         for place, more in ranges.items():
-            items = ledger.items(**wanted, **more)
-            took: list[float] = []
-            after = items.page().next
-            for cursor in (None, None, after, after):
-                begun = time.perf_counter()
-                items.page(after=cursor)
-                took.append(time.perf_counter() - begun)
-            found[name][place] = max(min(took[:2]), min(took[2:]))
+            pages = ask(**more)
+            after = pages.page().next
+            found[name][place] = max(
+                min(_seconds(partial(pages.page, after=cursor)) for _ in range(2)) for cursor in (None, after)
+            )
+    for name, ask in {
+        "counts": partial(ledger.counts, "verdict"),
+        "counts by hour": partial(ledger.counts, "verdict", every="hour"),
+        "scores": partial(ledger.scores, "quality"),
+    }.items():
+        found[name] = {
+            place: min(_seconds(partial(ask, since=since)) for _ in range(2))
+            for place, since in (("first", None), ("middle", "15d"), ("in a week", "7d"))
+        }
     return found
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ try:
     from arbiter.ledger._anchors import AnchorSink
     from arbiter.ledger._database import LedgerError, LedgerUnavailable
     from arbiter.ledger._erasing import Erasure
-    from arbiter.ledger._ledger import Health, Items, Ledger, Threads
+    from arbiter.ledger._ledger import Executions, Health, Items, Ledger, Threads
     from arbiter.ledger._queries import Page
     from arbiter.ledger._stored import StoredHistory, StoredItem
     from arbiter.ledger._verifying import Finding, Verification
@@ -25,6 +25,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "AnchorSink",
     "Erasure",
+    "Executions",
     "Finding",
     "Health",
     "Items",

@@ -327,6 +327,17 @@ class Ledger:
             until=end,
         )
 
+    def executions(
+        self, *, thread_id: str | None = None, since: When = None, until: When = None
+    ) -> Executions:
+        """The calls of graphs that have ended, newest first; pages are read as they are needed.
+
+        Each has its uuid and that of its run, its thread, begin, end and outcome: completed, denied, failed,
+        paused, cancelled or closed. `rules` is the digest of the constitution.
+        """
+        begin, end = span(since, until, datetime.fromtimestamp(self._clock(), UTC))
+        return Executions(self._queries, Filter(thread_id=thread_id, since=begin, until=end))
+
     def waiting(self) -> Threads:
         """The threads whose last execution paused for a human, the one that ran last first.
 
@@ -718,6 +729,17 @@ class Items(_Pages[StoredItem]):
 
     def _explain_none(self) -> None:
         _warn(self._queries.why_none(self._wanted))
+
+
+class Executions(_Pages[Mapping[str, Any]]):
+    """The executions of a question. Iterating reads page after page."""
+
+    def __init__(self, queries: Queries, wanted: Filter) -> None:
+        self._queries = queries
+        self._wanted = wanted
+
+    def _page(self, limit: int, after: str | None) -> Page[Mapping[str, Any]]:
+        return self._queries.executions(self._wanted, limit=limit, after=after)
 
 
 class Threads(_Pages[Mapping[str, Any]]):

@@ -136,6 +136,25 @@ class _Query:
         return " AND ".join(self.where) or "1 = 1"
 
 
+def _execution_in(row: Row, thread_id: str | None, ref: str) -> dict[str, Any]:
+    """What an entry says of an execution."""
+    body, _ = row.parsed()
+    began, ended = (
+        datetime.fromtimestamp(at / 1_000_000, UTC) for at in (body.get("began", body["at"]), body["at"])
+    )
+    return {
+        "execution": body.get("execution"),
+        "run": body.get("run"),
+        "ref": ref,
+        "thread_id": thread_id,
+        "graph": body.get("graph"),
+        "began": began,
+        "ended": ended,
+        "outcome": body.get("outcome"),
+        "rules": body.get("rules"),
+    }
+
+
 class Queries:
     """The questions to one ledger."""
 
@@ -155,7 +174,11 @@ class Queries:
         _check_limit(limit)
         if wanted.thread_id is not None:
             wanted = replace(wanted, thread_id=self.names_of(wanted.thread_id)[0])
-        statement, values = self.statement(wanted, after)
+        ids, next = self._walked(*self.statement(wanted, after), limit)
+        return Page(self._items(ids), next)
+
+    def _walked(self, statement: str, values: Sequence[Any], limit: int) -> tuple[Sequence[int], str | None]:
+        """The ids of the entries of a page, and the cursor of the next one."""
         ids: list[int] = []
         last: int | None = None
         read = 0
@@ -167,7 +190,7 @@ class Queries:
                 if len(ids) == limit:
                     break
         more = last is not None and (len(ids) == limit or read == READ)
-        return Page(self._items(ids), f"{self.prefix}.{last}" if more else None)
+        return ids, f"{self.prefix}.{last}" if more else None
 
     def why_none(self, wanted: Filter) -> str:
         """The reason why no item fits the filter, if it is a name that does not occur; else "".
@@ -242,26 +265,8 @@ class Queries:
         """The statement of a page: ids in its order, each with 1 if the entry fits. Tests read its plan too."""
         query = _Query(self.mark)
         residual = _Query(self.mark)
-        newest = wanted.order == "newest"
-        comparison, direction = ("<", "DESC") if newest else (">", "ASC")
-        order = f"e.at {direction}, e.id {direction}"
-        cursor = self._cursor(after)
+        order = self._add_place(query, wanted, after)
         query.add("e.kind IN ('item', 'recovered')")
-        if wanted.thread_id is not None:
-            query.add(
-                "e.thread = (SELECT id FROM threads WHERE thread_id = ? OR ref = ?)",
-                storable(wanted.thread_id),
-                storable(wanted.thread_id),
-            )
-            order = f"e.seq {direction}"
-            if cursor is not None:
-                query.add(f"e.seq {comparison} (SELECT seq FROM entries WHERE id = ?)", cursor)
-        elif cursor is not None:
-            query.add(f"(e.at, e.id) {comparison} ((SELECT at FROM entries WHERE id = ?), ?)", cursor, cursor)
-        if wanted.since is not None:
-            query.add("e.at >= ?", wanted.since)
-        if wanted.until is not None:
-            query.add("e.at <= ?", wanted.until)
         driving = self._driving(wanted)
         for name in ("node", "instruction", "policy", "status", "run", "verdict"):
             value = getattr(wanted, name)
@@ -297,6 +302,57 @@ class Queries:
             f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
         )
         return statement, [*residual.values, *query.values]
+
+    def _add_place(self, query: _Query, wanted: Filter, after: str | None) -> str:
+        """Keep to the entries of the thread and the times that are wanted, behind the cursor. Returns their order."""
+        newest = wanted.order == "newest"
+        comparison, direction = ("<", "DESC") if newest else (">", "ASC")
+        order = f"e.at {direction}, e.id {direction}"
+        cursor = self._cursor(after)
+        if wanted.thread_id is not None:
+            query.add(
+                "e.thread = (SELECT id FROM threads WHERE thread_id = ? OR ref = ?)",
+                storable(wanted.thread_id),
+                storable(wanted.thread_id),
+            )
+            order = f"e.seq {direction}"
+            if cursor is not None:
+                query.add(f"e.seq {comparison} (SELECT seq FROM entries WHERE id = ?)", cursor)
+        elif cursor is not None:
+            query.add(f"(e.at, e.id) {comparison} ((SELECT at FROM entries WHERE id = ?), ?)", cursor, cursor)
+        if wanted.since is not None:
+            query.add("e.at >= ?", wanted.since)
+        if wanted.until is not None:
+            query.add("e.at <= ?", wanted.until)
+        return order
+
+    def executions(
+        self, wanted: Filter, *, limit: int = PAGE, after: str | None = None
+    ) -> Page[Mapping[str, Any]]:
+        """The executions of the thread and in the times that are wanted, after the cursor `after`."""
+        _check_limit(limit)
+        if wanted.thread_id is not None:
+            wanted = replace(wanted, thread_id=self.names_of(wanted.thread_id)[0])
+        ids, next = self._walked(*self.statement_of_executions(wanted, after), limit)
+        marks = ", ".join([self.mark] * len(ids)) or "NULL"
+        found = {
+            id: _execution_in(Row(body, None, thread_id or ref, seq), thread_id, ref)
+            for id, body, seq, thread_id, ref in self.rows(
+                "SELECT e.id, e.body, e.seq, t.thread_id, t.ref FROM entries e JOIN threads t ON t.id = e.thread "
+                f"WHERE e.id IN ({marks})",
+                ids,
+            )
+        }
+        return Page([found[id] for id in ids if id in found], next)
+
+    def statement_of_executions(self, wanted: Filter, after: str | None) -> tuple[str, list[Any]]:
+        """As `statement`, for executions: they have no index of their own, so a page walks past node runs."""
+        query = _Query(self.mark)
+        order = self._add_place(query, wanted, after)
+        return (
+            "SELECT e.id, CASE WHEN e.kind = 'execution' THEN 1 ELSE 0 END FROM entries e "
+            f"WHERE {query.conditions} ORDER BY {order} LIMIT {READ}"
+        ), query.values
 
     def _driving(self, wanted: Filter) -> str | None:
         """The column whose index the page walks."""

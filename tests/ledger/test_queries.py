@@ -116,6 +116,25 @@ def test_counts_and_curves_come_from_rollups(ledger: Ledger) -> None:
     }
 
 
+def test_executions_come_newest_first_with_their_outcome(ledger: Ledger) -> None:
+    """Page after page: those of all threads, of one, and of a time."""
+    everything, after = [], None
+    while True:
+        page = ledger.executions().page(limit=7, after=after)
+        everything += page.rows
+        if (after := page.next) is None:
+            break
+    assert [each["thread_id"] for each in everything] == [f"t{number}" for number in range(40)][::-1]
+    assert [each["outcome"] for each in everything] == [*["denied", *["completed"] * 9] * 4]
+    assert all(each["began"] <= each["ended"] and each["graph"] == "LangGraph" for each in everything)
+    (one,) = ledger.executions(thread_id="t3", since="1h")
+    assert one == everything[-4]
+    assert {item.run for item in ledger.items(thread_id="t3")} == {one["run"]}
+    assert not [*ledger.executions(until="1h")]
+    with pytest.raises(ConfigurationError, match=r"no thread 'T3'. Did you mean 't3'\?"):
+        ledger.executions(thread_id="T3").page()
+
+
 def test_threads_come_with_their_totals(ledger: Ledger) -> None:
     threads = {thread["thread_id"]: thread for thread in ledger.threads(subject="user-1")}
     assert len(threads) == 10
@@ -221,6 +240,10 @@ def test_no_page_scans_the_whole_or_sorts_it(tmp_path: Path, wanted: Any, index:
             plan = [
                 row[3] for row in connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(values))
             ]
+            if set(wanted) <= {"thread_id", "since", "until"}:
+                statement, values = queries.statement_of_executions(Filter(**wanted), cursor)
+                rows = connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, tuple(values))
+                assert index in next(row[3] for row in rows)
         engine.dispose()
     assert [step.split()[4] for step in plan if step.split()[1:4] == ["e", "USING", "INDEX"]] == [index]
     assert not [step for step in plan if "TEMP B-TREE" in step]
