@@ -139,17 +139,14 @@ class _Query:
 def _execution_in(row: Row, thread_id: str | None, ref: str) -> dict[str, Any]:
     """What an entry says of an execution."""
     body, _ = row.parsed()
-    began, ended = (
-        datetime.fromtimestamp(at / 1_000_000, UTC) for at in (body.get("began", body["at"]), body["at"])
-    )
     return {
         "execution": body.get("execution"),
         "run": body.get("run"),
         "ref": ref,
         "thread_id": thread_id,
         "graph": body.get("graph"),
-        "began": began,
-        "ended": ended,
+        "began": datetime.fromtimestamp(body["began"] / 1_000_000, UTC),
+        "ended": datetime.fromtimestamp(body["at"] / 1_000_000, UTC),
         "outcome": body.get("outcome"),
         "rules": body.get("rules"),
     }

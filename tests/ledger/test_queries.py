@@ -118,7 +118,8 @@ def test_counts_and_curves_come_from_rollups(ledger: Ledger) -> None:
 
 def test_executions_come_newest_first_with_their_outcome(ledger: Ledger) -> None:
     """Page after page: those of all threads, of one, and of a time."""
-    everything, after = [], None
+    everything: list[Any] = []
+    after = None
     while True:
         page = ledger.executions().page(limit=7, after=after)
         everything += page.rows
