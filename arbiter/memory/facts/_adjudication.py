@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory.answers import TOLERANT
-from arbiter.memory.facts._normal import normal_form, same_sense
+from arbiter.memory.facts._normal import caseless, same_sense
 from arbiter.memory.stores._words import overlap, words_of
 from arbiter.models import ChatModel, quote
 
@@ -89,11 +89,7 @@ def _other_value(new: Statement, known: Statement) -> bool:
     """True if both give the same slot different values."""
     if not (new.slot and known.slot and new.value and known.value):
         return False
-    return _folded(new.slot) == _folded(known.slot) and _folded(new.value) != _folded(known.value)
-
-
-def _folded(text: str) -> str:
-    return normal_form(text).casefold()
+    return caseless(new.slot) == caseless(known.slot) and caseless(new.value) != caseless(known.value)
 
 
 # By a model ---------------------------------------------------------------------------------------

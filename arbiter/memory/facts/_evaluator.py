@@ -43,7 +43,7 @@ from arbiter.memory.facts._extraction import (
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.facts._forgetting import Wanted
 from arbiter.memory.facts._intake import is_generic
-from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._normal import caseless
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import (
     Profiles,
@@ -280,14 +280,14 @@ class FactEvaluator(CognitiveEvaluator):
     ) -> None:
         """Delete what was learned from the earlier texts of edited messages alone, but for what their new texts
         say again."""
-        words = {normal_form(claim.claim).casefold() for claim in claims}
+        words = {caseless(claim.claim) for claim in claims}
         repeated = {claim.known_id for claim in claims}
         speakers = dict.fromkeys(ctx.speaker_of(message) for message in edited)
         for speaker in speakers:
             ids = {str(message.id) for message in edited if ctx.speaker_of(message) == speaker}
 
             def is_gone(fact: Fact, ids: set[str] = ids) -> bool:
-                said_again = fact.id in repeated or normal_form(fact.claim).casefold() in words
+                said_again = fact.id in repeated or caseless(fact.claim) in words
                 return bool(fact.source_message_ids) and {*fact.source_message_ids} <= ids and not said_again
 
             wanted = Wanted(fact=is_gone, messages={ctx.room_id: ids}, told=True, edited=True)

@@ -18,7 +18,7 @@ from arbiter.memory._off_record import is_on_record
 from arbiter.memory._records import Claim, Fact, Provenance, Sensitivity
 from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._dates import in_zone
-from arbiter.memory.facts._normal import normal_form, sentences
+from arbiter.memory.facts._normal import caseless, normal_form, sentences
 from arbiter.memory.facts._own_names import Introduction, introduces, may_give, names_itself, same_name
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import FactRules
@@ -70,7 +70,7 @@ class Candidate:
 
 def is_generic(name: str) -> bool:
     """True for what models call any user."""
-    return normal_form(name).casefold() in _USER
+    return caseless(name) in _USER
 
 
 class Intake:

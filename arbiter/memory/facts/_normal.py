@@ -24,6 +24,11 @@ def normal_form(claim: str) -> str:
     return " ".join(normalized("NFKC", claim).split()).removesuffix(".").rstrip()
 
 
+def caseless(text: str) -> str:
+    """The normal form of a text in any case: for names, and for words that are only compared."""
+    return normal_form(text).casefold()
+
+
 class FactIds:
     """The ids, and keys, of the records of an entity's facts; the same for every writer of a claim.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from arbiter.memory._entities import MAX_NAME
 from arbiter.memory._records import Record, readable
-from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._normal import caseless
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.stores._words import words_of
 
@@ -66,13 +66,13 @@ class OwnNames:
 
 
 def same_name(one: str, other: str) -> bool:
-    return _folded(one) == _folded(other)
+    return caseless(one) == caseless(other)
 
 
 def may_give(text: str, name: str) -> bool:
     """True if a message may give a name: it contains it. So no model can invent one."""
-    wanted = _folded(name)
-    return bool(wanted) and len(wanted) <= MAX_NAME and wanted in _folded(text)
+    wanted = caseless(name)
+    return bool(wanted) and len(wanted) <= MAX_NAME and wanted in caseless(text)
 
 
 _NAME_SLOTS = words_of("first given full nick preferred own display user person personal identity")
@@ -111,12 +111,12 @@ def introduces(text: str, name: str) -> bool:
 
     This is for models that do not list who introduces themselves, and misses what it misses.
     """
-    wanted = _folded(name)
+    wanted = caseless(name)
     return bool(wanted) and any(_gives(line, wanted) for line in text[:_LONGEST].splitlines())
 
 
 def _gives(line: str, wanted: str) -> bool:
-    said = _folded(line).replace("\u2019", "'")
+    said = caseless(line).replace("\u2019", "'")
     at = said.find(wanted)
     while at >= 0:
         after = said[at + len(wanted) :]
@@ -147,10 +147,6 @@ def _opens(before: str) -> bool:
             if rest[-1] in _OPENING or rest.split()[-1] in _GREETINGS:
                 return True
     return False
-
-
-def _folded(text: str) -> str:
-    return normal_form(text).casefold()
 
 
 def _read(value: Value | None) -> list[Introduction]:

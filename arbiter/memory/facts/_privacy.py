@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 
 from arbiter.memory._secrets import DETECT, REMOVED, redacted
+from arbiter.memory.facts._rules import FactRules
 from arbiter.redaction import found_in
 from arbiter.redaction._texts import bare
 
-__all__ = ["REMOVED", "category", "has_secret", "redacted"]
+__all__ = ["REMOVED", "category", "has_secret", "may_keep", "redacted"]
 
 _SECRET_SLOT = re.compile(
     r"(?:^|[._\s-])(?:pass\s?-?(?:word|code|phrase)s?|passwd|pwd?|pin(?:[ _-]?(?:code|number))?|cvv2?|cvc|security code"
@@ -35,6 +36,12 @@ def has_secret(
     # A value alone may look harmless: "hunter2" is a secret only together with "password".
     joined = [f"{part}: {value}" for part in (claim.rstrip(" ."), slot) if part and value]
     return any(found_in(bare(part), DETECT) for part in (*parts, *joined))
+
+
+def may_keep(text: str, rules: FactRules | None) -> bool:
+    """True if a model's own words may be stored: no secret, and nothing sensitive unless the rules allow it."""
+    allowed = rules is not None and rules.allow_sensitive
+    return not has_secret(text) and (allowed or category(text) is None)
 
 
 # Sensitive categories, in English -----------------------------------------------------------------

@@ -20,7 +20,7 @@ from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._commands import plain_command
 from arbiter.memory.facts._extraction import Request, Wishes, label
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
-from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._normal import caseless
 
 _ALL = 5
 """As many facts of a speaker, if the model names all that it was shown, are everything."""
@@ -260,11 +260,11 @@ class WishBook:
         places = {message.id: place for place, message in enumerate(originals(self.ctx.messages))}
         last = max((places[id] for id in asking if id in places), default=-1)
         ids = {fact.id for fact in gone}
-        words = {normal_form(fact.claim).casefold() for fact in gone}
+        words = {caseless(fact.claim) for fact in gone}
         return [
             claim
             for claim in claims
-            if not (claim.known_id in ids or normal_form(claim.claim).casefold() in words)
+            if not (claim.known_id in ids or caseless(claim.claim) in words)
             or any(places.get(id, last + 1) > last for id in claim.source_message_ids)
         ]
 

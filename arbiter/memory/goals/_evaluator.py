@@ -21,7 +21,7 @@ from arbiter.memory._evaluators import (
     HandlerOutcome,
 )
 from arbiter.memory._records import Goal, GoalStatus, readable
-from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.facts._privacy import has_secret, may_keep
 from arbiter.memory.goals._answers import GoalsAnswer, asking
 from arbiter.memory.goals._progress import Allowed, Applied, GoalUpdate, apply_updates, progress
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
@@ -236,17 +236,12 @@ class GoalEvaluator(CognitiveEvaluator):
         applied = await goals.apply(
             ctx.room_id,
             [goal.update() for goal in answer.value.goals],
-            allow_new_objectives=partial(_may_keep, ctx) if self.allow_new_objectives else False,
+            allow_new_objectives=partial(may_keep, rules=ctx.fact_rules)
+            if self.allow_new_objectives
+            else False,
             allow_reopen=self.allow_reopen,
         )
         await cursors.advance(messages)
         data["changed"] = [goal.id for goal in applied.changed]
         data["refused"] = dict(Counter(refusal.reason for refusal in applied.trace))
         return HandlerOutcome(progress(applied.touched or looked_at), data=data)
-
-
-def _may_keep(ctx: EvalContext, words: str) -> bool:
-    """True if a model's words may be stored: no secret, and nothing sensitive unless the fact rules allow
-    it."""
-    allowed = bool(getattr(ctx.fact_rules, "allow_sensitive", False))
-    return not has_secret(words) and (allowed or category(words) is None)

@@ -21,7 +21,7 @@ from arbiter.memory._records import Fact, Thought
 from arbiter.memory._traces import Traces
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
-from arbiter.memory.facts._privacy import category, has_secret
+from arbiter.memory.facts._privacy import may_keep
 from arbiter.memory.reflection._answer import FoundRelationship, ReflectionAnswer
 from arbiter.memory.reflection._prompt import EXAMPLES, Known, reflection_prompt, shown_ids
 from arbiter.memory.reflection._relationships import EXCLUSIVE_TAGS, Relationships, Sighting
@@ -222,8 +222,10 @@ class ReflectionEvaluator(CognitiveEvaluator):
             source, target = (resolve(name, entities, aliases) for name in (one.source, one.target))
             if source is None or target is None or not unknown.isdisjoint((source, target)):
                 continue
-            metadata = {key: part for key, part in one.metadata.items() if _may_keep(f"{key}: {part}", ctx)}
-            tags = tuple(tag for tag in one.tags if _may_keep(tag.replace("_", " "), ctx))
+            metadata = {
+                key: part for key, part in one.metadata.items() if may_keep(f"{key}: {part}", ctx.fact_rules)
+            }
+            tags = tuple(tag for tag in one.tags if may_keep(tag.replace("_", " "), ctx.fact_rules))
             resolved.append(Sighting(source=source, target=target, tags=tags, metadata=metadata))
         return resolved, len(found) - len(resolved)
 
@@ -237,7 +239,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
     async def _keep_thought(self, ctx: EvalContext, text: str, found: _Window) -> str | None:
         """Store the thought. Returns its text; None if there is none or it may not be stored."""
         kept = " ".join(text.split())[:MAX_THOUGHT]
-        if not kept or not _may_keep(kept, ctx):
+        if not kept or not may_keep(kept, ctx.fact_rules):
             return None
         thought = Thought(
             id=thought_id(ctx.run_key, self.name),
@@ -288,13 +290,6 @@ class ReflectionEvaluator(CognitiveEvaluator):
             return counts
         short = thought if len(thought) <= SHARED_THOUGHT else thought[: SHARED_THOUGHT - 3] + "..."
         return f"{short} ({counts})"
-
-
-def _may_keep(text: str, ctx: EvalContext) -> bool:
-    """True if a model's words may be stored: no secret, and nothing sensitive unless the fact rules allow
-    it."""
-    allowed = bool(getattr(ctx.fact_rules, "allow_sensitive", False))
-    return not has_secret(text) and (allowed or category(text) is None)
 
 
 def _may_be_told(fact: Fact, ctx: EvalContext, speakers: Sequence[str]) -> bool:

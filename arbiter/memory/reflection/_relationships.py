@@ -179,10 +179,6 @@ class Relationships:
         found = [relationship for relationship in read if relationship is not None]
         return sorted(found, key=lambda one: (one.interactions, one.last_seen_at), reverse=True)
 
-    async def between(self, source: str, target: str) -> Relationship | None:
-        """The relationship from `source` to `target`; None if it is unknown."""
-        return _relationship(await self.store.aget(self._related.all, key_of(source, target)))
-
     async def among(self, entity_ids: Sequence[str]) -> list[Relationship]:
         """The known relationships between these entities."""
         keys = [key_of(one, other) for one in entity_ids for other in entity_ids if one != other]

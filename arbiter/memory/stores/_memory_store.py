@@ -413,9 +413,8 @@ class MemoryStore:
         options: dict[str, Any] = {"index": False}
         if ttl is not None and getattr(self.store, "supports_ttl", False):
             options["ttl"] = ttl / 60
-        claim = claim_of(value)
         if self.indexed is not False:
-            if claim is not None and await self._put_embedded(ns, key, value, claim, options):
+            if claim_of(value) is not None and await self._put_embedded(ns, key, value, options):
                 return
             # Overwriting a record without embedding leaves its old vector in the index, so delete it first.
             old = await self._access.call("get", ns, key, refresh_ttl=False)
@@ -423,9 +422,7 @@ class MemoryStore:
                 await self._access.call("delete", ns, key)
         await self._access.call("put", ns, key, value, **options)
 
-    async def _put_embedded(
-        self, ns: Namespace, key: str, value: Value, claim: str, options: Mapping[str, Any]
-    ) -> bool:
+    async def _put_embedded(self, ns: Namespace, key: str, value: Value, options: Mapping[str, Any]) -> bool:
         """Write a value with its vector. Returns False if that fails, and marks the value as pending."""
         if PENDING in value:
             value[PENDING] = False
@@ -448,10 +445,9 @@ class MemoryStore:
     async def _reindex(self, ns: Namespace, key: str, everything: bool) -> bool:
         async with self.lock("record", *ns, key):
             value = await self.aget(ns, key)
-            claim = None if value is None else claim_of(value)
-            if value is None or claim is None or not (everything or value.get(PENDING) is True):
+            if value is None or claim_of(value) is None or not (everything or value.get(PENDING) is True):
                 return False
-            return await self._put_embedded(ns, key, value, claim, {})
+            return await self._put_embedded(ns, key, value, {})
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T], begun: Callable[[], bool] = lambda: True) -> T:
