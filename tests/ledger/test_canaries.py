@@ -14,10 +14,19 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import add_messages
 from langgraph.types import Command
 
-from arbiter import ArbiterOS, Correction, CorrectionGate, EvaluationResult, History, Verdict
+from arbiter import (
+    ArbiterOS,
+    Correction,
+    CorrectionGate,
+    EvaluationResult,
+    History,
+    HistoryListener,
+    Verdict,
+)
 from arbiter.ledger import Ledger
 from tests.ledger.ledger_support import conf, sql
 from tests.support import MODES, Check, Judge, Route, chain, run
+from tests.telemetry.test_spans import Kept
 
 CANARY = "canary7431"
 FORM = f"sk-proj-{CANARY}abcdefghijklmnopqrstuvwxyz0123"
@@ -85,7 +94,7 @@ def judged(history: History) -> EvaluationResult:
     )
 
 
-def everything(ledger: Ledger, mode: str) -> None:
+def everything(ledger: Ledger, mode: str, *listeners: HistoryListener) -> None:
     """Runs with secrets in all places: input, output, verdicts, drafts, a question with its answer, an error."""
     drafts = 0
 
@@ -100,7 +109,7 @@ def everything(ledger: Ledger, mode: str) -> None:
     def fail(state: Any) -> Any:
         raise ValueError(f"Authorization: Bearer {CANARY}-error-0123456789abcdef")
 
-    arbiter_os = ArbiterOS(ledger=ledger)
+    arbiter_os = ArbiterOS(ledger=ledger, listeners=listeners)
     arbiter_os.add_correction_gate(Reviewer("review", target_nodes=["work"]))
     arbiter_os.add_evaluator(Judge("judge", judged))
     arbiter_os.add_policy_checker(
@@ -130,10 +139,13 @@ def test_no_secret_is_in_a_byte_that_the_ledger_leaves(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In the database, its log, its anchors and a copy of it; in the process's own log and output."""
+    """In the database, its log, its anchors and a copy of it; in spans and log records with contents; in the
+    process's own log and output.
+    """
     caplog.set_level(logging.WARNING)
     with Ledger(tmp_path / "l.db", states=states, anchors=tmp_path / "anchors") as ledger:
-        everything(ledger, mode)
+        kept = Kept(contents=True)
+        everything(ledger, mode, kept.listener)
         assert ledger.flush(20)
         ledger.anchor()
         with sql(tmp_path / "l.db") as select:
@@ -145,7 +157,10 @@ def test_no_secret_is_in_a_byte_that_the_ledger_leaves(
         assert found == []
         assert [name for name, data in files.items() if CANARY.encode() in data] == []
         assert [card for card in CARDS for data in files.values() if str(card).encode() in data] == []
-        assert CANARY not in told
+        events = map(kept.records, ("gen_ai.evaluation.result", "arbiter.policy.decision"))
+        sent = "".join((*(span.to_json() for span in kept.spans), *map(str, events)))
+        assert CANARY not in told + sent
+        assert [card for card in CARDS if str(card) in sent] == []
         # The rest is there: it was not kept out by keeping nothing.
         kinds = [row[0] for row in _rows(tmp_path, "SELECT DISTINCT kind FROM entries ORDER BY kind")]
         assert kinds == ["answer", "execution", "item"]
@@ -154,6 +169,8 @@ def test_no_secret_is_in_a_byte_that_the_ledger_leaves(
         assert contents.count('{"$secret":"field"}') > 5
         for part in ("allow ", "not ", "saw ", "has ", "ValueError", "look", '"by"'):
             assert part in contents or part == '"by"'
+        for part in ("saw ", "has ", "allow ", "ValueError", "arbiter.input"):
+            assert part in sent
         assert ledger.verify()
         (item,) = ledger.items(node="work")
         assert item.input_state["blob"]["cards"] == ["[secret: cards]"] * 2

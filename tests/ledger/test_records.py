@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from arbiter import ArbiterOS, ArbiterWarning
+from arbiter import ArbiterOS, ArbiterWarning, EvaluationResult
 from arbiter.ledger import Ledger
 from arbiter.redaction import Patterns
 from tests.constitution.test_constitution import project
 from tests.ledger.ledger_support import conf, sql
-from tests.support import MODES, Spy, chain, quick, run
+from tests.support import MODES, Check, Judge, Spy, add, chain, quick, run
 
 CLINIC = """
     records:
@@ -46,6 +46,24 @@ def test_fields_and_patterns_of_a_pack_are_redacted(tmp_path: Path, mode: str) -
     about, inside = found["input"]["log"]
     assert (about, json.loads(inside)) == ("about [secret: case]", {"patient_name": {"$secret": "field"}})
     assert (found["input"]["patientName"], found["input"]["amount"]) == ({"$secret": "field"}, 5)
+
+
+def test_what_a_rule_says_is_kept_whatever_the_name_of_the_rule(tmp_path: Path) -> None:
+    """A field `api_key` is a secret; a rule of that name is none, in the history and in the scores sent on."""
+    arbiter_os = ArbiterOS()
+    add(arbiter_os, Check("api_key", lambda _: (False, "has a key"), on_deny="audit"))
+    add(arbiter_os, Judge("secrets", lambda _: EvaluationResult(0.5, True, "one", {"password": "x"})))
+    add(arbiter_os, Judge("credentials", lambda _: 1 / 0))
+    with Ledger(tmp_path / "l.db") as ledger:
+        arbiter_os.add_listener(ledger.listener)
+        arbiter_os.govern(chain(Spy("a"), state=dict)).invoke({"api_key": "k"})
+        assert ledger.flush(20)
+        (item,) = ledger.items()
+    assert item.input_state["api_key"] == {"$secret": "field"}
+    assert item.check_policy_results["api_key"].reason == "has a key"
+    assert item.evaluation_results["secrets"].feedback == "one"
+    assert item.evaluation_results["secrets"].metadata == {"password": {"$secret": "field"}}
+    assert "ZeroDivisionError" in item.evaluation_errors["credentials"]
 
 
 @pytest.mark.parametrize(
