@@ -97,9 +97,10 @@ class ArbiterOS:
     bounds the threads whose items stay (None: all); the thread that ran longest ago is dropped first. Items
     hold the states of their nodes, so these two bound the memory of an `ArbiterOS`. `snapshot` says how the
     history copies a node's input and output: a `"shallow"` copy, a `"deep"` copy, or a `"digest"` of each
-    field. With `strict`, a graph with a node that has no instruction is refused. `facts` is the number of
-    facts about past node runs in a checkpoint; see docs/design/history.md. `clock` says when something
-    begins; how long it takes is measured apart, so a clock that is set back or stands still makes no duration 0.
+    field. Rules see the states of the node run itself in any case. With `strict`, a graph with a node that has
+    no instruction is refused. `facts` is the number of facts about past node runs in a checkpoint; see
+    docs/design/history.md. `clock` says when something begins; how long it takes is measured apart, so a clock
+    that is set back or stands still makes no duration 0.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from langgraph.errors import GraphBubbleUp
 from arbiter._lifecycle.outcomes import denied, log
 from arbiter._lifecycle.requests import TAKEN, Answered, Ask, Begin, Entry, Raised, ReadCheckpoint, Steps
 from arbiter._lifecycle.runs import NodeRun
-from arbiter._values.states import as_state, digest, snapshot, thaw, with_fields, with_own
+from arbiter._values.states import as_state, digest, thaw, with_fields, with_own
 from arbiter.errors import ApprovalUsedError, ConfigurationError, describe, nearest
 from arbiter.history._record import Answer, PolicyDecision, Question
 from arbiter.policy import PolicyChecker
@@ -74,12 +74,12 @@ def approve(
             ensure_fields(run, state, decision.detail)
             edited = with_fields(run.input, decision.detail)
             key = digest(as_state(edited))
-            shown = snapshot(edited, run.settings.snapshot)
+            shown = run.shown(edited)
         except Exception as exc:
             return refused_by(run, first, f"rejected: the edited input does not fit: {describe(exc)}")
         account = record.kept_account
         account.asked_about = record.input if account.asked_about is None else account.asked_about
-        run.input, record.input = edited, shown
+        run.input, run.states.input = edited, shown
     if decision.kind == "reject":
         return refused_by(run, first, decision.rejection)
     run.retries = retries if run.approved_by is None else min(run.retries, retries)

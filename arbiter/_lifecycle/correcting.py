@@ -23,7 +23,6 @@ from arbiter._values.states import (
     joined,
     overwriting,
     replaced,
-    snapshot,
     thaw,
     with_fields,
     with_parts,
@@ -40,15 +39,15 @@ def audit_draft(run: NodeRun, registration: Registration[Any]) -> Steps:
     # The gate judges against the messages from before the body ran. The body may append to them, or edit them.
     key = registration.contract.messages_key
     said = SaidBefore(_messages(run, registration))
-    if isinstance(given := run.record.input.get(key), list):
-        run.record.input = {**run.record.input, key: [*given]}
+    if isinstance(given := run.states.input.get(key), list):
+        run.states.input = {**run.states.input, key: [*given]}
     output = yield BODY
     if before := {id(said.messages[at]): said.before(at) for at in said.edited()}:
-        run.record.input = replaced(run.record.input, lambda part: before.get(id(part), part))
+        run.states.input = replaced(run.states.input, lambda part: before.get(id(part), part))
     draft = draft_in(output)
     if type(draft) is Raised:
         return output
-    run.record.output = snapshot(draft, run.settings.snapshot)
+    run.states.output = run.shown(draft)
     answer = yield Call(registration, (run.view, freeze(as_state(draft)), 1))
     _audited(run, registration, answer)
     return output
@@ -124,7 +123,7 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
         if run.transient:
             draft = without_lent(run, draft)
             output = _with_draft(output, draft)
-        record.output = snapshot(draft, run.settings.snapshot)
+        run.states.output = run.shown(draft)
         written = joined([*run.pushed, as_state(draft)])
         answer = yield Call(registration, (run.view, freeze(written), attempt))
         if type(answer) is Raised or not isinstance(answer, Correction):
@@ -265,7 +264,7 @@ def _judge_input(run: NodeRun, registration: Registration[Any]) -> Steps:
         return Raised(CorrectionError(gate=registration.name, node=run.record.node, reason=reason))
     if answer.replaces:
         run.input = with_fields(run.input, thaw(answer.output))
-        run.record.input = snapshot(run.input, run.settings.snapshot)
+        run.states.input = run.shown(run.input)
     return None
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from arbiter._lifecycle.requests import Raised
 from arbiter._lifecycle.runs import NodeRun
 from arbiter._values.shapes import problem_of
-from arbiter._values.states import as_state, snapshot, with_own
+from arbiter._values.states import as_state, with_own
 from arbiter.errors import OutputSchemaError, PolicyViolationError, describe
 from arbiter.history._record import PolicyDecision
 from arbiter.policy import PolicyChecker
@@ -26,9 +26,9 @@ def end(run: NodeRun, output: Any) -> Any:
 
 
 def note_output(run: NodeRun, output: Any) -> None:
-    record, settings = run.record, run.settings
+    record = run.record
     record.duration = run.lasted
-    record.output = snapshot(run.written(output), settings.snapshot)
+    run.states.output = run.shown(run.written(output))
     record.status = "completed"
     if record.drafts:
         record.drafts = ()
@@ -42,7 +42,7 @@ def input_refused(run: NodeRun) -> str | None:
         return None
     # Checkers and the body get the same copy that is validated. No sibling has it.
     run.input = with_own(run.input, schemas.input_fields)
-    run.record.input = snapshot(run.input, run.settings.snapshot)
+    run.states.input = run.shown(run.input)
     return _refused(schemas.input, schemas.input_name, run.input)
 
 

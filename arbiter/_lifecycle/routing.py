@@ -16,7 +16,7 @@ from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import Call, OutputOf, Raised, Resolve, Steps
 from arbiter._lifecycle.runs import NOTHING, NodeRun
-from arbiter._values.states import freeze, snapshot
+from arbiter._values.states import freeze
 from arbiter.errors import SyncDriverError, describe, nearest
 from arbiter.history._facts import RunFact
 from arbiter.policy import PolicyRouter
@@ -148,7 +148,7 @@ def best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
         record.failed(f"router {router.name}", f"the best attempt could not be found again; {instead}")
         return output
     taken = with_update(None if raised else output, kept[0])
-    record.output = snapshot(taken, run.settings.snapshot)
+    run.states.output = run.shown(taken)
     record.note(f"router {router.name}", f"took the best attempt, {best}, {name}={score:.2f}")
     run.replaced = True
     return taken

@@ -27,12 +27,21 @@ from arbiter._lifecycle.shadow import ShadowDecision, ShadowLog
 from arbiter._threads.deadlines import as_failure, is_from_outside
 from arbiter._threads.forks import new_lock
 from arbiter._values.records import Records
-from arbiter._values.states import SeenDict, Snapshot, as_state, digest, with_seen
+from arbiter._values.states import SeenDict, Snapshot, as_state, digest, snapshot, with_seen
 from arbiter.history._causal import CausalHistory
 from arbiter.history._facts import KEEP, RunFact, Value, fold
 from arbiter.history._items import HistoryItem, ToolsOf
 from arbiter.history._past import Past
-from arbiter.history._record import ExecutionInfo, Position, Record, fact_from, facts_of, with_spent
+from arbiter.history._record import (
+    ExecutionInfo,
+    LiveStates,
+    Position,
+    Record,
+    States,
+    fact_from,
+    facts_of,
+    with_spent,
+)
 from arbiter.history._recorder import Recovered, Run
 from arbiter.listening import HistoryListener, tell
 from arbiter.policy import PolicyChecker, PolicyRouter
@@ -140,6 +149,8 @@ class NodeRun:
     """The item of this node run in the history that policies see."""
     view: CausalHistory
     """The history that policies see."""
+    states: States
+    """The input and the output that policies see."""
     given: Mapping[str, Any] | None = None
     """The input's fields from before transient advice was added."""
     transient: Mapping[str, Any] = NOTHING
@@ -205,6 +216,7 @@ class NodeRun:
         self.plan = plan
         self.input = input
         self.settings = settings
+        self.states = record if settings.snapshot != "digest" else LiveStates(record)
         self.run = run
         self.past = past
         self.parent = parent
@@ -218,7 +230,7 @@ class NodeRun:
         self.may_be_held = False
         self.handlers = ()
         self._inner = None
-        self.view = CausalHistory(past, record, run, plan.cycle)
+        self.view = CausalHistory(past, record, run, plan.cycle, states=self.states)
         self.item = self.view.item
         if settings.clock is not time.time:
             self.view.clock = settings.clock
@@ -250,6 +262,11 @@ class NodeRun:
             return ()
         outer = parent.inherited
         return (*outer, *parent.handed) if outer else parent.handed
+
+    def shown(self, value: Any) -> dict[str, Any]:
+        """A copy of the node's input or output, for policies to see."""
+        how = self.settings.snapshot
+        return snapshot(value, "shallow" if how == "digest" else how)
 
     @property
     def lasted(self) -> float:
@@ -302,7 +319,12 @@ class NodeRun:
         """
         if self._shadow_view is None:
             self._shadow_view = CausalHistory(
-                self.past, self.record, self.run, tallies=SHADOW, evaluations=NO_RESULTS
+                self.past,
+                self.record,
+                self.run,
+                tallies=SHADOW,
+                evaluations=NO_RESULTS,
+                states=self.states,
             )
             self._shadow_view.clock = self.settings.clock
             self._shadow_view.give_tools(self.tools)

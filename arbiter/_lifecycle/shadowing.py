@@ -31,7 +31,7 @@ def shadow_output(run: NodeRun, shadow: Plan) -> Steps:
     """Find the shadow's decision about the output."""
     record = run.record
     if shadow.output_checkers and (record.status == "completed" or record.output):
-        yield from _decide(run, shadow.output_checkers, (freeze(record.output), run.shadow_view))
+        yield from _decide(run, shadow.output_checkers, (freeze(run.states.output), run.shadow_view))
 
 
 def _decide(

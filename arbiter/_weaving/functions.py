@@ -35,7 +35,7 @@ from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.drivers import adrive, drive
 from arbiter._lifecycle.registry import Plan
 from arbiter._threads.forks import new_lock
-from arbiter._values.states import SeenDict, has_parts_of, snapshot
+from arbiter._values.states import SeenDict, has_parts_of
 from arbiter._weaving import (
     HeldTools,
     ask_human,
@@ -93,7 +93,6 @@ class FunctionCall(NodeRun):
             settings.clock(),
             (),
         )
-        record.input = snapshot(input, settings.snapshot)
         self._tools = tools
         self.is_shared = True
         super().__init__(
@@ -108,6 +107,7 @@ class FunctionCall(NodeRun):
             targets=_NO_GRAPH,
             schemas=schemas,
         )
+        self.states.input = self.shown(input)
         self.call = call
         self._uses: tuple[str, ...] = ()
         """The names of the runs on the approvals that this run uses."""

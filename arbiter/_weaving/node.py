@@ -58,7 +58,7 @@ from arbiter._lifecycle.core import Core
 from arbiter._lifecycle.drivers import Final, adrive, adrive_stream, drive
 from arbiter._lifecycle.evaluations import Stack, running
 from arbiter._lifecycle.registry import Plan
-from arbiter._values.states import as_state, joined, snapshot
+from arbiter._values.states import as_state, joined
 from arbiter._weaving.asking import (
     ask_human,
     begin_body,
@@ -253,10 +253,10 @@ class NodeAttempt(NodeRun):
                 core.recorder.goes_on(run)
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS].rpartition(NS_SEP)[0]
         record = begin(run, task, node.node, node.instruction, step, namespace, clock(), path)
-        record.input = snapshot(input, settings.snapshot)
         NodeRun.__init__(
             self, record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
         )
+        self.states.input = self.shown(input)
         if channel.done:
             channel.done.pop(task, None)  # left by an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):

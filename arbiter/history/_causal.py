@@ -15,7 +15,7 @@ from arbiter.verdicts import EvaluationResult
 if TYPE_CHECKING:
     pass
 from arbiter.history._items import Cycle, History, HistoryItem, ToolsOf, copied, matches, traced
-from arbiter.history._record import NOTHING, Record, evaluations_from, instruction_of, record_from
+from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
 
 
 class _Log(Protocol):
@@ -58,10 +58,11 @@ class CausalHistory(History):
         *,
         tallies: str = "",
         evaluations: Mapping[str, EvaluationResult] | None = None,
+        states: States | None = None,
     ) -> None:
         self._past = past
         self._record = record
-        self._own = own = HistoryItem(record, evaluations)
+        self._own = own = HistoryItem(record, evaluations, states)
         self._run = run
         self.entries = _CausalEntries(past, own, run)
         self._tallies = tallies

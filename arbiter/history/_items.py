@@ -29,6 +29,7 @@ from arbiter.history._record import (
     Position,
     Question,
     Record,
+    States,
     Status,
     Totals,
     total,
@@ -51,14 +52,16 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
     decisions of a human; `error` is the exception of the node itself.
     """
 
-    __slots__ = ("_evaluations", "_input", "_output", "_record", "_watched")
+    __slots__ = ("_evaluations", "_input", "_output", "_record", "_states", "_watched")
 
     def __init__(
         self,
         record: Record,
         evaluations: Mapping[str, EvaluationResult] | None = None,
+        states: States | None = None,
     ) -> None:
         self._record = record
+        self._states: States = record if states is None else states
         self._evaluations = evaluations
         self._input: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = UNSEEN
         self._output: tuple[Mapping[str, Any] | None, Mapping[str, Any]] = UNSEEN
@@ -111,7 +114,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
     @property
     def input_state(self) -> Mapping[str, Any]:
-        state = self._record.input
+        state = self._states.input
         of, shown = self._input
         if of is not state:
             shown = SeenDict(state) if self._watched else _shown(state)
@@ -120,7 +123,7 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
     @property
     def output_state(self) -> Mapping[str, Any]:
-        state = self._record.output
+        state = self._states.output
         of, shown = self._output
         if of is not state:
             shown = _shown(state)
@@ -297,8 +300,8 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
             "status": self.status,
             "timestamp": self.timestamp.isoformat(),
             "duration": self.duration,
-            "input_state": jsonable(self._record.input),
-            "output_state": jsonable(self._record.output),
+            "input_state": jsonable(self._states.input),
+            "output_state": jsonable(self._states.output),
             "check_policy_results": {
                 name: {"kind": verdict.kind, "reason": verdict.reason}
                 for name, verdict in self._record.checks.items()
@@ -335,16 +338,20 @@ class HistoryItem(Exported, method="to_dict", returns=DICT):
 
     def parts(self, copier: Copier) -> ItemParts:
         """Copies of the parts of this item, independent of the run that goes on. Waits for the evaluations."""
-        record = self._record
-        if self._evaluations is None:
-            return copied(record, copier, settled(record.evaluations, copier)), None
-        return copied(record, copier, traced(record)), settled(self._evaluations, copier)
+        record, evaluations = self._record, self._evaluations
+        if evaluations is None:
+            new, results = copied(record, copier, settled(record.evaluations, copier)), None
+        else:
+            new, results = copied(record, copier, traced(record)), settled(evaluations, copier)
+        if self._states is not record:
+            new.input, new.output = copier(self._states.input), copier(self._states.output)
+        return new, results
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HistoryItem, self.parts(for_pickle())
 
     def __copy__(self) -> HistoryItem:
-        return HistoryItem(self._record, self._evaluations)
+        return HistoryItem(self._record, self._evaluations, self._states)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HistoryItem:
         return HistoryItem(*self.parts(for_deep_copy(memo)))

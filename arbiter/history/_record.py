@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from arbiter._values.states import snapshot
 from arbiter.history._facts import RunFact
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, recorded_instruction
@@ -262,6 +263,41 @@ Kind = tuple[Instruction | None, str]
 
 Totals = Mapping[Kind, int]
 """The number of items of each kind. Its size depends on the graph, not on the length of the run."""
+
+
+class LiveStates:
+    """The states that rules see of a node run of which the record keeps digests.
+
+    They live as long as the view of the rules: until the last evaluation is done.
+    """
+
+    __slots__ = ("_input", "_output", "_record")
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._input = self._output = NOTHING
+
+    @property
+    def input(self) -> Mapping[str, Any]:
+        return self._input
+
+    @input.setter
+    def input(self, value: Mapping[str, Any]) -> None:
+        self._input = value
+        self._record.input = snapshot(value, "digest")
+
+    @property
+    def output(self) -> Mapping[str, Any]:
+        return self._output
+
+    @output.setter
+    def output(self, value: Mapping[str, Any]) -> None:
+        self._output = value
+        self._record.output = snapshot(value, "digest")
+
+
+States = Record | LiveStates
+"""The input and the output of a node run, as rules see them."""
 
 
 def kind_of(record: Record) -> Kind:

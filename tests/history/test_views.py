@@ -22,10 +22,20 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 from pydantic import BaseModel, field_validator, model_validator
 
-from arbiter import Advisor, ArbiterOS, EvaluationResult, History, NodeEvaluator
-from arbiter.checkers import ApprovalChecker
+from arbiter import (
+    Advisor,
+    ArbiterOS,
+    EvaluationResult,
+    History,
+    HistoryItem,
+    HistoryListener,
+    NodeEvaluator,
+    PolicyChecker,
+    PolicyViolationError,
+)
+from arbiter.checkers import ApprovalChecker, ConditionChecker, SchemaChecker
 from arbiter.evaluation import EvaluatorCycle, Turn, TurnOutcome
-from tests.support import MODES, Check, Judge, Spy, bad, chain, governed, run, thread
+from tests.support import MODES, Check, Judge, Route, Spy, add, bad, chain, good, governed, run, thread
 
 
 @dataclass
@@ -500,3 +510,71 @@ def test_the_item_of_a_history_is_the_own_one_of_a_node_and_else_the_newest(mode
     assert arbiter_os.history.item == arbiter_os.history.entries[-1][-1]
     with pytest.raises(IndexError):
         _ = History().item
+
+
+@MODES
+def test_rules_see_the_states_of_which_the_history_keeps_digests(mode: str) -> None:
+    """A rule must not pass because it compares a word with the digest of that word."""
+    shown: list[tuple[str, Any, Any]] = []
+
+    def look(who: str) -> Callable[..., Any]:
+        def looked(history: History, *_: Any) -> Any:
+            for view in (history, copy.deepcopy(history), pickle.loads(pickle.dumps(history))):
+                state, output = view.item.input_state.get("word"), view.item.output_state.get("word")
+                shown.append((who, state, output))
+            return None if who == "router" else good if who == "evaluator" else True
+
+        return looked
+
+    class After(Check):
+        def check_after(self, output: Any, history: History) -> Any:
+            return look("after")(history)
+
+    def work(state: Any) -> Any:
+        return {"word": f"{state['word']}, done"}
+
+    kept: list[Any] = []
+
+    class Keeps(HistoryListener):
+        def began(self, item: HistoryItem) -> None:
+            kept.append(item.input_state["word"])
+
+        def ended(self, item: HistoryItem) -> None:
+            kept.append(item.output_state["word"])
+
+    arbiter_os = ArbiterOS(snapshot="digest", listeners=[Keeps()])
+    for contract in (
+        After("after", look("checker")),
+        Route("router", look("router")),
+        Judge("evaluator", look("evaluator")),
+    ):
+        add(arbiter_os, contract)
+    app = arbiter_os.govern(chain(work, state=dict))
+    assert run(app, {"word": "delete"}, mode=mode)["word"] == "delete, done"
+    assert arbiter_os.drain(60)
+    done = ("delete", "delete, done")
+    assert {who: states for who, *states in map(list, shown)} == {
+        "checker": ["delete", None],
+        **{who: [*done] for who in ("after", "router", "evaluator")},
+    }
+    assert len(set(shown)) == 4
+    item = arbiter_os.history.item
+    kept += [item.input_state["word"], item.output_state["word"], arbiter_os.history.to_jsonl()]
+    assert "delete" not in repr(kept)
+    assert len(kept[0]) == len(kept[1]) == 32
+
+
+@pytest.mark.parametrize(
+    "checker",
+    [
+        ConditionChecker("never", "input.log == ['delete']"),
+        SchemaChecker("never", input={"properties": {"log": {"not": {"const": ["delete"]}}}}),
+    ],
+    ids=["condition", "schema"],
+)
+def test_a_rule_of_content_denies_although_the_history_keeps_digests(checker: PolicyChecker) -> None:
+    arbiter_os, work = ArbiterOS(snapshot="digest"), Spy("work")
+    arbiter_os.add_policy_checker(checker)
+    with pytest.raises(PolicyViolationError, match="'never' denied"):
+        arbiter_os.govern(chain(work)).invoke({"log": ["delete"]})
+    assert work.calls == []
