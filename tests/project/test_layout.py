@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import arbiter
+from tests.docs_check import ROOT
 
 PACKAGE = Path(arbiter.__file__).parent
 
@@ -296,6 +298,19 @@ def test_importing_arbiter_brings_little_that_langgraph_has_not_brought() -> Non
 
 def test_the_package_has_the_version_that_is_installed() -> None:
     assert arbiter.__version__ == version("arbiteros")
+
+
+def test_the_oldest_releases_that_are_tested_are_those_that_extras_allow() -> None:
+    """`make bounds` runs what `pyproject.toml` promises: neither changes alone."""
+    run = re.search(r"^OLDEST := (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert run is not None
+    tested = dict(re.findall(r"([\w-]+)==([\d.]+)", run[1]))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = {need for extra in extras["optional-dependencies"].values() for need in extra}
+    allowed = {need.partition(">=")[::2] for need in needs if need.partition(">=")[0] in tested}
+    assert {name for name, _ in allowed} == {*tested} >= {"alembic", "jinja2", "pyarrow", "ray", "sqlalchemy"}
+    for name, least in allowed:
+        assert re.fullmatch(rf"{re.escape(least)}(\.0)*", tested[name]), (name, least, tested[name])
 
 
 def test_govern_is_a_method_and_no_module() -> None:
