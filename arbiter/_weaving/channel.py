@@ -20,8 +20,7 @@ from langgraph.types import Send
 
 from arbiter._lifecycle.core import Core
 from arbiter.history._facts import RunFact, Value
-from arbiter.history._items import task_order
-from arbiter.history._past import Past
+from arbiter.history._past import Past, task_order
 from arbiter.history._record import Described, Position, Record
 from arbiter.history._recorder import Execution
 from arbiter.listening import tell_restored

@@ -90,8 +90,8 @@ from arbiter._weaving.watching import watched
 from arbiter._weaving.writers import STASH, Redirect
 from arbiter.errors import EvaluationError, PolicyViolationError, SyncDriverError
 from arbiter.history._facts import RunFact
-from arbiter.history._items import ToolsOf, task_order
-from arbiter.history._past import Past
+from arbiter.history._items import ToolsOf
+from arbiter.history._past import Past, task_order
 from arbiter.history._record import Position
 from arbiter.history._recorder import FirstTask, Recovered, begin
 from arbiter.instructions import Instruction

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast, overload
 from arbiter._values.copies import DICT, DICTS, Copier, Exported, for_deep_copy, for_pickle, jsonable
 from arbiter._values.states import FrozenDict, SeenDict, View
 from arbiter.errors import ArbiterWarning, nearest
-from arbiter.history._past import NO_TALLY, Tally
+from arbiter.history._past import NO_TALLY, Tally, task_order
 from arbiter.history._record import (
     NOTHING,
     UNSEEN,
@@ -634,13 +634,6 @@ def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
     for key in roots:
         lay(key)
     return ordered
-
-
-def task_order(path: Any) -> str:
-    """A sort key that orders tasks of one superstep as LangGraph applies their writes."""
-    if isinstance(path, tuple | list):
-        return "~" + ", ".join(task_order(part) for part in path)  # pyright: ignore[reportUnknownVariableType]
-    return f"{path:010d}" if isinstance(path, int) else str(path)
 
 
 class Cycle(Protocol):

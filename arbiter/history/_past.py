@@ -13,6 +13,13 @@ from arbiter.history._packing import Value as Value
 from arbiter.history._record import Described, Position
 
 
+def task_order(path: Any) -> str:
+    """A sort key that orders tasks of one superstep as LangGraph applies their writes."""
+    if isinstance(path, tuple | list):
+        return "~" + ", ".join(task_order(part) for part in path)  # pyright: ignore[reportUnknownVariableType]
+    return f"{path:010d}" if isinstance(path, int) else str(path)
+
+
 class Tally(NamedTuple):
     """A sum over node runs.
 
@@ -207,23 +214,25 @@ class Past:
         facts: Sequence[RunFact] = self._state[0].get("facts", ())
         return any(is_packed_id(fact["id"]) for fact in facts)
 
-    def identify(self, runs: Iterable[tuple[str, int, str, float, str]]) -> None:
+    def identify(self, runs: Iterable[tuple[str, int, str, float, Any, str]]) -> None:
         """Give facts without a stored id the id of the node run that they describe.
 
-        `runs` are (namespace, step, node, start, id) of the node runs that this process knows, siblings in
-        the order of their tasks.
+        `runs` are (namespace, step, node, start, path, id) of the node runs that this process knows.
         """
-        known: dict[tuple[str, int, str, int], list[str]] = {}
-        for namespace, step, node, at, name in runs:
-            known.setdefault((namespace, step, node, rounded(at)), []).append(name)
         of_fact: dict[tuple[str, int, str, int], list[RunFact]] = {}
         for fact in self._state[0]["facts"]:
             key = (fact.get("ns", ""), fact["step"], fact["node"], rounded(fact["at"]))
-            if key in known:
-                of_fact.setdefault(key, []).append(fact)
-        for key, found in of_fact.items():
-            if len(found) == len(known[key]):  # otherwise the siblings cannot be told apart
-                for fact, name in zip(found, known[key], strict=True):
+            of_fact.setdefault(key, []).append(fact)
+        known: dict[tuple[str, int, str, int], list[tuple[Any, str]]] = {}
+        for namespace, step, node, at, path, name in runs:
+            key = (namespace, step, node, rounded(at))
+            if key in of_fact:
+                known.setdefault(key, []).append((path, name))
+        for key, found in known.items():
+            facts = of_fact[key]
+            if len(found) == len(facts):  # otherwise the siblings cannot be told apart
+                found.sort(key=lambda one: task_order(one[0]))
+                for fact, (_, name) in zip(facts, found, strict=True):
                     fact["id"] = name
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from uuid import uuid4
 from arbiter._threads.forks import new_lock
 from arbiter.errors import AmbiguousHistoryError, ArbiterWarning
 from arbiter.history._facts import RunFact, Value
-from arbiter.history._items import RunHistory, task_order
+from arbiter.history._items import RunHistory
 from arbiter.history._past import Past
 from arbiter.history._record import ExecutionInfo, Kind, Record, kind_of, record_from
 from arbiter.instructions import Instruction
@@ -145,8 +145,7 @@ class ThreadLog:
             return
         with self.lock:
             records = list(islice(reversed(self.by_id.values()), _MOST_IDENTIFIED))
-        records.sort(key=lambda record: task_order(record.path))
-        past.identify((r.namespace, r.step, r.node, r.started, r.id) for r in records)
+        past.identify((r.namespace, r.step, r.node, r.started, r.path, r.id) for r in records)
 
     def new_run(self, epoch: int, past: Past) -> Run:
         """Begin a run with the committed facts of it."""

@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from arbiter.history._facts import NESTED_RUN, RUN, RunFact
-from arbiter.history._items import task_order
 from arbiter.history._packing import is_packed_id, rounded
-from arbiter.history._past import Past
+from arbiter.history._past import Past, task_order
 from arbiter.history._record import Record
 from arbiter.ledger._exporting import RecordedThread
 from arbiter.ledger._stored import record_of

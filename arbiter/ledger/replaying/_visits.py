@@ -41,8 +41,7 @@ from arbiter._threads.deadlines import LOOP
 from arbiter.checkers import BudgetChecker
 from arbiter.history import CausalHistory
 from arbiter.history._facts import KEEP, fold
-from arbiter.history._items import task_order
-from arbiter.history._past import Past, Tally
+from arbiter.history._past import Past, Tally, task_order
 from arbiter.history._record import PolicyDecision
 from arbiter.history._recorder import FirstTask, Recorder, Run, begin
 from arbiter.history._results import Results
