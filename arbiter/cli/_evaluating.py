@@ -26,9 +26,10 @@ from arbiter._objects import import_from_here
 from arbiter.cli._options import check_place
 from arbiter.cli._streams import each_warning_once, reader_may_leave, stdout_for_results, wait_for_no_thread
 from arbiter.errors import ConfigurationError, PackError, nearest
+from arbiter.harness.agent_baselines import baseline_files, is_measured
 from arbiter.harness.agents import Agents
 from arbiter.harness.baselines import Baseline
-from arbiter.harness.cases import Selection
+from arbiter.harness.cases import Case, Selection
 from arbiter.harness.comparisons import RowComparison
 from arbiter.harness.files import SCHEMA, load_suite, suite_schema
 from arbiter.harness.journal import run_folder, runs_in, runs_of, summary_of
@@ -220,7 +221,7 @@ def _loaded(file: str, options: Options) -> Suite:
         gate = replace(gate, threshold=options.threshold)
     if (
         gate.baseline is not None
-        and not Path(gate.baseline).exists()
+        and not is_measured(gate.baseline, suite.cases)
         and options.baseline is None
         and not options.ci
     ):
@@ -455,14 +456,14 @@ def write_baseline(name: str, path: Path | None, *, update: bool, repeats: int, 
         with stdout_for_results():
             suite = load_suite(name, allow=allow)
         suite = replace(suite, repeats=repeats)
-        place = _place(path, suite.gate.baseline, update)
+        place = _place(path, suite.gate.baseline, suite.cases, update)
         progress = Progress()
         with ends_in_good_order(), stdout_for_results():
             report = replace(suite, gate=replace(suite.gate, baseline=None)).run(progress=progress)
         progress.end()
     else:
         report = load_report(run_folder(name))
-        place = _place(path, report.gate.baseline, update)
+        place = _place(path, report.gate.baseline, report.cases, update)
         _warn_of_the_best(report)
     moved = report.save_baseline(place, update=update)
     for line in moved:
@@ -496,19 +497,20 @@ def _warn_of_the_best(report: Report) -> None:
         )
 
 
-def _place(given: Path | None, of_suite: str | Path | None, update: bool) -> Path:
-    """The file of a baseline. What is wrong with it is said before anything is measured."""
+def _place(given: Path | None, of_suite: str | Path | None, cases: Sequence[Case], update: bool) -> Path:
+    """The file of a baseline, or the folder for agents. What is wrong with it is said before anything is measured."""
     if given is None and of_suite is None:
         raise ConfigurationError(
             "the suite's gate names no baseline. Name a file: --out baselines/SUITE.json."
         )
     place = Path(given or of_suite or "")
     if given is None:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        (place if str(of_suite).endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
     if not place.parent.is_dir():
         raise ConfigurationError(f"{place}: the folder {str(place.parent)!r} does not exist. Make it first.")
-    if place.exists() and not update:
-        raise ConfigurationError(f"{place} is there already. Replace it with --update.")
+    for file in baseline_files(place, cases).values():
+        if file.exists() and not update:
+            raise ConfigurationError(f"{file} is there already. Replace it with --update.")
     return place
 
 

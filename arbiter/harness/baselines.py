@@ -149,6 +149,18 @@ class Baseline:
         `update` is needed to replace a file. Raises `BaselineError` without it, if the folder does not exist,
         and for a synthetic baseline in the place of another.
         """
+        target, old = Path(path), self.replaced(path, update=update)
+        try:
+            write_whole(target, self.to_json())
+        except OSError as error:
+            raise BaselineError(path, f"cannot be written: {error.strerror}.") from error
+        return (old,) if isinstance(old, str) else tuple(_moves(old, self)) if old else ()
+
+    def replaced(self, path: str | Path, *, update: bool = False) -> Baseline | str | None:
+        """The baseline that this one would replace there, or why it cannot be read; None if there is none.
+
+        Raises `BaselineError` as `write` does.
+        """
         target = Path(path)
         if not target.parent.is_dir():
             raise BaselineError(path, f"the folder {str(target.parent)!r} does not exist. Make it first.")
@@ -158,11 +170,7 @@ class Baseline:
         if isinstance(old, Baseline) and self.identity.mode == "synthetic" != old.identity.mode:
             problem = f"has mode {old.identity.mode!r}, which a synthetic baseline does not replace"
             raise BaselineError(path, f"{problem}. Choose another file.")
-        try:
-            write_whole(target, self.to_json())
-        except OSError as error:
-            raise BaselineError(path, f"cannot be written: {error.strerror}.") from error
-        return (old,) if isinstance(old, str) else tuple(_moves(old, self)) if old else ()
+        return old
 
     def to_json(self) -> str:
         """The text of the file."""

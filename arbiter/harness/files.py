@@ -118,7 +118,10 @@ class LimitsEntry(PackModel):
 class GateEntry(PackModel):
     """The baseline of a run, and what counts as a regression."""
 
-    baseline: str | None = Field(default=None, description="the file with which a run is compared")
+    baseline: str | None = Field(
+        default=None,
+        description="the file with which a run is compared, or for agents a folder of files",
+    )
     alpha: float = Field(default=0.05, gt=0, le=0.5, description="the share of unchanged runs that may fail")
     min_drop: float | None = Field(default=None, ge=0, description="smaller drops never count")
     max_drop: float | None = Field(

@@ -209,7 +209,7 @@ class RegressionGate:
             return _Found(replace(start, verdict="incomparable", reason=reason), limits)
         if baseline is None:
             return _Found(replace(start, reason=f"{row.name} has no baseline"), limits)
-        if baseline.is_means_only:
+        if row.name not in baseline.rows and (row.name in baseline.dimensions or baseline.is_means_only):
             before = baseline.dimensions.get(row.name)
             return _Found(_by_means(start, before, limits, "the baseline has no cases of it"), limits)
         then = baseline.rows.get(row.name)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from arbiter.errors import ArbiterError
+from arbiter.harness.agent_baselines import is_measured
 from arbiter.harness.cases import Case, Selection
 from arbiter.harness.files import load_suite
 from arbiter.harness.reports.report import Report, why_failed
@@ -66,7 +67,7 @@ class SuiteFile(pytest.File):
     def suite(self) -> Suite:
         suite = load_suite(self.path, allow=self.config.getini("arbiter_allow"))
         baseline = suite.gate.baseline
-        if baseline is not None and not Path(baseline).exists():
+        if baseline is not None and not is_measured(baseline, suite.cases):
             suite = replace(suite, gate=replace(suite.gate, baseline=None))
         return suite
 

@@ -19,6 +19,7 @@ from arbiter._values.version import __version__
 from arbiter.arbiter_os import ArbiterOS
 from arbiter.errors import ConfigurationError, RegistrationError
 from arbiter.evaluation import NodeEvaluator
+from arbiter.harness.agent_baselines import read_baseline
 from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cache import Answers, Cache, CacheMode
@@ -284,7 +285,7 @@ class Suite:
     def _baseline(self, given: Baseline | str | Path | None) -> Baseline | None:
         """The baseline with which the run is compared. Raises `ConfigurationError` for that of another suite."""
         named = self.gate.baseline if given is None else given
-        found = Baseline.read(named) if isinstance(named, str | Path) else named
+        found = read_baseline(named, self.cases) if isinstance(named, str | Path) else named
         if found is not None:
             try:
                 found.refuse_other(self.name)

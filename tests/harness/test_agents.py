@@ -245,6 +245,46 @@ def test_other_messages_are_compared_as_groups_and_one_trajectory_by_its_size(cr
     assert {one["dimension"] for one in ilka["regressions"]} >= {"tone"}
 
 
+def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
+    crew: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = [scored]
+
+    def judge(_: Any) -> Says:
+        return Says(scores[-1])
+
+    monkeypatch.setattr("arbiter.harness.kinds.judge_of", judge)
+    write_suite(gate={"baseline": "golden/"})
+    assert "there is no baseline" in Said("run").err
+    assert Said("baseline", "suites/crew.yaml", "--repeats", "1").code == 0
+    assert sorted(file.name for file in Path("golden").iterdir()) == [
+        "env:quay.json",
+        "ilka.json",
+        "tomasz.json",
+    ]
+    ilka = json.loads(Path("golden/ilka.json").read_text())
+    assert (ilka["agentId"], set(ilka["dimensions"])) == ("ilka", {"tone", "same", "fresh"})
+    assert (ilka["rows"]["completed"]["cases"], bool(ilka["propositionScores"])) == ({"ilka": [1.0]}, True)
+    again = Said("baseline", "suites/crew.yaml")
+    assert (again.code, "ilka.json is there already" in again.err) == (2, True)
+
+    def rows(*options: str) -> dict[str, str]:
+        found = json.loads(Said("run", "--format", "json", *options).out)["comparison"]["rows"]
+        return {name: row["verdict"] for name, row in found.items()}
+
+    loaded().run().save_baseline("one.json")
+    assert rows() == rows("--baseline", "one.json")
+    assert not any(name.endswith(".ilka") for name in rows("--agents", "tomasz"))
+    scores.append(worse)
+    Path("golden/tomasz.json").unlink()
+    means = {"agentId": "ilka", "capturedAt": "2026-11-20T09:12:00Z", "dimensions": ilka["dimensions"]}
+    Path("golden/ilka.json").write_text(json.dumps(means))
+    fallen = rows()
+    assert (fallen["tone.ilka"], fallen["tone.tomasz"]) == ("regressed", "new")
+    with pytest.raises(ConfigurationError, match="suites: has no file of ilka, tomasz, env:quay"):
+        loaded().run().compare("suites")
+
+
 @pytest.mark.lengthy
 def test_options_choose_agents_dimensions_and_the_window(crew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(_: Any) -> Says:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arbiter.errors import ConfigurationError
+from arbiter.harness.agent_baselines import read_baseline, write_baseline
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.calibration import Calibration, looked_up, with_calibrations
 from arbiter.harness.canonical import compact
@@ -101,7 +102,7 @@ class Report:
 
     def compare(self, baseline: Baseline | str | Path, gate: GateSettings | None = None) -> Comparison:
         """The verdict of the gate about a baseline, or the file of one."""
-        given = baseline if isinstance(baseline, Baseline) else Baseline.read(baseline)
+        given = baseline if isinstance(baseline, Baseline) else read_baseline(baseline, self.cases)
         return self._compared(given, gate or self.gate)
 
     def _compared(self, baseline: Baseline | None, gate: GateSettings) -> Comparison:
@@ -167,11 +168,13 @@ class Report:
         return found
 
     def save_baseline(self, path: str | Path, *, update: bool = False) -> tuple[str, ...]:
-        """Write the run as a baseline. Returns one line for each row that moved.
+        """Write the run as a baseline: a file, or for agents a file for each of them if `path` is a folder. Returns one
+        line for each row that moved.
 
         `update` is needed to replace a file. Raises `ConfigurationError` for a run that is incomplete.
         """
-        return Baseline.of(self.measurement(), captured_at=datetime.now(UTC)).write(path, update=update)
+        found = Baseline.of(self.measurement(), captured_at=datetime.now(UTC))
+        return write_baseline(found, path, self.cases, self.results, update=update)
 
     def check(self) -> None:
         """Raise `RegressionError` unless the run passes. Its message has the printed report."""
@@ -322,11 +325,12 @@ def load_report(folder: Path, *, baseline: Baseline | str | Path | None = None) 
     gate = GateSettings(**written.head["gate"])
     given = gate.baseline if baseline is None else baseline
     end = written.end or {"stopped": "interrupted", "left_behind": 0}
+    cases = [Case(**case) for case in written.head["cases"]]
     return report_of(
         written.head,
-        [Case(**case) for case in written.head["cases"]],
+        cases,
         written.results(),
-        baseline=Baseline.read(given) if isinstance(given, str | Path) else given,
+        baseline=read_baseline(given, cases) if isinstance(given, str | Path) else given,
         gate=gate,
         began=datetime.fromtimestamp(written.began, UTC),
         seconds=written.last - written.began,

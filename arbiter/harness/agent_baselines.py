@@ -1,0 +1,145 @@
+"""Baselines of agents: a file for each agent and each channel of a suite, in one folder.
+
+    baselines/ilka.json, baselines/tomasz.json, baselines/env:quay.json
+
+Each has the rows of its agent, and the part of the agent in `completed`. A file that has only `dimensions` is compared
+by `max_drop` alone, as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from arbiter.harness.agents import CHANNEL, is_agent
+from arbiter.harness.baselines import Baseline, BaselineError
+from arbiter.harness.cases import Case
+from arbiter.harness.results import CaseResult
+from arbiter.harness.rows import Row
+
+__all__ = ["baseline_files", "is_measured", "read_baseline", "write_baseline"]
+
+
+def baseline_files(path: str | Path, cases: Iterable[Case]) -> dict[str, Path]:
+    """The files of a baseline that may be there: `path`, or for agents with a folder as `path` one for each of them, by
+    agent."""
+    of_agents = [case.id for case in cases if is_agent(case) or case.id.startswith(CHANNEL)]
+    folder = Path(path)
+    return {id: folder / f"{id}.json" for id in of_agents} if of_agents and folder.is_dir() else {"": folder}
+
+
+def is_measured(path: str | Path, cases: Iterable[Case]) -> bool:
+    """True if a baseline is there; of agents, that of one of them."""
+    return any(file.exists() for file in baseline_files(path, cases).values())
+
+
+def read_baseline(path: str | Path, cases: Iterable[Case]) -> Baseline:
+    """The baseline in a file; or those of agents in a folder, as one. Raises `BaselineError`."""
+    files = baseline_files(path, cases)
+    if "" in files:
+        return Baseline.read(path)
+    parts = {id: Baseline.read(file) for id, file in files.items() if file.exists()}
+    if not parts:
+        raise BaselineError(
+            path, f"has no file of {', '.join(files)}. Measure them: arbiter eval baseline SUITE."
+        )
+    whole = {id: part.identity for id, part in parts.items() if not part.is_means_only}
+    first, *others = whole or {id: part.identity for id, part in parts.items()}
+    for id in others if whole else ():
+        for name in ("suite", "mode"):
+            then, now = getattr(whole[first], name), getattr(whole[id], name)
+            if then != now:
+                said = (
+                    f"{name}: is {now!r}, but that of {files[first].name} is {then!r}. Measure them together."
+                )
+                raise BaselineError(files[id], said)
+    return Baseline(
+        identity=replace(
+            parts[first].identity,
+            cases={case: digest for each in whole.values() for case, digest in each.cases.items()},
+            rows={
+                f"{name}.{id}": version for id, each in whole.items() for name, version in each.rows.items()
+            },
+            judges={
+                f"{name}.{id}": judge for id, each in whole.items() for name, judge in each.judges.items()
+            },
+        ),
+        captured_at=max(part.captured_at for part in parts.values()),
+        rows=_together(part.rows for part in parts.values()),
+        dimensions={
+            f"{name}.{id}": mean
+            for id, part in parts.items()
+            if part.is_means_only
+            for name, mean in part.dimensions.items()
+        },
+    )
+
+
+def _together(parts: Iterable[Mapping[str, Row]]) -> dict[str, Row]:
+    found: dict[str, Row] = {}
+    for rows in parts:
+        for name, row in rows.items():
+            known = found.get(name, row)
+            cases, missing = {**known.cases, **row.cases}, {**known.missing, **row.missing}
+            found[name] = replace(known, cases=cases, missing=missing)
+    return found
+
+
+def write_baseline(
+    baseline: Baseline,
+    path: str | Path,
+    cases: Iterable[Case],
+    results: Sequence[CaseResult],
+    *,
+    update: bool = False,
+) -> tuple[str, ...]:
+    """Write the file of a baseline, or for agents with a folder as `path` one for each of them. Returns one line for
+    each row that moved. Raises `BaselineError` before it writes anything."""
+    files = baseline_files(path, cases)
+    if "" in files:
+        return baseline.write(path, update=update)
+    owners = {
+        name: max((id for id in files if name.endswith(f".{id}")), key=len, default="")
+        for name in baseline.rows
+    }
+    parts = {
+        id: _part(baseline, id, owners, [result for result in results if result.case_id == id])
+        for id in files
+        if id in owners.values()
+    }
+    for id, part in parts.items():
+        part.replaced(files[id], update=update)
+    return tuple(line for id, part in parts.items() for line in part.write(files[id], update=update))
+
+
+def _part(baseline: Baseline, id: str, owners: Mapping[str, str], results: Iterable[CaseResult]) -> Baseline:
+    """The baseline of one agent."""
+    own = {name: row for name, row in baseline.rows.items() if owners[name] == id}
+    shared = {
+        name: replace(
+            row,
+            cases={case: values for case, values in row.cases.items() if case == id},
+            missing={case: outcomes for case, outcomes in row.missing.items() if case == id},
+        )
+        for name, row in baseline.rows.items()
+        if not owners[name] and id in {*row.cases, *row.missing}
+    }
+    said: dict[str, list[float]] = {}
+    for result in results:
+        for score in result.scores:
+            for proposition, value in (score.propositions or {}).items():
+                said.setdefault(proposition, []).append(value)
+    return replace(
+        baseline,
+        agent_id=id,
+        rows={**own, **shared},
+        dimensions={
+            name.removesuffix(f".{id}"): round(row.mean, 4)
+            for name, row in own.items()
+            if row.mean is not None
+        },
+        proposition_scores={proposition: round(fmean(values), 4) for proposition, values in said.items()},
+        usage={},
+    )
