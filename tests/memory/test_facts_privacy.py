@@ -12,8 +12,9 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
+from arbiter.memory._secrets import redacted
 from arbiter.memory.facts import FactRules
-from arbiter.memory.facts._privacy import category, has_secret, redacted
+from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.redaction._numbers import luhn
 from tests.memory.facts_support import Room, answer, claim, relations
 from tests.support import quick

@@ -31,6 +31,7 @@ from arbiter.memory import (
     TrustEvaluator,
     open_store,
 )
+from arbiter.memory._cursors import Cursors
 from arbiter.memory.facts._forgetting import Forgetting
 from tests.memory.memory_support import Clock
 from tests.scripted import Scripted
@@ -569,6 +570,22 @@ def test_a_wish_to_forget_everything_lapses(answers: tuple[str, ...]) -> None:
     talk.say("hello")
     assert EVERYTHING not in talk.shown
     assert talk.say("sure").known() == [CAT, OSLO]
+
+
+def test_a_wish_that_is_read_twice_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash the same message is read again: the user has not answered yet."""
+    talk = Talk({"live": claims(OSLO), "wipe": everything(True)})
+    talk.say("I live in Oslo")
+    advance = Cursors.advance
+
+    async def crash(cursors: Cursors, read: Any) -> None:
+        monkeypatch.setattr(Cursors, "advance", advance)
+        raise OSError
+
+    monkeypatch.setattr(Cursors, "advance", crash)
+    talk.say("Would you wipe me from your memory?")
+    assert talk.memory.process("room").results["GET_FACTS"].metadata["everything"] == "asked"
+    assert talk.known() == [OSLO]
 
 
 def test_a_wish_to_forget_everything_can_be_confirmed_for_a_day() -> None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 
-from arbiter.memory._secrets import DETECT, REMOVED, redacted
+from arbiter.memory._secrets import DETECT
 from arbiter.memory.facts._rules import FactRules
 from arbiter.redaction import found_in
 from arbiter.redaction._texts import bare
-
-__all__ = ["REMOVED", "category", "has_secret", "may_keep", "redacted"]
 
 _SECRET_SLOT = re.compile(
     r"(?:^|[._\s-])(?:pass\s?-?(?:word|code|phrase)s?|passwd|pwd?|pin(?:[ _-]?(?:code|number))?|cvv2?|cvc|security code"
