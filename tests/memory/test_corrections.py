@@ -215,3 +215,20 @@ async def test_nobody_else_replaces_what_users_have_said_of_themselves(relation:
     )
     states = await told("ada", "Right, I live in Rome")
     assert (states[rome["claim"]], states[oslo["claim"]]) == ("active", "superseded")
+
+
+async def test_a_dispute_ends_with_its_other_side() -> None:
+    """The user has said something else since; what remains is one person's word."""
+    cat, dog = fact("Ada has a cat", subject="ada"), fact("Ada has only a dog", subject="ada")
+    none = fact("Ada has no cat any more", subject="ada")
+    pairs = {(cat["claim"], dog["claim"]): "contradicts", (cat["claim"], none["claim"]): "supersedes"}
+    chat = Chat({"I have a cat": cat, "only a dog": dog, "gone": none}, pairs)
+    await chat.cycle.memory.aregister_entity("bob", "Bob")
+    for who, text in (("ada", "I have a cat"), ("bob", "Ada has only a dog"), ("ada", "The cat is gone")):
+        await chat.say(HumanMessage(text, additional_kwargs={"entity_id": who}), user="ada")
+        chat.pass_by(days=1)
+    assert {one.claim: one.state for one in await chat.facts("ada")} == {
+        cat["claim"]: "superseded",
+        dog["claim"]: "active",
+        none["claim"]: "active",
+    }

@@ -148,3 +148,14 @@ async def test_a_field_of_a_profile_goes_with_the_text_that_told_it() -> None:
     assert (await chat.cycle.memory.aprofile("user-1", Home)).city == "Oslo"
     await chat.say("I would rather not say.", id="m1")
     assert (await chat.cycle.memory.aprofile("user-1", Home)).city is None
+
+
+async def test_a_process_with_the_old_text_does_not_undo_the_edit() -> None:
+    """A thread waits there since before the edit."""
+    chat = Chat(HEAR)
+    other = Chat(HEAR, store=chat.store, clock=chat.clock, conversation_length=32)
+    await other.say("I live in Oslo", id="m1")
+    chat.pass_by(minutes=1)
+    await chat.say("I live in Rome", id="m1")
+    await other.cycle.memory.aprocess("room-1")
+    assert await chat.known() == [ROME]

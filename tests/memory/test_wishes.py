@@ -587,6 +587,19 @@ def test_a_wish_that_is_read_twice_confirms_nothing(monkeypatch: pytest.MonkeyPa
     assert talk.known() == [OSLO]
 
 
+def test_what_was_said_before_a_wish_to_forget_everything_does_not_answer_it() -> None:
+    """Two quiet threads are read after the wish in a third one."""
+    talk = Talk({"first": claims(OSLO), "wipe": everything(True), "yes": everything(True)})
+    talk.cycle.conversation_length = 32
+    talk.say("first things", room="a").say("hello", room="b")
+    talk.clock.pass_by(minutes=1)
+    talk.say("Could you wipe all you have on me?")
+    for room in ("a", "b"):
+        assert talk.memory.process(room).evaluators
+    assert talk.known() == [OSLO]
+    assert talk.say("yes, do").known() == []
+
+
 def test_a_wish_to_forget_everything_can_be_confirmed_for_a_day() -> None:
     talk = wiping(yes=everything(True))
     talk.clock.pass_by(days=2)
