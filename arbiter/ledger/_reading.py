@@ -243,23 +243,39 @@ class Reader:
         return next((orjson.loads(row[0]) for row in self._queries.rows(statement, [digest or ""])), None)
 
     def newest_scores(
-        self, evaluator: str, *, node: str | None = None, since: int | None = None
+        self, evaluator: str, *, node: str, since: int | None = None
     ) -> list[tuple[int, float, bool | None, int]]:
-        """Time, score, pass and entry of the newest scores of an evaluator, or of those in a node's newest runs."""
+        """Time, score, pass and entry of the scores of an evaluator in a node's newest runs."""
         mark = self._mark
-        table, values = "scores s", [evaluator]
-        if node is not None:  # the scores themselves do not name it
-            runs = f"SELECT id FROM entries WHERE node = {mark} ORDER BY at DESC LIMIT {_SCORES}"
-            table, values = f"({runs}) e JOIN scores s ON s.entry = e.id", [node, evaluator]
+        # The scores themselves do not name the node.
+        runs = f"SELECT id FROM entries WHERE node = {mark} ORDER BY at DESC LIMIT {_SCORES}"
+        where, values = self._of_evaluator(evaluator, since)
         rows = self._queries.rows(
-            f"SELECT s.at, s.score, s.passed, s.entry FROM {table} WHERE s.evaluator = {mark}"
-            f"{'' if since is None else f' AND s.at >= {mark}'} ORDER BY s.at DESC LIMIT {_SCORES}",
-            [*values, *([] if since is None else [since])],
+            f"SELECT s.at, s.score, s.passed, s.entry FROM ({runs}) e JOIN scores s ON s.entry = e.id WHERE {where}",
+            [node, *values],
         )
         return [
             (int(at), float(score), None if passed is None else bool(passed), int(entry))
             for at, score, passed, entry in rows
         ]
+
+    def lowest_scores(
+        self, evaluator: str, *, since: int | None = None, limit: int
+    ) -> list[tuple[float, int]]:
+        """The lowest among the newest scores of an evaluator, with their entries."""
+        where, values = self._of_evaluator(evaluator, since)
+        newest = f"SELECT s.score, s.entry FROM scores s WHERE {where} ORDER BY s.at DESC LIMIT {_SCORES}"
+        rows = self._queries.rows(
+            f"SELECT score, entry FROM ({newest}) n ORDER BY score, entry LIMIT {limit}", values
+        )
+        return [(float(score), int(entry)) for score, entry in rows]
+
+    def _of_evaluator(self, evaluator: str, since: int | None) -> tuple[str, list[Any]]:
+        """The condition for the scores of an evaluator since a time, with its values."""
+        mark = self._mark
+        if since is None:
+            return f"s.evaluator = {mark}", [evaluator]
+        return f"s.evaluator = {mark} AND s.at >= {mark}", [evaluator, since]
 
     def places(self, entries: Sequence[int]) -> dict[int, tuple[str, int]]:
         """By id, the ref of the thread and the number of these entries."""

@@ -70,15 +70,16 @@ def _values(ledger: Ledger, asked: Mapping[str, str]) -> dict[str, Any]:
     name, node, every = asked["name"], asked["node"] or None, asked["every"]
     since = time_from("since", asked["since"] or None, datetime.now(UTC))
     unit: Literal["hour", "day"] = "hour" if every == "hour" else "day"
-    scores = ledger.reader.newest_scores(name, node=node, since=since)
     if node is None:
+        worst = ledger.reader.lowest_scores(name, since=since, limit=LOWEST)
         rows = ledger.scores(name, every=unit, since=asked["since"] or None)
         if len(rows) > POINTS and unit == "hour":
             unit, rows = "day", ledger.scores(name, every="day", since=asked["since"] or None)
     else:
+        scores = ledger.reader.newest_scores(name, node=node, since=since)
+        worst = sorted((score, entry) for _, score, _, entry in scores)[:LOWEST]
         rows = rows_of([score[:3] for score in scores], _HOURS[unit])
     rows, size = bounded([row for row in rows if row["count"]])  # the others have no score to draw
-    worst = sorted((score, entry) for _, score, _, entry in scores)[:LOWEST]
     places = ledger.reader.places([entry for _, entry in worst])
     lowest = [
         {"score": score, "ref": places[entry][0], "seq": places[entry][1]}

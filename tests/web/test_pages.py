@@ -323,6 +323,7 @@ def test_pages_are_made_from_postgresql_too(postgres_url: str) -> None:
             (f"{thread}/rows?after=1", "pay"),
             (f"{thread}/items/1", "the entry is chained only"),
             ("/evaluations?name=score&node=pay&since=7d", "Lowest scores"),
+            ("/evaluations?name=score&since=7d", "Lowest scores"),
         ):
             answer = client.get(path)
             assert answer.status_code == 200, path
