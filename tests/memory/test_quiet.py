@@ -172,11 +172,11 @@ def test_a_time_that_is_none_is_refused(wrong: Any) -> None:
 
 
 def test_a_new_thread_of_the_same_user_hastens_the_old_one() -> None:
-    chat = Chat(after_idle_s=40)
+    chat = Chat(after_idle_s=4_000)
     chat.says(SAID[0], thread="old")
     chat.says(SAID[1], thread="theirs", user="bob")
     for held in quiet_of(chat)._rooms.values():  # pyright: ignore[reportPrivateUsage]
-        held.since -= 11
+        held.since -= 1_001
     chat.says(SAID[2], thread="new")
     until(lambda: chat.knows() == {SAID[0]})
     assert chat.model.calls == 1

@@ -186,8 +186,6 @@ class WishBook:
         return default if request.message_id is None else humans.get(request.message_id)
 
     def _is_theirs(self, fact: Fact, speaker: str) -> bool:
-        if speaker == self.ctx.agent_id:
-            return False
         return fact.subject == speaker or fact.speakers == (speaker,)
 
     # Everything
@@ -195,8 +193,7 @@ class WishBook:
     async def _decide_everything(self, decision: bool | None, newest: BaseMessage) -> None:
         """Ask back before everything is forgotten; carry it out if the wish is reported again."""
         ctx = self.ctx
-        if (speaker := self.ctx.speaker_of(newest)) == ctx.agent_id:
-            return
+        speaker = ctx.speaker_of(newest)
         everything = ctx.everything(speaker)
         pending = await everything.pending(ctx.clock())
         if decision is True and _confirms(newest, pending):
