@@ -23,6 +23,8 @@ from arbiter.ledger._chain import canonical
 
 VERSION = 1
 SHORTEST_KEY = 32
+_TAIL = 8192
+"""Bytes at the end of a file in which its newest anchor is looked for."""
 AnchorSink = Callable[[Mapping[str, Any]], None]
 
 
@@ -161,13 +163,30 @@ def sink_for(where: str | os.PathLike[str] | AnchorSink | None) -> AnchorSink | 
     if problem is not None:
         raise ConfigurationError(f"anchors: {os.fspath(path)!r} cannot be written: {problem}.")
 
-    def append(anchor: Mapping[str, Any]) -> None:
-        with path.open("ab") as file:
+    return AnchorFile(path)
+
+
+class AnchorFile:
+    """Appends anchors to a file, a synced line each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, anchor: Mapping[str, Any]) -> None:
+        with self._path.open("ab") as file:
             file.write(orjson.dumps(dict(anchor), option=orjson.OPT_SORT_KEYS) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
-    return append
+    def newest(self, ledger: str) -> int:
+        """The number of the newest anchor of that ledger at the end of the file; 0 if there is none."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+                anchors = [_read(line) for line in file.read().decode(errors="replace").splitlines()]
+        except OSError:
+            return 0  # there is no file yet; if there is one, to append to it fails as well
+        return max((each["n"] for each in anchors if is_anchor(each) and each["ledger"] == ledger), default=0)
 
 
 def _read(line: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from arbiter.history import HistoryItem, Status
 from arbiter.instructions import find_instruction
 from arbiter.ledger._ahead import Ahead, Mode
 from arbiter.ledger._anchors import (
+    AnchorFile,
     AnchorSink,
     Head,
     Key,
@@ -56,6 +57,8 @@ from arbiter.ledger.replaying import ReplayReport
 from arbiter.redaction import Redactor
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from arbiter._constitution.loading import Source
 
 T = TypeVar("T")
@@ -620,7 +623,11 @@ class Ledger:
         ).run()
 
     def anchor(self) -> Mapping[str, Any] | None:
-        """Write an anchor about all threads that have grown since the last one; None if none has."""
+        """Write an anchor about all threads that have grown since the last one.
+
+        A file of anchors also gets those that were written without it. Returns the newest anchor that was
+        written anywhere; None if there was nothing to write.
+        """
         return self._anchor(self._store)
 
     def _anchor_when_due(self, store: Store, events: Sequence[Event]) -> None:
@@ -629,42 +636,60 @@ class Ledger:
             self._anchor(store)
 
     def _anchor(self, store: Store) -> Mapping[str, Any] | None:
-        mark = store.statements.mark
         with self._lock, writing(store.engine, store.lock) as connection:
-            run = connection.exec_driver_sql
-            last = run(
-                "SELECT id, upto, at, threads, root, previous, key_id, signature FROM anchors ORDER BY id DESC LIMIT 1"
-            ).first()
-            number = 1 if last is None else last[0] + 1
-            since = 0 if last is None else last[1]
-            rows = run(
-                "SELECT id, ref, head_seq, head_hash FROM threads WHERE id IN "
-                f"(SELECT DISTINCT thread FROM entries WHERE id > {mark})",
-                (since,),
-            ).all()
+            lines = [*self._missed(store, connection), *self._new_anchor(store, connection)]
             self._since_anchor = 0
-            if not rows:
-                return None
-            upto = last_entry(connection)
-            at = round(self._clock() * 1_000_000)
-            root = merkle_root([Head(ref, seq, bytes(hash)) for _, ref, seq, hash in rows])
-            previous = "" if last is None else anchor_hash(line_of(store.uuid, *last))
-            line = line_of(store.uuid, number, upto, at, len(rows), root, previous, None, None)
-            if self._key is not None:
-                line["key"], line["signature"] = self._key.id, self._key.sign(signed_part(line))
-            insert, sql = store.statements.insert, store.statements
-            made = (number, upto, at, len(rows), root, previous, line.get("key"), line.get("signature"))
-            insert(connection, sql.anchor, [made])
-            insert(connection, sql.anchor_head, [(number, id, seq, hash) for id, _, seq, hash in rows])
-        if self._sink is not None:
+        self._keep_elsewhere(lines)
+        return lines[-1] if lines else None
+
+    def _missed(self, store: Store, connection: Connection) -> Iterator[Mapping[str, Any]]:
+        """The anchors that the file of anchors lacks: they were written without it."""
+        if isinstance(self._sink, AnchorFile):
+            newest, mark = self._sink.newest(store.uuid), store.statements.mark
+            statement = f"SELECT {_ANCHOR} FROM anchors WHERE id > {mark} ORDER BY id"
+            for row in connection.exec_driver_sql(statement, (newest,)).all():
+                yield line_of(store.uuid, *row)
+
+    def _new_anchor(self, store: Store, connection: Connection) -> Iterator[Mapping[str, Any]]:
+        """Store an anchor about the threads that have grown, if there are any."""
+        mark, run = store.statements.mark, connection.exec_driver_sql
+        last = run(f"SELECT {_ANCHOR} FROM anchors ORDER BY id DESC LIMIT 1").first()
+        number = 1 if last is None else last[0] + 1
+        since = 0 if last is None else last[1]
+        rows = run(
+            "SELECT id, ref, head_seq, head_hash FROM threads WHERE id IN "
+            f"(SELECT DISTINCT thread FROM entries WHERE id > {mark})",
+            (since,),
+        ).all()
+        if not rows:
+            return
+        upto = last_entry(connection)
+        at = round(self._clock() * 1_000_000)
+        root = merkle_root([Head(ref, seq, bytes(hash)) for _, ref, seq, hash in rows])
+        previous = "" if last is None else anchor_hash(line_of(store.uuid, *last))
+        line = line_of(store.uuid, number, upto, at, len(rows), root, previous, None, None)
+        if self._key is not None:
+            line["key"], line["signature"] = self._key.id, self._key.sign(signed_part(line))
+        insert, sql = store.statements.insert, store.statements
+        made = (number, upto, at, len(rows), root, previous, line.get("key"), line.get("signature"))
+        insert(connection, sql.anchor, [made])
+        insert(connection, sql.anchor_head, [(number, id, seq, hash) for id, _, seq, hash in rows])
+        yield line
+
+    def _keep_elsewhere(self, anchors: Sequence[Mapping[str, Any]]) -> None:
+        if self._sink is None:
+            return
+        for anchor in anchors:
             try:
-                self._sink(line)
+                self._sink(anchor)
             except Exception as error:
-                raise LedgerError(f"anchor {number} could not be kept elsewhere: {error}") from error
-        return line
+                raise LedgerError(f"anchor {anchor['n']} could not be kept elsewhere: {error}") from error
 
     def __repr__(self) -> str:
         return f"<Ledger {shown(self._where)!r}>"
+
+
+_ANCHOR = "id, upto, at, threads, root, previous, key_id, signature"
 
 
 def _one_of(name: str, value: object, known: Sequence[str]) -> None:

@@ -220,6 +220,26 @@ def test_verify_names_the_thread_and_the_entry_and_ends_with_1(copied: Path) -> 
     assert typed("verify", "pay-0").endswith("intact\n")
 
 
+def test_an_anchor_that_was_written_without_the_file_is_appended_to_it(copied: Path) -> None:
+    """The process that ran the graph has anchored all threads at its end: the file still gets its anchors."""
+    said = typed("anchor", "--anchors", "kept.jsonl").splitlines()
+    assert said[0].startswith("anchor 1: 6 threads, up to entry 20, not signed.")
+    assert typed("anchor", "--anchors", "kept.jsonl") == "no thread has grown since the last anchor.\n"
+    with Ledger(copied) as ledger:
+        _, app = payments(ledger)
+        app.invoke({}, conf("pay-9"))
+        ledger.flush(60)
+    typed("erase", "--thread", "pay-9", "--reason", "request 4711")
+    assert typed("anchor", "--anchors", "kept.jsonl").startswith("anchor 3: 1 thread")
+    assert [json.loads(line)["n"] for line in Path("kept.jsonl").read_text().splitlines()] == [1, 2, 3]
+    with sql(copied) as run:
+        run("DELETE FROM anchor_heads WHERE anchor > 1")
+        run("DELETE FROM anchors WHERE id > 1")
+    assert "anchor 2 of elsewhere is not in this database" in typed(
+        "verify", "--anchors", "kept.jsonl", code=1
+    )
+
+
 def test_anchors_that_were_kept_elsewhere_show_what_was_cut(copied: Path) -> None:
     with Ledger(copied, anchors="kept.jsonl") as ledger:
         _, app = payments(ledger)
