@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +262,26 @@ def test_a_cancelled_run_ends_its_spans() -> None:
 
     asyncio.run(main())
     assert {span.name for span in kept.spans} == {"wait", "invoke_agent LangGraph"}
+
+
+@MODES
+def test_a_stream_that_its_reader_leaves_ends_its_spans(mode: str) -> None:
+    arbiter_os, kept = observed()
+    app: Any = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+
+    async def leave() -> None:
+        async with aclosing(app.astream({})) as chunks:
+            await anext(chunks)
+
+    if mode == "async":
+        asyncio.run(leave())
+    else:
+        with closing(app.stream({})) as chunks:
+            next(chunks)
+    root = kept.span("invoke_agent LangGraph")
+    assert (root.attributes or {})["arbiter.outcome"] == "closed"
+    assert ("a", "invoke_agent LangGraph") in kept.tree()
+    assert trace.get_current_span().get_span_context().is_valid is False
 
 
 def test_each_evaluation_is_a_log_record_of_its_nodes_span_and_a_score() -> None:
