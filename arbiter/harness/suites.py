@@ -17,7 +17,7 @@ from uuid import uuid4
 from arbiter._values.states import is_whole
 from arbiter._values.version import __version__
 from arbiter.arbiter_os import ArbiterOS
-from arbiter.errors import ConfigurationError, RegistrationError
+from arbiter.errors import ConfigurationError, RegistrationError, nearest
 from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.agent_baselines import read_baseline
 from arbiter.harness.agents import Agents, AgentsTarget
@@ -211,6 +211,7 @@ class Suite:
                 )
             scorers = [scorer.seeded(self.seed).asking(judging) for scorer in self.judges]
             self._refuse_useless_votes(judging)
+            self._refuse_unknown_rows(measured)
             head = self._head(measured, cases, judging, mode)
             options: dict[str, Any] = {"ci": ci, "accept_changed": accept_changed}
             head |= {"mode": mode, "options": options}
@@ -265,6 +266,16 @@ class Suite:
                 raise ConfigurationError(
                     f"votes is {self.votes}, and the judge of {row!r} has the temperature 0, so it gives one answer "
                     f"{self.votes} times. Leave votes out, or give the judge another temperature."
+                )
+
+    def _refuse_unknown_rows(self, target: Target) -> None:
+        """Refuse a gated row that no score can be in. A scorer that returns several scores has a row for each."""
+        evaluators = [each.name for each in target.evaluators]
+        known = [*evaluators, *(each.name for each in self.judges), EXPECT, COMPLETED]
+        for name in self.gate.rows or ():
+            if not any(name == one or name.startswith(f"{one}.") for one in known):
+                raise ConfigurationError(
+                    f"gate: rows: {name!r} is no row of the suite. Rows: {', '.join(known)}.{nearest(name, known)}"
                 )
 
     def _recordings(self, mode: Mode, given: str | Path | Recordings) -> Recordings | None:
@@ -339,6 +350,7 @@ class Suite:
         target = self._target(None, None, judging)
         for scorer in self.judges:
             scorer.asking(judging)
+        self._refuse_unknown_rows(target)
         if isinstance(target, OutputsTarget):
             target.check(self.cases)
         Session("lint", self.cases, target, self.judges, repeats=self.repeats, limits=self.limits)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from arbiter import ArbiterOS, ConfigurationError
-from arbiter.harness import Case, CaseRun, Suite
+from arbiter.harness import Case, CaseRun, GateSettings, Suite
 from arbiter.harness.case_files import load_cases
 from arbiter.harness.files import load_suite
 from arbiter.harness.journal import run_folder
@@ -44,6 +44,17 @@ def test_an_unknown_checker_is_refused_before_anything_runs(key: str) -> None:
     assert not pay.calls
     with pytest.raises(ConfigurationError, match="Checkers: none; target"):
         suite.run(chain(pay))
+
+
+def test_a_gated_row_that_no_score_can_be_in_is_refused_before_anything_runs() -> None:
+    write = Spy("write")
+    gate = GateSettings(rows=["grounded.tone", "groundet"])
+    suite = Suite("gated", [Case("a", {"log": []})], scorers={"grounded": lambda _: {"tone": 1}}, gate=gate)
+    said = "gate: rows: 'groundet' is no row of the suite. Rows: grounded, expect, completed. Did you mean 'grounded'?"
+    with pytest.raises(ConfigurationError) as raised:
+        suite.run(chain(write), folder=None)
+    assert str(raised.value) == said
+    assert not write.calls
 
 
 def test_a_scorer_that_changes_what_it_reads_changes_it_for_itself_alone() -> None:
