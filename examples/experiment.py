@@ -136,9 +136,10 @@ def experiment() -> Experiment:
 
 def run(folder: Path) -> ExperimentResult:
     """Run the experiment as it was planned, and write what it found."""
-    planned = experiment().plan
-    planned.write(folder / "plan.json")
-    result = experiment().run(plan=folder / "plan.json", folder=folder / "runs")
+    plan = folder / "plan.json"
+    if not plan.exists():  # a plan is written once
+        experiment().plan.write(plan)
+    result = experiment().run(plan=plan, folder=folder / "runs")
     result.write(folder / "result.json")
     result.write(folder / "effects.svg")
     return result

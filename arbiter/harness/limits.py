@@ -72,7 +72,7 @@ class Limits:
             if field.name in _COUNTS:
                 right, expected = is_whole(value, least=1), "a whole number from 1"
             elif field.name in _BUDGETS:
-                right, expected = value is None or is_whole(value, least=0), "a whole number, or None"
+                right, expected = value is None or is_whole(value, least=0), "a whole number from 0, or None"
             else:
                 right, expected = (
                     value is None or (is_number(value) and value > 0),

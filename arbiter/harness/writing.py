@@ -41,9 +41,13 @@ def why_unwritable(place: Path, error: OSError) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Write beside `path` and rename, so that a killed process leaves the old file. Of a link, the file behind it is
-    replaced. Raises `OSError`."""
-    path = Path(os.path.realpath(path))
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    replaced. Raises `OSError`, which names `path`."""
+    given, path = path, Path(os.path.realpath(path))
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        error.filename = str(given)
+        raise
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)

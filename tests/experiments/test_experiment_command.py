@@ -147,6 +147,11 @@ def test_templates_show_that_everything_is_connected() -> None:
         (["run", "debate-controversial", *WITH, "--out", "x.csv"], "expected one of .json, .md, .txt, .svg"),
         (["run", "debate-controversial", *WITH, "--ray", "auto", "--ledger", "l.db"], "workers write to no"),
         (["plan", "--out", "plan.json"], "--out is for one scenario"),
+        (["plan", "debate-controversial", "--out", "none/plan.json"], "directory: 'none/plan.json'"),
+        (
+            ["run", "debate-controversial", *WITH, "--calls", "-1"],
+            "calls is -1; expected a whole number from 0",
+        ),
         (["show", "none"], "there is no run 'none'"),
         (["table1", "--mode", "template"], "nothing to compare with the paper"),
         (["table1", "--experiments", "1,4"], "there is no experiment '4'"),

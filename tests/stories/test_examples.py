@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
@@ -18,7 +19,7 @@ from langgraph.graph import START, StateGraph
 
 from arbiter import ArbiterOS, PolicyViolationError
 from arbiter.instructions import REFLECT, RESPOND
-from examples import create_agent_one_line, memory_tools, stdlib_assistant
+from examples import create_agent_one_line, experiment, memory_tools, stdlib_assistant
 from examples.payments import graph as payments_graph
 from examples.payments import main as payments
 from examples.stdlib_assistant import (
@@ -425,9 +426,15 @@ def test_the_payments_graph_itself_has_no_findings_of_weight() -> None:
 
 
 @pytest.mark.lengthy
-def test_the_experiment_compares_treatment_and_control_and_draws_the_effects(tmp_path: Path) -> None:
-    """The page shows the table that the program prints."""
+def test_the_experiment_compares_treatment_and_control_and_draws_the_effects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page shows the table that the program prints. It can run again: the plan that is there holds."""
     printed = run("experiment.py", "found", folder=tmp_path)
+    again = Mock()
+    monkeypatch.setattr("arbiter.experiments.Experiment.run", again)
+    experiment.run(tmp_path / "found")
+    again.assert_called_once()
     page = (EXAMPLES.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
     shown = page.partition("```text\n")[2].partition("```")[0]
     for line in shown.strip().splitlines():
