@@ -210,9 +210,8 @@ def test_every_report_says_whether_its_judges_are_calibrated(
     assert report.comparison.exit_code == (5 if reason else 0)
     assert report.to_dict()["identity"]["judges"]["tone"]["calibrated"] is not bool(reason)
     said = "uncalibrated" if reason else "calibrated"
-    for form in (".md", ".html"):
-        report.write(tmp_path / f"report{form}")
-    for text in (report.printed(), Path("report.md").read_text(), Path("report.html").read_text()):
+    written = [report.write(tmp_path / f"report{form}").read_text() for form in (".md", ".html", ".xml")]
+    for text in (report.printed(), *written):
         assert re.search(rf"judge m \\?\({said}", text)
         assert reason[:20] in " ".join(text.replace("\\", "").split())
         assert ("uncalibrated" in text) is bool(reason)

@@ -62,7 +62,7 @@ def test_junit_has_a_case_for_each_repeat_with_failures_errors_and_skips(tmp_pat
     assert by_name["good [repeat 1]"].is_passed
     assert [each.message for each in by_name["bad [repeat 2]"].result] == ["says_yes"]
     assert "ValueError: broken\\u001b" in by_name["raises [repeat 1]"].result[0].message
-    properties = ElementTree.parse(tmp_path / "report.xml").findall(".//property")
+    properties = ElementTree.parse(tmp_path / "report.xml").findall(".//testcase//property")
     assert {(each.get("name"), each.get("value")) for each in properties} == {
         ("says_yes", "0.0000"),
         ("says_yes", "1.0000"),

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from arbiter import ArbiterOS, ConfigurationError, History, PolicyChecker, Verdict
 from arbiter.harness import Case, CaseRun, Limits, Report, Score, Selection, Suite, limits, local, running
+from arbiter.harness.reports import junit
 from arbiter.instructions import GENERATE
 from tests.support import MODES, PATIENCE, Chat, Check, Judge, Route, Spy, State, chain, good, until
 
@@ -657,6 +658,7 @@ def test_no_case_starts_after_the_time_of_the_run(monkeypatch: pytest.MonkeyPatc
     assert missing(report, "completed") == {"skipped_budget": 4}
     reason = "limits.seconds is 0.15, and 0.2 are used"
     assert (report.reached, report.comparison.undecided[0]) == (reason, reason)
+    assert junit.render(report).count(f'<skipped message="{reason}" />') == 4
 
 
 def test_quick_cases_run_on_one_thread_whatever_else_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from arbiter.harness.reports.report import Report, why_failed
+from arbiter.harness.reports.texts import head, remarks
 from arbiter.harness.results import CaseResult
 from arbiter.models import visible
 
@@ -15,10 +16,14 @@ _ERRORS = frozenset({"failed", "timeout", "lost"})
 
 def render(report: Report) -> str:
     """JUnit XML. A missed assertion is a failure, a run that failed, timed out or was lost an error, and a run
-    that the budget kept from starting is skipped. Scores are properties.
+    that the budget kept from starting is skipped. Scores are properties; those of the suite have the head of the
+    report and its notes.
     """
     root = Element("testsuites")
     suite = SubElement(root, "testsuite", name=visible(report.suite), timestamp=report.began.isoformat())
+    about = SubElement(suite, "properties")
+    for name, text in (("about", " · ".join(head(report))), *(("note", note) for note in remarks(report))):
+        SubElement(about, "property", name=name, value=visible(text))
     several = any(result.repeat for result in report.results)
     for result in report.results:
         _add(suite, report, result, several)
@@ -54,7 +59,8 @@ def _add(suite: Element, report: Report, result: CaseResult, several: bool) -> N
             value=visible(value or "") if score.outcome == "scored" else score.outcome,
         )
     if result.status in ("skipped_budget", "not_evaluable"):
-        SubElement(case, "skipped", message="the budget was used up before it began")
+        why = result.error or report.reached or "the run stopped before it began"
+        SubElement(case, "skipped", message=visible(why))
     elif not result.passed:
         is_error = not result.as_expected and result.status in _ERRORS
         problem = SubElement(case, "error" if is_error else "failure", message=visible(why_failed(result)))
