@@ -42,7 +42,7 @@ from arbiter import (
 )
 from arbiter._databases import writing
 from arbiter.ledger import Ledger, LedgerUnavailable
-from arbiter.ledger._contents import capture, dumped, restored
+from arbiter.ledger._contents import CHARS, Capture, capture, dumped, restored
 from arbiter.ledger.replaying._views import Notes, has_marks, state_of
 from tests.ledger.ledger_support import conf, payments, recorded
 from tests.processes import python
@@ -365,6 +365,10 @@ def test_large_states_are_cut_with_their_true_lengths_and_the_last_message_is_wh
         assert shown[-1] == last
         assert shown[20] == {"$cut": {"items": 902, "of": 1002}}
         assert shown[-2]["$message"]["content"]["$cut"]["chars"] == 1_000_000
+    # Also where what came before has used up all that is looked at.
+    _, asked = Capture()([[[0] * 100] * 100, [*messages, last]])
+    assert asked[0] == {"$cut": {"items": 1000, "of": 1001}}
+    assert asked[1]["$message"]["content"] == "the question"
 
 
 @MODES
@@ -433,6 +437,10 @@ SECRETS = {
     "by form": {"note": f"use sk-proj-{CANARIES}abcdefghijklmnopqrstuvwxyz0123456789ABCD"},
     "in JSON in a text": {"note": json.dumps({"api_key": CANARIES, "deep": json.dumps({"token": CANARIES})})},
     "in a list": {"log": [f"Authorization: Bearer {CANARIES}abcdefghijklmnop0123456789"]},
+    # Only its beginning is before the cut, and that alone has not the form of a secret.
+    "where a long text is cut": {
+        "note": f"{'-' * (CHARS - 27)} postgres://ann:{CANARIES}@db.example/x {'-' * 80_000}"
+    },
 }
 
 

@@ -17,6 +17,8 @@ from langgraph.types import Command, RetryPolicy
 from arbiter import (
     ArbiterOS,
     ConfigurationError,
+    Correction,
+    CorrectionGate,
     History,
     HistoryListener,
     PackError,
@@ -502,6 +504,31 @@ def test_a_router_decides_at_the_time_of_the_end(tmp_path: Path, ledger: Ledger)
     assert [item.redirected_to for item in ledger.items(node="works")] == ["other", None]
     summary = ledger.replay(rules, allow=["tests."]).summary
     assert (summary.node_runs, summary.same) == (5, summary.decisions)
+
+
+class Keeps(CorrectionGate):
+    def review(self, history: History, draft: Any, attempt: int) -> Correction:
+        return Correction.commit_attempt(1, details={"outcome": "kept"})
+
+
+def when_a_draft_was_kept(history: History, output: Any) -> str | None:
+    return "other" if history.item.gating == {"outcome": "kept"} else None
+
+
+def test_a_rule_sees_how_a_gate_ended(tmp_path: Path, ledger: Ledger) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "version: 1\nname: rules\ndescription: Rules.\nrouters:\n"
+        f"  - {{name: kept, use: {__name__}.when_a_draft_was_kept, target_nodes: works}}\n"
+    )
+    arbiter_os = ArbiterOS.from_constitution(rules, allow=["tests."], ledger=ledger)
+    arbiter_os.add_correction_gate(Keeps("review", target_nodes=["works"]))
+    app = arbiter_os.govern(chain(Spy("works"), Spy("pay"), Spy("other"), checkpointer=InMemorySaver()))
+    app.invoke({}, conf("t"))
+    assert ledger.flush(60)
+    assert [item.redirected_to for item in ledger.items(node="works")] == ["other"]
+    summary = ledger.replay(rules, allow=["tests."]).summary
+    assert (summary.node_runs, summary.same) == (2, summary.decisions)
 
 
 class Counted(TypedDict):
