@@ -25,7 +25,7 @@ from arbiter.cli._options import (
     UntilOption,
 )
 from arbiter.cli._store import store_app
-from arbiter.cli._streams import end, warnings_as_sentences, write_any_character
+from arbiter.cli._streams import begin, end, warnings_as_sentences
 from arbiter.errors import ArbiterError, PolicyViolationError
 
 app = typer.Typer(
@@ -406,7 +406,7 @@ app.add_typer(store_app, name="store")
 
 def main() -> None:
     """Run the command line. Mistakes are reported in one sentence each, never as a traceback."""
-    write_any_character()
+    begin()
     try:
         with warnings_as_sentences():
             app()

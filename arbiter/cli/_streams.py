@@ -21,7 +21,7 @@ from arbiter.errors import ArbiterWarning
 _ESCAPED = "arbiter.escaped"
 
 
-def write_any_character() -> None:
+def _write_any_character() -> None:
     """From now on, characters that a stream cannot encode are written as `\\u00e4`, which is also how JSON has them."""
     codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
@@ -35,6 +35,12 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     found = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
     units = (found[at : at + 2].hex() for at in range(0, len(found), 2))
     return "".join(f"\\u{unit}" for unit in units), error.end
+
+
+def begin() -> None:
+    """A command begins: threads of an earlier one in this process are not its own."""
+    _stuck.clear()
+    _write_any_character()
 
 
 def wait_for_no_thread() -> None:

@@ -9,9 +9,11 @@ import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from arbiter.cli import _streams
 from arbiter.cli._app import main
 from arbiter.errors import ArbiterError
 from arbiter.harness import journal
@@ -126,6 +128,16 @@ def test_json_is_the_only_output_whatever_the_target_prints(
     assert b"thinking" in told.getvalue()
     assert (files / "report.md").exists()
     assert len(list((files / ".arbiter/evals").glob("*/report.json"))) == 1
+
+
+def test_a_run_that_leaves_a_thread_behind_does_not_end_the_process_of_a_later_command(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_streams, "_stuck", [True])
+    monkeypatch.setattr(sys, "argv", ["arbiter", "eval", "list"])
+    with patch("threading.Timer") as timer, pytest.raises(SystemExit, match="0"):
+        main()
+    timer.assert_not_called()
 
 
 def test_a_full_disk_keeps_what_was_written(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
