@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from arbiter._constitution.pack_file import RecordsEntry
 from arbiter._constitution.tightening import is_tighter
-from arbiter._values.records import DETECT, RANKS, Records
+from arbiter._values.records import RANKS, Records
 
 
 def changed(records: Records, entry: RecordsEntry, source: str) -> Records:
@@ -34,7 +34,7 @@ def looser_parts(records: Records, entry: RecordsEntry) -> Iterator[tuple[tuple[
         yield ("states",), f"expected {' or '.join(map(repr, allowed))}, got {entry.states!r}"
     if entry.keep_days is not None and not is_tighter("lower", records.keep_days, entry.keep_days):
         yield ("keep_days",), f"expected at most {records.keep_days:g}, got {entry.keep_days:g}"
-    detect, before = entry.redact.detect, DETECT if records.detect is None else records.detect
+    detect, before = entry.redact.detect, records.detectors
     if detect is not None and not is_tighter("more", [*before], detect):
         yield ("redact", "detect"), f"expected all of {', '.join(before)}, got {', '.join(detect) or 'none'}"
     for name, pattern in entry.redact.patterns.items():

@@ -28,6 +28,11 @@ class Records:
     keep_days: float | None = None
     source: str = ""
 
+    @property
+    def detectors(self) -> tuple[str, ...]:
+        """The detectors that look into texts."""
+        return DETECT if self.detect is None else self.detect
+
     def to_dict(self) -> dict[str, Any]:
         """As a pack writes it."""
         redact: dict[str, Any] = {"keys": [*self.keys], "patterns": dict(self.patterns)}

@@ -14,7 +14,6 @@ from rich.text import Text
 from arbiter._constitution.kinds import KINDS, UNCLEAR, class_at, parameter_rows, parameters_of
 from arbiter._constitution.loading import SECTIONS, SHIPPED, Constitution, load_constitution, shipped_names
 from arbiter._contracts import Contract
-from arbiter._values.records import DETECT
 from arbiter.cli._graphs import import_from_here
 from arbiter.cli._models import StandIns
 from arbiter.errors import ConfigurationError, nearest
@@ -76,14 +75,13 @@ def _explain_records(constitutions: Sequence[Constitution], console: Console) ->
         )
     for records in found:
         console.print(Text("records", style="bold"), Text(records.source, style="dim"))
-        detect = DETECT if records.detect is None else records.detect
         days = "as the ledger" if records.keep_days is None else f"{records.keep_days:g} days"
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for key, value in [
             ("states", records.states or "as the ledger"),
             ("fields", ", ".join(records.keys) or "the built-in ones"),
             *((f"pattern {name}", pattern) for name, pattern in records.patterns.items()),
-            ("detect", ", ".join(detect) or "nothing"),
+            ("detect", ", ".join(records.detectors) or "nothing"),
             ("kept for", days),
         ]:
             table.add_row(Text(key, style="cyan"), Text(value))

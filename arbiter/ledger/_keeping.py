@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from arbiter._values.records import DETECT, RANKS, Records
+from arbiter._values.records import RANKS, Records
 from arbiter.ledger._contents import States
 from arbiter.redaction import ContentRedactor, Redactor
 
@@ -43,7 +43,7 @@ class Options:
             states = records.states
         redactor = ContentRedactor(
             keys=records.keys,
-            detect=DETECT if records.detect is None else records.detect,
+            detect=records.detectors,
             patterns=records.patterns,
             also=() if self.redactor is None else (self.redactor,),
             by_rule=_BY_RULE,

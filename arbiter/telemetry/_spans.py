@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from arbiter._values.records import DETECT, Records
+from arbiter._values.records import Records
 from arbiter._values.version import __version__
 from arbiter.history import HistoryItem
 from arbiter.history._record import NOTHING, Record
@@ -322,8 +322,7 @@ class OpenTelemetry(HistoryListener):
 def _redactor(records: Records | None) -> ContentRedactor:
     """The redactor of what the constitution says about what is recorded."""
     said = records or Records()
-    detect = DETECT if said.detect is None else said.detect
-    return _made(said.keys, detect, tuple(said.patterns.items()))
+    return _made(said.keys, said.detectors, tuple(said.patterns.items()))
 
 
 @lru_cache(maxsize=8)
