@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
@@ -168,14 +168,21 @@ class Queries:
 
         Raises `ConfigurationError` for a thread that is not there.
         """
+        ids, next = self._walked(self.statement, wanted, limit, after)
+        return Page(self._items(ids), next)
+
+    def _walked(
+        self,
+        statement_of: Callable[[Filter, str | None], tuple[str, list[Any]]],
+        wanted: Filter,
+        limit: int,
+        after: str | None,
+    ) -> tuple[Sequence[int], str | None]:
+        """The ids of the entries of a page, and the cursor of the next one."""
         _check_limit(limit)
         if wanted.thread_id is not None:
             wanted = replace(wanted, thread_id=self.names_of(wanted.thread_id)[0])
-        ids, next = self._walked(*self.statement(wanted, after), limit)
-        return Page(self._items(ids), next)
-
-    def _walked(self, statement: str, values: Sequence[Any], limit: int) -> tuple[Sequence[int], str | None]:
-        """The ids of the entries of a page, and the cursor of the next one."""
+        statement, values = statement_of(wanted, after)
         ids: list[int] = []
         last: int | None = None
         read = 0
@@ -327,10 +334,7 @@ class Queries:
         self, wanted: Filter, *, limit: int = PAGE, after: str | None = None
     ) -> Page[Mapping[str, Any]]:
         """The executions of the thread and in the times that are wanted, after the cursor `after`."""
-        _check_limit(limit)
-        if wanted.thread_id is not None:
-            wanted = replace(wanted, thread_id=self.names_of(wanted.thread_id)[0])
-        ids, next = self._walked(*self.statement_of_executions(wanted, after), limit)
+        ids, next = self._walked(self.statement_of_executions, wanted, limit, after)
         marks = ", ".join([self.mark] * len(ids)) or "NULL"
         found = {
             id: _execution_in(Row(body, None, thread_id or ref, seq), thread_id, ref)
