@@ -192,7 +192,7 @@ class Turns:
 
 
 _turns: ContextVar[Turns | None] = ContextVar("arbiter_turns", default=None)
-_LOOK = 0.02
+LOOK = 0.02
 """The least seconds between two looks at a clock, which may stand still."""
 
 
@@ -227,7 +227,7 @@ def within(seconds: float | None, future: Future[Any], turns: Turns | None = Non
     while True:
         try:
             return future.result(
-                seconds if turns is None or seconds is None else max(turns.left(seconds), _LOOK)
+                seconds if turns is None or seconds is None else max(turns.left(seconds), LOOK)
             )
         except FutureTimeout:
             if future.done():
@@ -244,7 +244,7 @@ async def awaited_in_turn(deadline: float | None, awaitable: Awaitable[T]) -> T:
         task = asyncio.ensure_future(awaitable)
     try:
         while (left := turns.left(deadline)) > 0:
-            done, _ = await asyncio.wait({task}, timeout=max(left, _LOOK))
+            done, _ = await asyncio.wait({task}, timeout=max(left, LOOK))
             if done:
                 return task.result()
     except BaseException:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+from typing import Any, Protocol, Self, overload
 
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
 from arbiter.history._facts import RunFact
+from arbiter.history._items import Cycle, History, HistoryItem, ToolsOf, copied, matches, traced
 from arbiter.history._past import Past, Tally
+from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
 from arbiter.history._results import Results
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import EvaluationResult
-
-if TYPE_CHECKING:
-    pass
-from arbiter.history._items import Cycle, History, HistoryItem, ToolsOf, copied, matches, traced
-from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
 
 
 class _Log(Protocol):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from arbiter._threads.deadlines import Turns, awaited_in_turn, in_turn, is_from_outside, start
+from arbiter._threads.deadlines import LOOK, Turns, awaited_in_turn, in_turn, is_from_outside, start
 from arbiter.errors import ConfigurationError
 from arbiter.models import Judge, JudgeReply, JudgeRequest, usage_meter
 
@@ -21,8 +21,6 @@ Op = TypeVar("Op")
 Outcome = JudgeReply | Exception
 Steps = Generator[Sequence[JudgeRequest], Sequence[Outcome], T]
 """Decisions that ask a judge, several questions at a time."""
-_LOOK = 0.02
-"""The least seconds between two looks at the clocks of questions."""
 
 
 def drive(steps: Generator[Op, Any, T], answer: Callable[[Op], Any]) -> T:
@@ -124,7 +122,7 @@ def ask_all(
             with in_turn() as turns:
                 running[start(call, name="arbiter-judge")] = at, turns
         first = min(turns.left(seconds) for _, turns in running.values())
-        wait(running, None if timeout is None else max(first, _LOOK), FIRST_COMPLETED)
+        wait(running, None if timeout is None else max(first, LOOK), FIRST_COMPLETED)
         for future, (at, turns) in [*running.items()]:
             if future.done() or turns.left(seconds) <= 0:
                 del running[future]
