@@ -1,13 +1,13 @@
 """The kinds of steps that nodes perform: eight cores with 32 instructions, and cores of your own.
 
-    from arbiter.instructions import GENERATE, CognitiveCore, Instruction, find_instruction, means
+    from arbiter.instructions import GENERATE, CognitiveCore, Instruction, define, find_instruction
 
     CognitiveCore.GENERATE is GENERATE
     find_instruction("GENERATE") is find_instruction("CognitiveCore.GENERATE") is GENERATE
 
     class LegalCore(Instruction):
-        REVIEW = means("Checks a contract against the playbook.", unverified=True)
-        SIGN = means("Signs a contract in the company's name.", acts=True)
+        REVIEW = define("Checks a contract against the playbook.", unverified=True)
+        SIGN = define("Signs a contract in the company's name.", acts=True)
 
     find_instruction("LegalCore.SIGN").acts
 
@@ -40,9 +40,12 @@ class _Meaning:
     name: str = ""
 
 
-def means(meaning: str, *, unverified: bool = False, acts: bool = False) -> _Meaning:
+def define(meaning: str, *, unverified: bool = False, acts: bool = False) -> _Meaning:
     """The right-hand side of a member of a core: the meaning of the instruction, in one line."""
     return _Meaning(meaning, unverified, acts)
+
+
+means = define  # the earlier name, for cores that were written with it
 
 
 class _CoreType(EnumType):
@@ -97,7 +100,7 @@ class Instruction(Enum, metaclass=_CoreType):
     def __new__(cls, declared: _Meaning) -> Instruction:
         if not isinstance(declared, _Meaning):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
-                f'{cls.__name__}: expected members such as NAME = means("What it does."), got {declared!r}'
+                f'{cls.__name__}: expected members such as NAME = define("What it does."), got {declared!r}'
             )
         member = object.__new__(cls)
         member._value_ = declared.name
@@ -131,75 +134,75 @@ class Instruction(Enum, metaclass=_CoreType):
 class CognitiveCore(Instruction):
     """Thinking."""
 
-    GENERATE = means("Calls a model to write, reason or decide.", unverified=True)
-    DECOMPOSE = means("Breaks a task down into smaller ones.", unverified=True)
-    REFLECT = means("Criticises an earlier output and says how to better it.", unverified=True)
+    GENERATE = define("Calls a model to write, reason or decide.", unverified=True)
+    DECOMPOSE = define("Breaks a task down into smaller ones.", unverified=True)
+    REFLECT = define("Criticises an earlier output and says how to better it.", unverified=True)
 
 
 class MemoryCore(Instruction):
     """Keeping the context, and what outlives it."""
 
-    LOAD = means("Fetches knowledge or memories from where they are kept.")
-    STORE = means("Writes to the agent's own long-term memory.")
-    COMPRESS = means("Shortens the context, for example to a summary.", unverified=True)
-    FILTER = means("Picks what stays in the context, by rule, and changes none of it.")
-    STRUCTURE = means("Turns free text into structured data.", unverified=True)
-    RENDER = means("Turns structured data into readable text.", unverified=True)
+    LOAD = define("Fetches knowledge or memories from where they are kept.")
+    STORE = define("Writes to the agent's own long-term memory.")
+    COMPRESS = define("Shortens the context, for example to a summary.", unverified=True)
+    FILTER = define("Picks what stays in the context, by rule, and changes none of it.")
+    STRUCTURE = define("Turns free text into structured data.", unverified=True)
+    RENDER = define("Turns structured data into readable text.", unverified=True)
 
 
 class ExecutionCore(Instruction):
     """Doing."""
 
-    TOOL_CALL = means("Calls a tool, an interface or other code.", acts=True)
+    TOOL_CALL = define("Calls a tool, an interface or other code.", acts=True)
     # Writing a tool changes nothing outside; calling what was written is a TOOL_CALL.
-    TOOL_BUILD = means("Writes the code of a new tool.", unverified=True)
-    DELEGATE = means("Hands a task to another agent, takes its answer.", unverified=True, acts=True)
+    TOOL_BUILD = define("Writes the code of a new tool.", unverified=True)
+    DELEGATE = define("Hands a task to another agent, takes its answer.", unverified=True, acts=True)
     # Not unverified: it passes on the output of earlier steps, which have marks of their own.
-    RESPOND = means("Gives the user the final answer.", acts=True)
+    RESPOND = define("Gives the user the final answer.", acts=True)
 
 
 class NormativeCore(Instruction):
     """Keeping to the rules."""
 
-    VERIFY = means("Checks facts or form against something other than a model's opinion.")
-    CONSTRAIN = means("Holds content or conduct to a rule, by blocking, limiting or redacting.")
-    FALLBACK = means("Recovers in a prepared way after a step failed.")
-    INTERRUPT = means("Pauses to ask a human.")
+    VERIFY = define("Checks facts or form against something other than a model's opinion.")
+    CONSTRAIN = define("Holds content or conduct to a rule, by blocking, limiting or redacting.")
+    FALLBACK = define("Recovers in a prepared way after a step failed.")
+    INTERRUPT = define("Pauses to ask a human.")
 
 
 class MetacognitiveCore(Instruction):
     """Watching itself."""
 
-    PREDICT_SUCCESS = means("Estimates how likely the plan is to succeed.", unverified=True)
-    EVALUATE_PROGRESS = means("Judges whether the work gets nearer to its goal.", unverified=True)
-    MONITOR_RESOURCES = means("Measures tokens, money, time or calls against their limits.")
+    PREDICT_SUCCESS = define("Estimates how likely the plan is to succeed.", unverified=True)
+    EVALUATE_PROGRESS = define("Judges whether the work gets nearer to its goal.", unverified=True)
+    MONITOR_RESOURCES = define("Measures tokens, money, time or calls against their limits.")
 
 
 class AdaptiveCore(Instruction):
     """Learning."""
 
-    UPDATE_KNOWLEDGE = means("Works new information into what is held to be true.", unverified=True)
-    REFINE_SKILL = means("Betters a prompt, procedure or tool from experience.", unverified=True)
-    LEARN_PREFERENCE = means("Infers what the user prefers from what they did.", unverified=True)
-    FORMULATE_EXPERIMENT = means("Designs a trial that would settle a question.", unverified=True)
+    UPDATE_KNOWLEDGE = define("Works new information into what is held to be true.", unverified=True)
+    REFINE_SKILL = define("Betters a prompt, procedure or tool from experience.", unverified=True)
+    LEARN_PREFERENCE = define("Infers what the user prefers from what they did.", unverified=True)
+    FORMULATE_EXPERIMENT = define("Designs a trial that would settle a question.", unverified=True)
 
 
 class SocialCore(Instruction):
     """Working with other agents."""
 
-    COMMUNICATE = means("Sends a message to another agent.", unverified=True, acts=True)
-    NEGOTIATE = means("Trades offers with others towards an agreement.", unverified=True, acts=True)
-    PROPOSE_VOTE = means("Puts a question to a group to be decided.", unverified=True, acts=True)
-    FORM_COALITION = means("Gathers agents around a common goal.", unverified=True, acts=True)
+    COMMUNICATE = define("Sends a message to another agent.", unverified=True, acts=True)
+    NEGOTIATE = define("Trades offers with others towards an agreement.", unverified=True, acts=True)
+    PROPOSE_VOTE = define("Puts a question to a group to be decided.", unverified=True, acts=True)
+    FORM_COALITION = define("Gathers agents around a common goal.", unverified=True, acts=True)
 
 
 class AffectiveCore(Instruction):
     """Understanding the user."""
 
-    INFER_INTENT = means("Concludes what the user wants beyond what was said.", unverified=True)
-    MODEL_USER_STATE = means("Estimates the user's mood, knowledge and attention.", unverified=True)
-    ADAPT_RESPONSE = means("Changes tone, length or style to suit the user.", unverified=True)
-    MANAGE_TRUST = means("Shows limits and mends mistakes to keep trust deserved.", unverified=True)
+    INFER_INTENT = define("Concludes what the user wants beyond what was said.", unverified=True)
+    MODEL_USER_STATE = define("Estimates the user's mood, knowledge and attention.", unverified=True)
+    ADAPT_RESPONSE = define("Changes tone, length or style to suit the user.", unverified=True)
+    MANAGE_TRUST = define("Shows limits and mends mistakes to keep trust deserved.", unverified=True)
 
 
 GENERATE = CognitiveCore.GENERATE
@@ -360,7 +363,7 @@ __all__ = [
     "MetacognitiveCore",
     "NormativeCore",
     "SocialCore",
+    "define",
     "find_instruction",
     "known_instructions",
-    "means",
 ]

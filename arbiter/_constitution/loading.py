@@ -65,7 +65,7 @@ from arbiter.errors import (
     with_article,
 )
 from arbiter.evaluation import NodeEvaluator
-from arbiter.instructions import Instruction, find_instruction, means, withdraw
+from arbiter.instructions import Instruction, define, find_instruction, withdraw
 from arbiter.policy import PolicyChecker, PolicyRouter
 from arbiter.redaction import PatternError, Patterns
 
@@ -867,7 +867,7 @@ def _make_core(declared: DomainCore) -> type[Instruction]:
     def body(namespace: dict[str, Any]) -> None:
         namespace["__module__"] = "arbiter._constitution.loading"
         for name, member in declared.members.items():
-            namespace[name] = means(member.meaning, unverified=member.unverified, acts=member.acts)
+            namespace[name] = define(member.meaning, unverified=member.unverified, acts=member.acts)
 
     return cast("type[Instruction]", types.new_class(declared.core, (Instruction,), exec_body=body))
 

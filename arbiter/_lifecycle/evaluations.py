@@ -149,11 +149,11 @@ class EvaluatorQueue:
         "evaluator",
         "is_async",
         "loop",
-        "mark",
         "name",
         "open",
         "places",
         "timing",
+        "token",
         "workers",
     )
 
@@ -163,7 +163,7 @@ class EvaluatorQueue:
         self.name = evaluator.name
         self.is_async = evaluator.is_async
         self._version: str | None = None
-        self.mark = secrets.token_hex()  # as that of a `Registration`
+        self.token = secrets.token_hex()  # as that of a `Registration`
         # A deadline needs another thread, which costs more than most evaluators and doubles the cost of a
         # step. So a deadline that the user set is always kept, and the default one is dropped once an
         # evaluator has proved to be quick. The time of a call that returns a coroutine proves nothing.

@@ -42,7 +42,7 @@ class Registration(Generic[C]):
     """The twin of the method for async runs, such as `areview`, if it has one."""
     in_place: bool
     """True if it is called on the thread of the run: it has no deadline, and its decisions hold."""
-    mark: str = field(default_factory=secrets.token_hex)  # not uuid4, whose numbers people's tests count
+    token: str = field(default_factory=secrets.token_hex)  # not uuid4, whose numbers people's tests count
     """Tells this registration from every other, also of a contract with that name in another process."""
 
     @staticmethod

@@ -25,7 +25,7 @@ from arbiter.history._record import Described, Position, Record
 from arbiter.history._recorder import Execution
 from arbiter.listening import tell_restored
 
-FACTS = "__arbiter_ledger"
+FACTS = "__arbiter_facts"
 _log = logging.getLogger("arbiter")
 
 

@@ -231,15 +231,15 @@ def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: froz
             *gate,
             *plan.routers,
         ]
-        marks = {
-            registration.mark
+        tokens = {
+            registration.token
             for registration in (*registrations, *plan.error_routers)
             if registration.contract.enforced
         }
-        marks.update(queue.mark for queue in plan.queues if queue.evaluator.enforced)
+        tokens.update(queue.token for queue in plan.queues if queue.evaluator.enforced)
         # A cached output counts towards tallies as they counted it, or not at all.
-        marks.update(
-            registration.mark
+        tokens.update(
+            registration.token
             for registration in core.registry.checkers
             if registration.contract in plan.observers
         )
@@ -249,8 +249,8 @@ def _own_cache(policy: Any, core: Core, name: str, rule: NodeRule, targets: froz
             if registration.contract.enforced
         ]
         if not all(checker.is_cacheable for checker in asked):
-            marks.add(uuid.uuid4().hex)
-        rules = hashlib.sha256(",".join(sorted(marks)).encode()).hexdigest() if marks else ""
+            tokens.add(uuid.uuid4().hex)
+        rules = hashlib.sha256(",".join(sorted(tokens)).encode()).hexdigest() if tokens else ""
         mark = f"arbiter:{rules}:"
         return mark + found if isinstance(found, str) else mark.encode() + found
 

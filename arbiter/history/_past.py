@@ -36,7 +36,7 @@ class Tally(NamedTuple):
 NO_TALLY = Tally(0, 0, 0)
 
 
-_MOST_GROWN = 32
+_LONGEST_TAIL = 32
 
 
 _UNUSUAL = frozenset({"by", "status", "inner", "why", "start"})
@@ -47,10 +47,10 @@ _Amounts = Sequence[Any]
 """A tally in the form that the value of the facts channel stores."""
 
 
-class _Growth:
+class _Tail:
     """Usual facts that were committed after a value.
 
-    Consecutive pasts share one `_Growth`: facts are only appended, and each past reads only the facts that
+    Consecutive pasts share one `_Tail`: facts are only appended, and each past reads only the facts that
     were there when it was made.
     """
 
@@ -166,8 +166,8 @@ class _Growth:
 _NO_ROWS = Rows()
 
 
-_NO_GROWTH = _Growth()
-"""An empty growth. It must never be added to."""
+_NO_TAIL = _Tail()
+"""An empty tail. It must never be added to."""
 
 
 class Past:
@@ -184,12 +184,12 @@ class Past:
         value: Value,
         before: Past | None = None,
         keep: int = KEEP,
-        growth: _Growth = _NO_GROWTH,
+        tail: _Tail = _NO_TAIL,
         at: int = 0,
         steps: int = 0,
         rows: Rows = _NO_ROWS,
     ) -> None:
-        self._state = (value, growth, at, steps)
+        self._state = (value, tail, at, steps)
         """A value, what came after it, and how many facts and supersteps of that are part of this past. One attribute,
         since threads share it."""
         self._keep = keep
@@ -240,26 +240,26 @@ class Past:
 
     @property
     def value(self) -> Value:
-        value, growth, at, steps = self._state
+        value, tail, at, steps = self._state
         if at:
-            value = growth.folded(value, at, steps, self._keep)
-            self._state = value, growth, 0, 0
+            value = tail.folded(value, at, steps, self._keep)
+            self._state = value, tail, 0, 0
         return value
 
     def after(self, writes: Sequence[RunFact]) -> Past:
         """The past of the next superstep, after `writes` are committed."""
-        value, growth, at, steps = self._state
-        if value and (more := len(writes)) <= _MOST_GROWN:
-            if not at or at + more > _MOST_GROWN or len(growth.facts) != at:
-                value, growth, at, steps = self.value, _Growth(), 0, 0
-            if growth.add(value, steps + 1, writes):
-                return Past(value, self.before, self._keep, growth, at + more, steps + 1, self._rows)
+        value, tail, at, steps = self._state
+        if value and (more := len(writes)) <= _LONGEST_TAIL:
+            if not at or at + more > _LONGEST_TAIL or len(tail.facts) != at:
+                value, tail, at, steps = self.value, _Tail(), 0, 0
+            if tail.add(value, steps + 1, writes):
+                return Past(value, self.before, self._keep, tail, at + more, steps + 1, self._rows)
         return Past(fold(self.value, writes, self._keep), self.before, self._keep, rows=self._rows)
 
     def inside(self, before: Past | None) -> Past:
         """This past as a subgraph sees it that was called by a node with the past `before`."""
-        value, growth, at, steps = self._state
-        return Past(value, before, self._keep, growth, at, steps)
+        value, tail, at, steps = self._state
+        return Past(value, before, self._keep, tail, at, steps)
 
     def facts(self) -> Iterator[RunFact]:
         """The available facts, oldest first; at most N of each graph."""
@@ -270,20 +270,20 @@ class Past:
 
     def latest(self) -> Iterator[RunFact]:
         """As `facts`, newest first, without folding."""
-        value, growth, at, _ = self._state
-        yield from islice(chain(reversed(growth.facts[:at]), reversed(value.get("facts", ()))), self._keep)
+        value, tail, at, _ = self._state
+        yield from islice(chain(reversed(tail.facts[:at]), reversed(value.get("facts", ()))), self._keep)
         if self.before is not None:
             yield from self.before.latest()
 
     def total(self, kind: str, key: str) -> int:
         """The count of `key` in "nodes", "instructions" or "denied"; exact, in constant time."""
-        value, growth, at, _ = self._state
+        value, tail, at, _ = self._state
         own: int = value.get(kind, EMPTY).get(key, 0)
         if at:
             if kind == "instructions":
-                own += growth.instructions[:at].count(key)
+                own += tail.instructions[:at].count(key)
             elif kind == "nodes":
-                own += growth.nodes[:at].count(key)
+                own += tail.nodes[:at].count(key)
         return own if self.before is None else own + self.before.total(kind, key)
 
     @property
@@ -296,8 +296,8 @@ class Past:
     @property
     def end(self) -> tuple[str, int]:
         """The id of the last fact of this graph, "" if there is none, and the number of all its facts."""
-        value, growth, at, _ = self._state
-        facts = growth.facts[at - 1 : at] if at else value.get("facts", ())[-1:]
+        value, tail, at, _ = self._state
+        facts = tail.facts[at - 1 : at] if at else value.get("facts", ())[-1:]
         return (facts[0]["id"] if facts else "", value.get("seq", 0) + at)
 
     def positions(self, graph: Described | None) -> dict[str, Position]:
@@ -348,13 +348,13 @@ class Past:
 
     def tally_keys(self, policy: str) -> set[str]:
         """The keys under which the policy has counted something."""
-        value, growth, at, _ = self._state
+        value, tail, at, _ = self._state
         keys = {*value.get("tallies", EMPTY).get(policy, EMPTY)}
-        if at and policy in growth.tallies:
-            grown = list(growth.tallies[policy])
-            if len(growth.facts) != at:  # looked at after the copy: it may grow meanwhile
+        if at and policy in tail.tallies:
+            grown = list(tail.tallies[policy])
+            if len(tail.facts) != at:  # looked at after the copy: it may grow meanwhile
                 seq = value["seq"] + at
-                grown = [key for key in grown if growth.tally(policy, key, seq) is not None]
+                grown = [key for key in grown if tail.tally(policy, key, seq) is not None]
             keys.update(grown)
         return keys if self.before is None else keys | self.before.tally_keys(policy)
 
@@ -371,8 +371,8 @@ class Past:
         return self.before.steps + step if step else self.before.tallied_in(policy, key)
 
     def _tally(self, policy: str, key: str) -> _Amounts:
-        value, growth, at, _ = self._state
-        if at and (found := growth.tally(policy, key, value["seq"] + at)) is not None:
+        value, tail, at, _ = self._state
+        if at and (found := tail.tally(policy, key, value["seq"] + at)) is not None:
             return found
         known: _Amounts = value.get("tallies", EMPTY).get(policy, EMPTY).get(key, NO_TALLY_YET)
         return known
@@ -384,9 +384,9 @@ class Past:
 
     def last(self, *, instruction: str | None = None, node: str | None = None) -> RunFact | None:
         """The newest fact with that instruction and node, even if it is no longer among the available facts."""
-        value, growth, at, _ = self._state
+        value, tail, at, _ = self._state
         newer: set[str] = set()
-        for fact in reversed(growth.facts[:at]):
+        for fact in reversed(tail.facts[:at]):
             if fact["node"] not in newer:
                 if node in (None, fact["node"]) and instruction in (None, fact.get("in")):
                     return fact
@@ -411,16 +411,16 @@ class Past:
         """
         if self.before is not None and (found := self.before.first_at(instruction)) is not None:
             return found
-        value, growth, at, _ = self._state
+        value, tail, at, _ = self._state
         number: int | None = value.get("first", EMPTY).get(instruction)
-        if number is None and instruction in (grown := growth.instructions[:at]):
+        if number is None and instruction in (grown := tail.instructions[:at]):
             number = value["seq"] + grown.index(instruction) + 1
         return number if number is None or self.before is None else self.before.seq + number
 
     def last_at(self, instruction: str) -> int | None:
         """As `first_at`, for the last completed run with that instruction."""
-        value, growth, at, _ = self._state
-        if instruction in (grown := growth.instructions[:at]):
+        value, tail, at, _ = self._state
+        if instruction in (grown := tail.instructions[:at]):
             number: int | None = value["seq"] + _last_of(grown, instruction)
         else:
             number = value.get("latest", EMPTY).get(instruction)
@@ -430,8 +430,8 @@ class Past:
 
     def done_at(self, node: str) -> int | None:
         """As `last_at`, for the last completed run of that node."""
-        value, growth, at, _ = self._state
-        if node in (grown := growth.nodes[:at]):
+        value, tail, at, _ = self._state
+        if node in (grown := tail.nodes[:at]):
             number: int = value["seq"] + _last_of(grown, node)
         else:
             number = value.get("last", EMPTY).get(node, _NEVER)[2]
@@ -445,9 +445,9 @@ class Past:
 
     def newest(self) -> Iterator[RunFact]:
         """As `this_run`, newest first."""
-        value, growth, at, _ = self._state
+        value, tail, at, _ = self._state
         count = min(value.get("seq", 0) + at - value.get("run_from", 0), self._keep)
-        yield from islice(chain(reversed(growth.facts[:at]), reversed(value.get("facts", ()))), count)
+        yield from islice(chain(reversed(tail.facts[:at]), reversed(value.get("facts", ()))), count)
         if self.before is not None:
             yield from self.before.newest()
 

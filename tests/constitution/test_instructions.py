@@ -20,9 +20,9 @@ from arbiter.instructions import (
     VERIFY,
     CognitiveCore,
     Instruction,
+    define,
     find_instruction,
     known_instructions,
-    means,
 )
 
 CORES = {
@@ -43,9 +43,9 @@ every_instruction = pytest.mark.parametrize("instruction", BUILT_IN, ids=repr)
 class LegalCore(Instruction):
     """What a user writes to add a core."""
 
-    REVIEW = means("Checks a contract against the playbook.", unverified=True)
-    SIGN = means("Signs a contract in the company's name.", acts=True)
-    FILE = means("Checks a contract against the playbook.")
+    REVIEW = define("Checks a contract against the playbook.", unverified=True)
+    SIGN = define("Signs a contract in the company's name.", acts=True)
+    FILE = define("Checks a contract against the playbook.")
 
 
 @pytest.fixture
@@ -70,8 +70,13 @@ def test_public_names_are_the_cores_the_instructions_and_three_functions() -> No
         "Instruction",
         "find_instruction",
         "known_instructions",
-        "means",
+        "define",
     }
+
+
+def test_cores_that_were_written_with_means_still_load() -> None:
+    """The function was called `means` before."""
+    assert arbiter.instructions.means is define
 
 
 @every_instruction
@@ -114,7 +119,7 @@ def test_texts_of_an_instruction() -> None:
 @defines_cores
 def test_equal_names_in_two_cores_are_two_instructions() -> None:
     class OtherCore(Instruction):
-        GENERATE = means("Makes electricity.")
+        GENERATE = define("Makes electricity.")
 
     other: Instruction = OtherCore.GENERATE
     assert other != GENERATE
@@ -157,7 +162,7 @@ def test_a_core_may_have_a_base_without_members() -> None:
             return f"{self.core} team"
 
     class AuditCore(CompanyCore):
-        SAMPLE = means("Picks what is audited.")
+        SAMPLE = define("Picks what is audited.")
 
     assert find_instruction("AuditCore.SAMPLE") is AuditCore.SAMPLE
     assert AuditCore.SAMPLE.owner == "AuditCore team"
@@ -179,7 +184,7 @@ def test_a_core_that_is_defined_again_replaces_the_first() -> None:
 
     def cell() -> type[Instruction]:
         class AgainCore(Instruction):
-            ONCE_MORE = means("Does it again.")
+            ONCE_MORE = define("Does it again.")
 
         return AgainCore
 
@@ -213,7 +218,7 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one(text: object, expected
 @defines_cores
 def test_a_name_of_two_cores_asks_for_the_core() -> None:
     class CriticCore(Instruction):
-        REFLECT = means("Writes a review.")
+        REFLECT = define("Writes a review.")
 
     with pytest.raises(UnknownInstructionError) as caught:
         find_instruction("REFLECT")
@@ -227,7 +232,7 @@ def test_a_name_of_two_cores_asks_for_the_core() -> None:
 def test_two_cores_of_one_name_ask_for_the_member_itself() -> None:
     def elsewhere() -> type[Instruction]:
         class LegalCore(Instruction):
-            REVIEW = means("Reads a verdict.")
+            REVIEW = define("Reads a verdict.")
 
         return LegalCore
 
@@ -239,7 +244,7 @@ def test_two_cores_of_one_name_ask_for_the_member_itself() -> None:
 
 
 def test_a_member_that_does_not_say_what_it_means_is_refused() -> None:
-    with pytest.raises(RegistrationError, match=r'NAME = means\("What it does."\), got 1'):
+    with pytest.raises(RegistrationError, match=r'NAME = define\("What it does."\), got 1'):
 
         class NumberCore(Instruction):  # pyright: ignore[reportUnusedClass]
             ONE = 1  # pyright: ignore[reportArgumentType]  # what is tested
@@ -249,10 +254,10 @@ def test_a_member_in_small_letters_is_refused() -> None:
     with pytest.raises(RegistrationError, match=r"SmallCore.review: .* Write REVIEW\."):
 
         class SmallCore(Instruction):  # pyright: ignore[reportUnusedClass]
-            review = means("Checks a contract.")
+            review = define("Checks a contract.")
 
 
 @pytest.mark.parametrize("name", CORES)
 def test_the_name_of_a_built_in_core_is_taken(name: str) -> None:
     with pytest.raises(RegistrationError, match=f"{name} is a core of arbiter.instructions"):
-        Instruction(name, {"REVIEW": means("Checks a contract.")})  # type: ignore[call-arg, arg-type]  # the functional form
+        Instruction(name, {"REVIEW": define("Checks a contract.")})  # type: ignore[call-arg, arg-type]  # the functional form

@@ -383,12 +383,12 @@ def test_no_shipped_pack_takes_a_node_for_a_verification() -> None:
 def test_a_users_core_with_our_names_does_not_break_the_shipped_packs() -> None:
     result = run_python(
         """
-        from arbiter.instructions import Instruction, means
+        from arbiter.instructions import Instruction, define
         from arbiter.packs import shipped_bindings
 
         class MyCore(Instruction):
-            GENERATE = means("Mine.")
-            TOOL_CALL = means("Mine.")
+            GENERATE = define("Mine.")
+            TOOL_CALL = define("Mine.")
 
         print(shipped_bindings()[0].instruction_of("model").qualified)
         """,

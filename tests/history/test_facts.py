@@ -285,7 +285,7 @@ def test_facts_that_wait_are_told_as_if_they_were_folded(
         patch.object(facts, "KEEP_TALLIES", most),
         patch.object(facts, "_MOST_TALLIES", 4 * most),
         patch.object(_past, "KEEP_TALLIES", most),
-        patch.object(_past, "_MOST_GROWN", grown),
+        patch.object(_past, "_LONGEST_TAIL", grown),
     ):
         steps = [[RUN], *(committed(number, writes) for number, writes in enumerate(program, 1))]
         for writes, read in zip(steps, looked, strict=False):
