@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from arbiter._threads.forks import new_lock, new_rlock
 from arbiter._values.parameters import Param, parameters, problem, words
 from arbiter._values.versions import Version, hash_of, parameters_of
-from arbiter.errors import RegistrationError
+from arbiter.errors import ParameterError, RegistrationError
 from arbiter.instructions import Instruction, find_instruction
 
 Mode = Literal["enforce", "audit", "off"]
@@ -91,10 +91,27 @@ class Contract:
         deadline: Deadline = None,
     ) -> None:
         self.name = name
-        self.target_instructions = _instructions(target_instructions)
-        self.target_nodes = _nodes(target_nodes)
+        self._target(target_instructions, target_nodes)
         if deadline is not None:
             self.deadline = deadline
+
+    def _target(self, instructions: TargetInstructions, nodes: TargetNodes) -> None:
+        if isinstance(instructions, str | Instruction):
+            instructions = (instructions,)
+        if isinstance(nodes, str):
+            nodes = (nodes,)
+        self.target_instructions = (
+            None if instructions is None else tuple(map(find_instruction, instructions))
+        )
+        self.target_nodes = None if nodes is None else tuple(nodes)
+        for parameter in Targets.__annotations__:
+            targets: tuple[Any, ...] | None = getattr(self, parameter)
+            if targets is not None and not all((targets, *targets)):
+                raise ParameterError(
+                    f"{self.kind} {self.name!r}",
+                    parameter,
+                    f"expected at least one, got {list(targets)}. Leave it out to mean all.",
+                )
 
     def applies_to(self, node: str, instruction: Instruction | None) -> bool:
         nodes, instructions = self.target_nodes, self.target_instructions
@@ -151,8 +168,7 @@ class Contract:
         if not callable(getattr(self, self.method)):
             raise RegistrationError(f"{self.kind} {found!r}: {self.method!r} is not callable.")
         # A subclass may set parameters as attributes after `__init__`, so they are checked again here.
-        self.target_instructions = _instructions(self.target_instructions)
-        self.target_nodes = _nodes(self.target_nodes)
+        self._target(self.target_instructions, self.target_nodes)
         for several in ("targets", "needs"):
             if isinstance(given := getattr(self, several, ()), str):
                 setattr(self, several, (given,))
@@ -219,22 +235,6 @@ def _declared(base: type[Contract]) -> tuple[tuple[str, Any, Param], ...]:
         for each in parameters(base.__init__)
         if each.param is not None and each.parameter.name not in Targets.__annotations__
     )
-
-
-def _instructions(
-    targets: Iterable[Instruction | str] | Instruction | str | None,
-) -> tuple[Instruction, ...] | None:
-    if targets is None:
-        return None
-    if isinstance(targets, str | Instruction):
-        targets = (targets,)
-    return tuple(find_instruction(target) for target in targets)
-
-
-def _nodes(targets: Iterable[str] | None) -> tuple[str, ...] | None:
-    if targets is None:
-        return None
-    return (targets,) if isinstance(targets, str) else tuple(targets)
 
 
 def _signature(method: Any) -> str:

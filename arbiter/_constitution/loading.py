@@ -740,8 +740,11 @@ class _Loader:
     def _mistakes(
         self, rule: _Rule, model: type[PackModel], given: Mapping[str, Any], error: ValidationError
     ) -> Iterator[PackMistake]:
+        reported = {(mistake.file, mistake.path) for mistake in self.mistakes}
         for place, message in explain(model, given, error, also=HEAD):
-            yield rule.mistake(place, message + self._constructor_lacks(rule, place))
+            mistake = rule.mistake(place, message + self._constructor_lacks(rule, place))
+            if (mistake.file, mistake.path) not in reported:  # an unreadable value is None by now
+                yield mistake
 
     def _constructor_lacks(self, rule: _Rule, place: Place) -> str:
         """The remedy if a user's class does not take a parameter of its base class."""

@@ -15,8 +15,8 @@ from dataclasses import fields, is_dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
 from functools import cached_property
-from math import inf
 from operator import is_not
+from sys import float_info
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, Literal, NoReturn, SupportsIndex, TypeGuard, cast, overload
 from uuid import uuid4
@@ -196,8 +196,8 @@ def _fields_of(value: Any) -> dict[Any, Any]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """True if `value` is a finite int or float. Booleans are rejected."""
-    return not isinstance(value, bool) and isinstance(value, int | float) and -inf < value < inf
+    """True if `value` is a finite float, or an int that a float can hold. Booleans are rejected."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= float_info.max
 
 
 def is_whole(value: object, *, least: int) -> TypeGuard[int]:

@@ -284,6 +284,8 @@ def load_propositions(
 def _folder(folder: str | Path | Traversable | None) -> Traversable:
     if folder is None:
         return pack_folder("evaluators").joinpath("propositions")
+    if not isinstance(folder, str | Traversable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"expected the folder of propositions, got {folder!r:.80}.")
     return Path(folder) if isinstance(folder, str) else folder
 
 

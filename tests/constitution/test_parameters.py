@@ -119,6 +119,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "common": ({"on_deny": "explode"}, "on_deny: expected 'raise', 'redirect:<node>', 'end' or 'audit', got"),
     "deadline": ({"deadline": 0}, "deadline: expected seconds above 0, got 0"),
     "targets": ({"target_nodes": 3}, "target_nodes: expected "),
+    "no target": ({"target_nodes": []}, "target_nodes: expected at least one, got []"),
+    "empty target": ({"target_nodes": ""}, "target_nodes: expected "),
+    "no instruction": ({"target_instructions": []}, "target_instructions: expected at least one, got []"),
+    "huge": ({"most": 10**400}, "most: expected "),
 }
 
 

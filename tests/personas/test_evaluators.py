@@ -433,6 +433,13 @@ def test_consistency_names_no_kind_and_the_error_names_both_that_it_may_mean(tmp
     assert list(map(type, loaded.evaluators)) == [TextSimilarityEvaluator, SelfConsistencyEvaluator]
 
 
+@pytest.mark.parametrize("given", [3, True, ["ilka"], {}])
+@pytest.mark.parametrize("kind", [FluencyEvaluator, ConvergenceEvaluator])
+def test_propositions_of_a_wrong_type_are_refused(kind: Any, given: Any) -> None:
+    with pytest.raises(ParameterError, match="propositions: expected the folder of propositions, got"):
+        kind(judge=Says(1), propositions=given)
+
+
 @pytest.mark.parametrize("at_least", [True, -1, 9.5, float("nan"), "7"])
 def test_a_limit_is_a_number_from_zero_to_nine(at_least: Any) -> None:
     with pytest.raises(ParameterError, match="at_least: expected a number from 0 to 9"):
