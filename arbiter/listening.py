@@ -83,7 +83,7 @@ Positions = Callable[[], Mapping[str, Position]]
 class RestoredItems(Sequence[HistoryItem]):
     """The items of facts, each made when it is asked for: a thread that goes on waits for none of them.
 
-    Those that are in `of_run` belong to the run of the execution. `positions` returns the places that are
+    The items in `of_run` belong to the run of the execution. `positions` returns the places that are
     known, by the ids of the facts.
     """
 

@@ -498,7 +498,7 @@ def _warn_of_the_best(report: Report) -> None:
 
 
 def _place(given: Path | None, of_suite: str | Path | None, cases: Sequence[Case], update: bool) -> Path:
-    """The file of a baseline, or the folder for agents. What is wrong with it is said before anything is measured."""
+    """The file of a baseline, or the folder for agents. Mistakes in it are reported before anything is measured."""
     if given is None and of_suite is None:
         raise ConfigurationError(
             "the suite's gate names no baseline. Name a file: --out baselines/SUITE.json."

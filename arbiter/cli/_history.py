@@ -153,7 +153,7 @@ def _end(item: HistoryItem) -> datetime:
 
 
 def decision_of(item: HistoryItem) -> str:
-    """What became of a node run: denied or asked by a policy, redirected by a router, failed, or allowed."""
+    """The outcome of a node run: denied or asked by a policy, redirected by a router, failed, or allowed."""
     decision = item.decision
     if decision.policy is not None:
         return f"{_DECIDED[decision.kind]} {decision.policy}"

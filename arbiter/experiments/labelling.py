@@ -1,7 +1,7 @@
 """Labelling: conversations of an experiment for people to label, and its judge compared with their labels.
 
-What is labelled is what a metric scores: what one agent says in a conversation, or the whole conversation. An id names
-its place in the run, from which the judge gets the messages as they were.
+People label the units that a metric scores: the messages of one agent in a conversation, or all its messages. An
+id names the place in the run, from which the judge gets the messages as they were.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Session:
 
     @property
     def about(self) -> str:
-        """What people read before the conversation."""
+        """The text that people read before the conversation."""
         return (
             "The whole conversation" if self.persona is None else f"{self.persona.name}: {self.persona.text}"
         )
@@ -127,7 +127,7 @@ def calibrate_metric(
 
 
 def _sessions(report: Report, metric: str) -> dict[str, _Session]:
-    """What a metric scores in a run, by id."""
+    """The parts of a run that a metric scores, by id."""
     metrics = ExperimentResult.of(report).plan.metrics
     if metric not in metrics:
         raise ConfigurationError(

@@ -69,7 +69,7 @@ class AgentEntry(PackModel):
 
 
 class TargetEntry(PackModel):
-    """What is measured: a graph, a function, recorded outputs, or agents."""
+    """The target of a suite: a graph, a function, recorded outputs, or agents."""
 
     graph: str | None = Field(None, description="package.module:name or path/to/file.py:name of a graph")
     function: str | None = Field(

@@ -368,7 +368,7 @@ _BINDING: Any = RunnableBindingBase
 def limited(model: ChatModel, limiter: Limiter | Limiters) -> ChatModel:
     """The same chat model behind a limiter, which several models may share.
 
-    All that it can do (structured output, tools, streaming, bound arguments) stays. Retries are for failures of
+    Structured output, tools, streaming and bound arguments work as before. Retries are for failures of
     the connection alone: 429, 5xx, a lost connection and a timeout of the client; `Retry-After` is obeyed. A stream
     is tried again only before its first chunk.
     """

@@ -109,7 +109,7 @@ class _Item(pytest.Item):
 
 
 class CaseItem(_Item):
-    """A case. One that `must_pass` fails the build; any other that does not pass is for the gate to weigh."""
+    """A case. A failed case with `must_pass` fails the build; the gate weighs any other failed case."""
 
     def __init__(self, *, case: Case, **options: Any) -> None:
         super().__init__(**options)

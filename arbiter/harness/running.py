@@ -209,7 +209,7 @@ class Session:
 
     @property
     def kept(self) -> Mapping[tuple[str, int], Kept]:
-        """What an earlier session of the run has of each case × repeat."""
+        """The results that an earlier session of the run has, by case × repeat."""
         return self._kept
 
     def _look_at_limits(self) -> None:
@@ -370,7 +370,7 @@ class Session:
         return answer if isinstance(answer, Answered) else _acounted(lambda: answer, callback)
 
     def _spent(self, thread_id: str) -> dict[str, Any]:
-        """What the target used, as fields of a `CaseRun`."""
+        """The usage of the target, as fields of a `CaseRun`."""
         models = self.judging.usage.of(thread_id).get("target")
         if not models:
             return {}
@@ -437,7 +437,7 @@ class Session:
         )
 
     def used(self, thread_id: str) -> Mapping[str, Mapping[str, Any]]:
-        """What a case used in all sessions of the run, by purse and model, as JSON-able data."""
+        """The usage of a case in all sessions of the run, by purse and model, as JSON-able data."""
         used = self.judging.usage.of(thread_id, _earlier(thread_id))
         return used and {
             purse: {model: spent.to_dict() for model, spent in models.items()}

@@ -195,7 +195,7 @@ def _fault(score: Score) -> str | None:
 
 
 def _unwritable(score: Score) -> str | None:
-    """What a report could not say of a score."""
+    """The parts of a score that a report cannot write."""
     for name in ("label", "reason"):
         text: Any = getattr(score, name)
         if text is not None and not isinstance(text, str):

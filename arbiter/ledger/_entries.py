@@ -279,13 +279,13 @@ def counted_scores(scores: Iterable[Score]) -> list[Score]:
 
 
 def checks_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdicts in a body, in the order of the checkers. One that allowed stands there as its name alone."""
+    """The verdicts in a body, in the order of the checkers. A checker that allowed stands there as its name alone."""
     checks: Sequence[str | tuple[str, str]] = body.get("checks") or ()
     return dict((each, "allow") if isinstance(each, str) else each for each in checks)
 
 
 def routes_of(body: Mapping[str, Any]) -> dict[str, str | None]:
-    """The answers of the routers in a body. One that led nowhere stands there as its name alone."""
+    """The answers of the routers in a body. A router that named no node stands there as its name alone."""
     routes: Sequence[str | tuple[str, str]] = body.get("routes") or ()
     return dict((each, None) if isinstance(each, str) else each for each in routes)
 

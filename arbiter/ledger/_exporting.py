@@ -1,4 +1,4 @@
-"""What a ledger recorded, thread by thread: read from its database or from a file, and written to files.
+"""The records of a ledger, thread by thread: read from its database or from a file, and written to files.
 
     Ledger ─▶ LedgerRecords ─┐                          ┌▶ JSON lines ─▶ read_records ─▶ FileRecords
                              ├▶ Records (RecordedThread)┤
@@ -64,7 +64,7 @@ class Text:
 
 
 class Records(Protocol):
-    """What was recorded: a ledger's database, or a file that was exported from one."""
+    """The source of records: a ledger's database, or a file that was exported from one."""
 
     uuid: str
     """The ledger's own name."""
@@ -176,7 +176,7 @@ class LedgerRecords:
 
 
 class JsonLines:
-    """Makes the lines of threads. What a line needs stands before it, once."""
+    """Makes the lines of threads. The rows that a line refers to stand before it, once."""
 
     def __init__(self, records: Records) -> None:
         self._records = records

@@ -137,7 +137,7 @@ class _Query:
 
 
 def _execution_in(row: Row, thread_id: str | None, ref: str) -> dict[str, Any]:
-    """What an entry says of an execution."""
+    """The execution that an entry describes."""
     body, _ = row.parsed()
     return {
         "execution": body.get("execution"),

@@ -129,7 +129,7 @@ class Export:
     def stop(self, timeout: float = 5.0) -> bool:
         """Send what is committed, if the receiver takes it within `timeout` seconds, and end the thread.
 
-        What is left stays in the ledger: the next export sends it. True if nothing is left.
+        The rest stays in the ledger: the next export sends it. True if nothing is left.
         """
         done = self.wait(timeout)
         self._stopping.set()

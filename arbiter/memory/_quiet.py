@@ -46,7 +46,7 @@ _SOONER = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """What was done about a thread: the results of the evaluators that ran, and the errors of those that
+    """The outcome for a thread: the results of the evaluators that ran, and the errors of those that
     failed, by their names. Both are empty if nothing was unread."""
 
     thread_id: str

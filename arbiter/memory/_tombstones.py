@@ -53,7 +53,7 @@ class Pending(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Since(Record):
-    """What an entity said before that time is to be forgotten."""
+    """An entity's messages from before that time are to be forgotten."""
 
     _times = ("at",)
 
@@ -63,7 +63,7 @@ class _Since(Record):
 
 @dataclass(slots=True, kw_only=True)
 class Hidden:
-    """What a room's tombstones say. `forgotten` messages are no sources; neither they nor those that `asked`
+    """The contents of a room's tombstones. `forgotten` messages are no sources; neither they nor those that `asked`
     are shown. `swept` are the times of wishes to forget everything that the room has carried out, `pending`
     those that its speakers have not confirmed, by entity."""
 

@@ -30,8 +30,8 @@ def memory_tools(cycle: EvaluationCycle) -> list[BaseTool]:
     """The tools `search_memory`, `remember` and `forget_memory`, for a `ToolNode` or `create_agent`.
 
     They work for the user and the room of the run that calls them, as the cycle's evaluators do; a model cannot
-    name another user. They show, and delete, only what this room may show. What they store passes the same
-    rules as a learned fact, with the user's newest message as its source. The store is the cycle's, or else the
+    name another user. They show, and delete, only what this room may show. A fact that they store passes the
+    same rules as a learned one, with the user's newest message as its source. The store is the cycle's, or else the
     graph's.
     """
     given: Any = cycle

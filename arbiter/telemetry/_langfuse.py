@@ -82,7 +82,7 @@ def _request(score: ExportedScore) -> CreateScoreRequest:
 
 
 def _read(error: ApiError) -> Exception:
-    """What an answer with an error means."""
+    """The meaning of an answer with an error."""
     status, body = error.status_code or 0, str(error.body)[:REASON]
     if status in CHANGES:
         return ReceiverError(

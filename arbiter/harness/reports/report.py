@@ -359,7 +359,7 @@ def row_to_dict(row: Row) -> dict[str, Any]:
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """What the gate found, as JSON-able data."""
+    """The findings of the gate, as JSON-able data."""
     rows = {name: {**asdict(row), "scale": plain_scale(row.scale)} for name, row in comparison.rows.items()}
     return {
         "exit_code": comparison.exit_code,

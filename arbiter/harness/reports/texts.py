@@ -125,7 +125,7 @@ def decision(report: Report) -> list[str]:
 
 
 def _sentence(parts: Sequence[str]) -> str:
-    """The parts as one sentence. What a target said may end in a full stop of its own."""
+    """The parts as one sentence. The answer of a target may end in a full stop of its own."""
     return f"{'; '.join(parts).rstrip('.')}."
 
 
@@ -191,7 +191,7 @@ def labels(report: Report) -> dict[str, str]:
 
 
 def not_judged(report: Report) -> str:
-    """What was not judged, by row and outcome; "none" if everything was."""
+    """The number of judgements that are missing, by row and outcome; "none" if there are all."""
     missing = [
         f"{row.name} {', '.join(f'{count:,} {outcome}' for outcome, count in counts.items())}"
         for row in report.rows.values()

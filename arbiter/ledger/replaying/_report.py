@@ -66,7 +66,7 @@ class ReplaySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a report is made of."""
+    """The parts of a report."""
 
     source: str
     rules: str

@@ -30,7 +30,7 @@ class UnreadableError(Exception):
 
 
 class Notes:
-    """What the rules that were asked have read, and the ledger does not have."""
+    """Values that the rules read and that the ledger does not have."""
 
     __slots__ = ("_found",)
 

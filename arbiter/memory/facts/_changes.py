@@ -74,7 +74,7 @@ def opens(fact: Fact, mention: Mention) -> bool:
 def may_be_used(fact: Fact, *, room_id: str, people: Collection[str]) -> bool:
     """True if a model may be shown the fact in a conversation of these people in that room.
 
-    What is said about the agent is said by people, so it is for those who have said it, like what they say about
+    A fact about the agent comes from people, so only the people who said it may see it, like the facts about
     themselves.
     """
     if fact.visibility == "agent" or room_id in fact.room_ids:

@@ -116,8 +116,8 @@ class Ingestion:
         return OwnNames(self.knowledge.store, agent_id=self.ctx.agent_id, entity_id=speaker)
 
     async def _introduced(self, given: Introduction) -> None:
-        """Keep the name, unless it is another entity's. What the speaker has told of somebody of this name
-        was about the speaker, unless the speaker is already known by another name."""
+        """Keep the name, unless it is another entity's. Facts that the speaker gave about
+        somebody of this name are about the speaker, unless the speaker is already known by another name."""
         if self.intake.is_taken(given):
             return
         own = self.intake.own_names[given.speaker]
@@ -306,7 +306,7 @@ def _may_count(known: Known, candidate: Candidate) -> bool:
 
 
 def _end(claim: Claim, said_at: datetime) -> datetime | None:
-    """The end of validity. What was over when it was said ("I lived in Rome until 2019") is a fact for ever."""
+    """The end of validity; None for a state that was over when it was mentioned ("I lived in Rome until 2019")."""
     if claim.valid_to is None or (claim.valid_from is not None and claim.valid_to <= claim.valid_from):
         return None
     return None if claim.type == "fact" and claim.valid_to <= said_at else claim.valid_to

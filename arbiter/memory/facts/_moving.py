@@ -1,4 +1,4 @@
-"""What a speaker has told of a name becomes the speaker's own, once the speaker turns out to be called so."""
+"""Facts that a speaker gave about a name become the speaker's own, once the speaker turns out to have that name."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class FactRules:
     `retention_days`; None sets no limit of time. A field of a profile is known for `profile_ttl` after it was last
     told, or for ever. With `chaining`, a model may infer facts from known facts.
 
-    What is forgotten is erased at once; with `undo_within` it is kept in a bin for that time, from which
-    `Memory.undo` restores it.
+    Forgotten facts are erased at once; with `undo_within` a bin keeps them for that time, and
+    `Memory.undo` restores them from it.
     """
 
     status_ttl: timedelta | None = None

@@ -30,7 +30,7 @@ _PATIENCE = 2
 
 @dataclass(slots=True, kw_only=True)
 class Carried:
-    """What became of the wishes of one turn, as counts and ids. `gone` are the deleted facts, `asking` the
+    """The outcome of the wishes of one turn, as counts and ids. `gone` are the deleted facts, `asking` the
     messages whose wish was carried out; `ignored` counts unknown ids and those of others."""
 
     forgotten: int = 0
@@ -60,7 +60,7 @@ class Carried:
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """What one speaker wants forgotten."""
+    """The facts that one speaker wants forgotten."""
 
     facts: set[str] = field(default_factory=set[str])
     messages: set[str] = field(default_factory=set[str])

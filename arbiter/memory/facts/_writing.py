@@ -207,7 +207,7 @@ class Writer:
             )
 
     async def _revealed(self, fact: Fact, candidate: Candidate) -> None:
-        """What was said in confidence is now said openly: it replaces openly, too."""
+        """A fact that was confided is now said openly, so it replaces other facts openly, too."""
         before = fact.supersedes and await self.knowledge.find(candidate, fact.supersedes)
         if before and before.fact.superseded_by is None:
             at = fact.valid_from or candidate.mention.at

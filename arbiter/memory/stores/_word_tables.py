@@ -359,8 +359,8 @@ class WordTables(Index):
         self._rest: dict[tuple[str, ...], Future[None]] = {}
 
     def refresh(self, spaces: Sequence[Namespace], seconds: float | None = None) -> None:
-        """Index what was written in these namespaces since. What takes longer than `seconds` is left to a
-        thread."""
+        """Index what was written in these namespaces since. After `seconds` a thread does
+        the rest."""
         prefixes = tuple(".".join(ns) for ns in spaces)
         if not self._refresh(prefixes, None if seconds is None else monotonic() + seconds):
             with self._guard:
