@@ -27,8 +27,10 @@ from operator import attrgetter, is_not
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic_core import to_json
+
 from arbiter.errors import ArbiterWarning, ConfigurationError, PackError, nearest
-from arbiter.harness.canonical import compact, is_mapping
+from arbiter.harness.canonical import is_mapping
 from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
@@ -58,6 +60,8 @@ EVALUATIONS, EXPECTATIONS = "", "expect."
 _LARGE = 64 * 1024
 _SYNC = 0.5
 """Seconds between two writes to the disk itself."""
+NodeRuns = Sequence[Sequence[Mapping[str, Any]]]
+"""The node runs of a case, superstep by superstep, as JSON-able data."""
 _NAMES, _DEFAULTS = zip(*((each.name, each.default) for each in fields(Score)), strict=True)
 _fields_of = attrgetter(*_NAMES)
 
@@ -83,21 +87,23 @@ def score_from(data: Mapping[str, Any]) -> Score:
     return Score(**found)
 
 
-def answer_to_dict(done: CaseRun, output: Any, trajectory: Sequence[Any], thread_id: str) -> dict[str, Any]:
-    """The answer of the target as JSON-able data, without what is empty. `output` and `trajectory` are JSON."""
+def answer_to_dict(done: CaseRun, output: Any, thread_id: str) -> dict[str, Any]:
+    """The answer of the target as JSON-able data, without what is empty. `output` is JSON."""
     line: dict[str, Any] = {"case": done.case.id, "repeat": done.repeat, "status": done.status}
     if output is not None:
         line["output"] = output
     if output != done.output:
         line["exact"] = False
-    found = {
-        "error": done.error,
-        "error_types": list(done.error_types),
-        "policies": list(done.policies),
-        "trajectory": trajectory,
-        "usage": dict(done.usage),
-    }
-    line |= {name: value for name, value in found.items() if value}
+    if done.error:
+        line["error"] = done.error
+    if done.error_types:
+        line["error_types"] = done.error_types
+    if done.policies:
+        line["policies"] = done.policies
+    if done.visits:
+        line["trajectory"] = done.visits
+    if done.usage:
+        line["usage"] = dict(done.usage)
     if done.usd != 0.0:
         line["usd"] = done.usd
     line["seconds"], line["thread_id"] = done.duration, thread_id
@@ -370,20 +376,20 @@ class Journal:
         """Write that a session of a run of `total` cases × repeats begins."""
         self.write("session", {**{name: head[name] for name in ("suite", "target")}, "total": total})
 
-    def write(self, kind: str, body: Mapping[str, Any], *, large: str = "", flush: bool = True) -> None:
-        """Write a line, and flush it, unless another one follows at once. The value of the name `large` becomes a
-        blob if it is over 64 KB."""
-        text = compact(body)
-        if large in body and len(text) > _LARGE // 4:  # a character has up to four bytes
-            text = compact(self._with_blob(body, large))
+    def write(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Write a line, and flush it."""
+        self._write((kind, _encoded(body)))
+
+    def _write(self, *lines: tuple[str, bytes]) -> None:
+        """Write lines, each a kind and the JSON of a mapping that is not empty, and flush them together."""
         with self._lock:
-            self._seq += 1
-            comma = "," if len(text) > 2 else ""
-            head = f'{{"v":{VERSION},"seq":{self._seq},"at":{time.time():.3f},"kind":"{kind}"{comma}'
+            at, text = time.time(), b""
+            for kind, body in lines:
+                self._seq += 1
+                head = f'{{"v":{VERSION},"seq":{self._seq},"at":{at:.3f},"kind":"{kind}",'
+                text += b"%b%b\n" % (head.encode(), body[1:])
             try:
-                self._file.write((head + text[1:] + "\n").encode("utf-8", "replace"))
-                if not flush:
-                    return
+                self._file.write(text)
                 self._file.flush()
                 if (now := time.monotonic()) - self._synced > _SYNC:
                     self._synced = now
@@ -395,36 +401,33 @@ class Journal:
                     f"What it has so far stays; go on with --resume {self.folder.name}",
                 ) from error
 
-    def answer(self, line: Mapping[str, Any]) -> None:
-        """Write the answer of the target."""
-        self.write("answer", line, large="output")
+    def answer(self, line: Mapping[str, Any], nodes: NodeRuns | None = None) -> None:
+        """Write the answer of the target, after the node runs of its case if there are some: a case that has an
+        answer is not run again."""
+        written = ("answer", self._with_blob(line, "output"))
+        if nodes is None:
+            self._write(written)
+        else:
+            runs = {"case": line["case"], "repeat": line["repeat"], "nodes": nodes}
+            self._write(("nodes", self._with_blob(runs, "nodes")), written)
 
-    def nodes(self, case_id: str, repeat: int, nodes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Write the node runs of a case, superstep by superstep. Its answer follows."""
-        self.write("nodes", {"case": case_id, "repeat": repeat, "nodes": nodes}, large="nodes", flush=False)
-
-    def _with_blob(self, body: Mapping[str, Any], large: str) -> Mapping[str, Any]:
-        """The body with the name of a blob in place of a value that is over 64 KB."""
-        data = compact(body[large]).encode()
-        if len(data) <= _LARGE:
-            return body
+    def _with_blob(self, body: Mapping[str, Any], large: str) -> bytes:
+        """The JSON of the body, with the name of a blob in place of the value `large` if that is over 64 KB."""
+        text = _encoded(body)
+        if len(text) <= _LARGE or large not in body or len(data := _encoded(body[large])) <= _LARGE:
+            return text
         blob = hashlib.sha256(data).hexdigest()
         place = self.folder / "blobs" / blob
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(data)
-        return {name: value for name, value in body.items() if name != large} | {"blob": blob}
+        return _encoded({name: value for name, value in body.items() if name != large} | {"blob": blob})
 
-    def scores(
-        self, case_id: str, repeat: int, by: str, scores: Sequence[Score], *, flush: bool = True
-    ) -> None:
+    def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None:
         """Write the scores of one source: a scorer, or all node evaluators."""
-        line = {"case": case_id, "repeat": repeat, "by": by, "scores": [*map(score_to_dict, scores)]}
-        self.write("score", line, flush=flush)
+        self._write(("score", _scores(case_id, repeat, by, scores)))
 
     def case(self, result: CaseResult, last: tuple[str, Sequence[Score]] | None = None) -> None:
         """Write that a case is done, after the scores of its last source."""
-        if last is not None:
-            self.scores(result.case_id, result.repeat, *last, flush=False)
         line: dict[str, Any] = {
             "case": result.case_id,
             "repeat": result.repeat,
@@ -432,7 +435,11 @@ class Journal:
         }
         if result.usage:
             line["usage"] = dict(result.usage)
-        self.write("case", line)
+        written = ("case", _encoded(line))
+        if last is None:
+            self._write(written)
+        else:
+            self._write(("score", _scores(result.case_id, result.repeat, *last)), written)
 
     def spent(self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int) -> None:
         """Write the amount of a call, or that one has begun. `running` is the number of calls without an answer.
@@ -459,6 +466,18 @@ class Journal:
                 with self._guard, self._file:  # both are closed, also if the disk is full
                     self._file.flush()
                     os.fsync(self._file.fileno())
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return to_json(value)
+    except ValueError:  # a lone surrogate, which has no UTF-8 form and is escaped
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _scores(case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> bytes:
+    """The line of the scores of one source."""
+    return _encoded({"case": case_id, "repeat": repeat, "by": by, "scores": [*map(score_to_dict, scores)]})
 
 
 def _locked(folder: Path) -> IO[str]:

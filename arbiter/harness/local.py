@@ -23,8 +23,10 @@ _QUICK = 0.0002
 """Seconds. Cases whose calls take less run on one thread: switching between threads would cost more than it
 saves."""
 _SAMPLE = 20
-_LOOK = 0.02
-"""Seconds between two looks of the supervisor for calls that are late."""
+_LOOK = 1.0
+"""The most seconds between two looks of the supervisor: Windows keeps Ctrl-C waiting until the next one."""
+_SOON = 0.001
+"""The least."""
 _END = 1.0
 """Seconds that cancelled coroutines have after the last case."""
 _USUAL = (Answered, bool, int, float, str, type(None), Score, dict, list, tuple)
@@ -110,11 +112,19 @@ class _Workers:
             raise self._error
 
     def _wait(self, given_up: float) -> bool:
-        while not self._ended.wait(_LOOK):
+        while not self._ended.wait(self._quiet(given_up)):
             self._take_late_calls()
             if perf_counter() > given_up:
                 return True
         return True
+
+    def _quiet(self, given_up: float) -> float:
+        """The seconds in which no call can become late, also none that begins meanwhile. A look takes the GIL from
+        the workers, so there is none that finds nothing."""
+        now, limits = perf_counter(), self.session.limits
+        ends = [given_up, *(end for end, _, _ in list(self._calls.values()))]
+        least = [limits.case_timeout, limits.score_timeout, self.session.time_left]
+        return max(min(_LOOK, min(ends) - now, *(each for each in least if each is not None)), _SOON)
 
     def _hire(self, steps: Steps | None = None, late: LateError | None = None) -> None:
         worker = _Worker()

@@ -13,35 +13,36 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_me
 
 from arbiter._values.copies import jsonable
 from arbiter.harness.canonical import is_list
-from arbiter.harness.trajectories import Trajectory, Visit
+from arbiter.harness.trajectories import Visits
 from arbiter.history._items import History, HistoryItem
 from arbiter.history._record import Record
 
 __all__ = ["node_runs_of", "steering"]
 
 
-def node_runs_of(history: History, trajectory: Trajectory) -> list[list[dict[str, Any]]]:
-    """The node runs of each superstep, of a history with this trajectory. Waits for no evaluation."""
+def node_runs_of(history: History, visits: Visits) -> list[list[dict[str, Any]]]:
+    """The node runs of each superstep, of a history with these visits. Waits for no evaluation."""
     return [
-        [*map(_node_run, superstep, visits)]
-        for superstep, visits in zip(history.entries, trajectory, strict=True)
+        [*map(_node_run, superstep, step)] for superstep, step in zip(history.entries, visits, strict=True)
     ]
 
 
-def _node_run(item: HistoryItem, visit: Visit) -> dict[str, Any]:
+def _node_run(item: HistoryItem, visit: Mapping[str, Any]) -> dict[str, Any]:
     # The states are read from the record: each view of a part of them costs as much as the part.
     record = item.record
-    found: dict[str, Any] = {"item_id": record.id, "node": visit.node}
-    if visit.instruction is not None:
-        found["instruction"] = visit.instruction
+    found: dict[str, Any] = {"item_id": record.id, "node": visit["node"]}
+    if "instruction" in visit:
+        found["instruction"] = visit["instruction"]
     found["status"], found["input"] = record.status, _plain(record.input)
     if record.status == "completed":
         found["output"] = _plain(record.output)
         if (original := _original(record)) not in (None, ""):
             found["original"] = original
-    if (tokens := _tokens(record.output)) is not None:
+    if record.output and (tokens := _tokens(record.output)) is not None:
         found["tokens"] = tokens
-    if violations := [name for name, verdict in record.checks.items() if verdict.kind != "allow"]:
+    if record.checks and (
+        violations := [name for name, verdict in record.checks.items() if verdict.kind != "allow"]
+    ):
         found["violations"] = violations
     return found
 

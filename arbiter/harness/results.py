@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import fsum
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from arbiter._values.copies import for_deep_copy
 from arbiter.harness.canonical import plain_copy
 from arbiter.harness.cases import Case
 from arbiter.harness.scores import Score
-from arbiter.harness.trajectories import NO_STEPS, Trajectory
+from arbiter.harness.trajectories import Trajectory, Visits, trajectory_of
 from arbiter.history._items import RunHistory
 from arbiter.verdicts import Outcome
 
@@ -32,7 +33,7 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 _WORST: tuple[Outcome, ...] = ("error", "timeout", "abstained", "skipped_budget", "not_applicable")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CaseRun:
     """One run of the target on a case, as a scorer reads it.
 
@@ -45,7 +46,8 @@ class CaseRun:
     repeat: int = 0
     output: Any = None
     history: RunHistory | None = None
-    trajectory: Trajectory = NO_STEPS
+    visits: Visits = ()
+    """The trajectory as JSON-able data."""
     usage: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     usd: float | None = 0.0
     """What the target's calls of models cost; None if a price or a count is unknown."""
@@ -54,6 +56,11 @@ class CaseRun:
     error: str | None = None
     error_types: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
+
+    @cached_property
+    def trajectory(self) -> Trajectory:
+        """The node runs of the governed graph, superstep by superstep."""
+        return trajectory_of(self.visits)
 
     @property
     def input(self) -> Any:
@@ -70,11 +77,9 @@ class CaseRun:
         Parts that cannot be copied are shared."""
         if type(self.output) in _ATOMS:
             return self
-        own: Any = object.__new__(CaseRun)  # `replace` takes three times as long
-        for name in self.__slots__:
-            object.__setattr__(own, name, getattr(self, name))
-        object.__setattr__(own, "output", for_deep_copy({})(self.output))
-        return cast(CaseRun, own)
+        own = object.__new__(CaseRun)  # `replace` takes several times as long
+        vars(own).update(vars(self), output=for_deep_copy({})(self.output))
+        return own
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from arbiter.evaluation import NodeEvaluator
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
-from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Bought, Kept, answer_to_dict
+from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Bought, Kept, NodeRuns, answer_to_dict
 from arbiter.harness.judging import Judging, asking_on
 from arbiter.harness.limits import Budget, Limits
 from arbiter.harness.node_runs import node_runs_of, steering
@@ -30,7 +30,7 @@ from arbiter.harness.scorers import NamedScorer
 from arbiter.harness.scores import SHARE, Score, failed, scores_of
 from arbiter.harness.tapes import Tape, judged
 from arbiter.harness.targets import Answered, NotEvaluableError, Target
-from arbiter.harness.trajectories import from_lists, to_lists, trajectory_of
+from arbiter.harness.trajectories import visits_of
 from arbiter.harness.usage import Spent, UsageCallback, count_here, count_no_more
 from arbiter.history._items import HistoryItem, RunHistory
 
@@ -43,8 +43,7 @@ Stop = Literal["interrupted", "stuck", "budget", "run_timeout"]
 class Wire(Protocol):
     """Takes the facts of a run: a `Journal`, or a wire to the process that has one."""
 
-    def nodes(self, case_id: str, repeat: int, nodes: Sequence[Sequence[Mapping[str, Any]]]) -> None: ...
-    def answer(self, line: Mapping[str, Any]) -> None: ...
+    def answer(self, line: Mapping[str, Any], nodes: NodeRuns | None = None) -> None: ...
     def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None: ...
     def spent(
         self, case_id: str, repeat: int, purse: str, model: str, spent: Spent, running: int
@@ -105,6 +104,7 @@ class Session:
         self.running = 0
         self.workers = 0
         self._scorers = scorers
+        self._evaluators = target.evaluators
         self.journal: Wire | None = None
         self.judging = judging or Judging(limits=limits)
         self._has_budget = any(
@@ -233,14 +233,13 @@ class Session:
             if done is None:
                 is_new, kept = True, None
                 done = yield from self._answer(case, repeat, run, thread_id)
-            output, trajectory = _plain(done.output), to_lists(done.trajectory)
-            answer = answer_to_dict(done, output, trajectory, thread_id)
+            output = _plain(done.output)
+            answer = answer_to_dict(done, output, thread_id)
             if is_new and self.journal is not None:
-                if done.history is not None:
-                    # Before the answer: a case that has an answer is not run again.
-                    self.journal.nodes(case.id, repeat, node_runs_of(done.history, done.trajectory))
-                self.journal.answer(answer)
-            if done.status != "completed" and done.history is not None and self.target.evaluators:
+                history = done.history
+                nodes = None if history is None else node_runs_of(history, done.visits)
+                self.journal.answer(answer, nodes)
+            if done.status != "completed" and done.history is not None and self._evaluators:
                 # Its nodes were judged as they ran. That decides nothing, and it is part of what the case cost.
                 yield from self._evaluations(done.history)
             scores: list[Score] = []
@@ -258,7 +257,7 @@ class Session:
                 scores += known
             if kept is None and self._tape is not None:
                 self._tape.keep(case, repeat, answer)
-            self.finish(at, self._result(done, output, trajectory, scores, thread_id), last)
+            self.finish(at, self._result(done, output, scores, thread_id), last)
         finally:
             self.judging.end(thread_id)
             self.leave()
@@ -279,7 +278,7 @@ class Session:
         answer = kept.answer
         if answer is None or not (answer.get("exact", True) or self._tape is not None):
             return None
-        if answer["status"] == "completed" and self.target.evaluators and EVALUATIONS not in kept.scores:
+        if answer["status"] == "completed" and self._evaluators and EVALUATIONS not in kept.scores:
             return None
         if replayed:
             self._count(answer.get("usage", {}), thread_id)
@@ -288,7 +287,7 @@ class Session:
             case=case,
             repeat=repeat,
             output=answer.get("output"),
-            trajectory=from_lists(answer.get("trajectory", ())),
+            visits=answer.get("trajectory", ()),
             usage=answer.get("usage", {}),
             usd=answer.get("usd", 0.0),
             duration=answer.get("seconds", 0.0),
@@ -317,7 +316,7 @@ class Session:
         self, done: CaseRun, thread_id: str
     ) -> Iterator[tuple[str, Generator[Call, Any, Sequence[Score]]]]:
         """The judgements of a run, each with the name under which the journal keeps its scores."""
-        if done.status == "completed" and self.target.evaluators:
+        if done.status == "completed" and self._evaluators:
             yield EVALUATIONS, self._evaluations(done.history)
         if done.case.assertions:
             yield EXPECTATIONS, self._expected(done)
@@ -354,7 +353,7 @@ class Session:
                 ended |= {"status": "waits", "policies": _policies(answered.waiting)}
         duration = perf_counter() - begun
         if (history := self.target.history(thread_id)) is not None:
-            ended |= {"history": history, "trajectory": trajectory_of(history)}
+            ended |= {"history": history, "visits": visits_of(history)}
         return CaseRun(case=case, repeat=repeat, duration=duration, **ended, **self._spent(thread_id))
 
     def _called(self, run: Run, case: Case, thread_id: str) -> Any:
@@ -383,7 +382,7 @@ class Session:
 
     def _evaluations(self, history: RunHistory | None) -> Generator[Call, Any, list[Score]]:
         """Wait for the node evaluators of a case, and read their results."""
-        evaluators = {evaluator.name: evaluator for evaluator in self.target.evaluators}
+        evaluators = {evaluator.name: evaluator for evaluator in self._evaluators}
         items = [] if history is None else list(history.items())
         try:
             # Reading an evaluation that no worker has begun runs it here, so each of them has its own deadline;
@@ -418,7 +417,6 @@ class Session:
         self,
         done: CaseRun,
         output: Any,
-        trajectory: Sequence[Any],
         scores: Sequence[Score],
         thread_id: str,
     ) -> CaseResult:
@@ -429,7 +427,7 @@ class Session:
             output=output,
             error=done.error,
             as_expected=ended_as_expected(done),
-            trajectory=trajectory,
+            trajectory=done.visits,
             scores=tuple(scores),
             usage=self.used(thread_id),
             duration=done.duration,

@@ -15,10 +15,11 @@ from typing import Any, cast
 from arbiter.errors import ConfigurationError, nearest
 from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import Order
-from arbiter.history._items import History, HistoryItem
+from arbiter.history._items import History
+from arbiter.history._record import Record
 from arbiter.instructions import find_instruction
 
-__all__ = ["NO_STEPS", "Trajectory", "Visit", "mismatch", "names_in", "trajectory_of", "visit_of"]
+__all__ = ["Trajectory", "Visit", "Visits", "mismatch", "names_in", "trajectory_of", "visits_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,43 +35,36 @@ class Visit:
     redirected_to: str | None = None
     policy: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The visit as JSON-able data, without what is empty."""
-        found: dict[str, Any] = {"node": self.node}
-        if self.instruction is not None:
-            found["instruction"] = self.instruction
-        if self.status != "completed":
-            found["status"] = self.status
-        if self.tools:
-            found["tools"] = list(self.tools)
-        if self.redirected_to is not None:
-            found["redirected_to"] = self.redirected_to
-        if self.policy is not None:
-            found["policy"] = self.policy
-        return found
-
 
 Trajectory = tuple[tuple[Visit, ...], ...]
-NO_STEPS: Trajectory = ()
+Visits = Sequence[Sequence[Mapping[str, Any]]]
+"""A trajectory as JSON-able data: the fields of each `Visit` that differ from their defaults."""
 
 
-def trajectory_of(history: History) -> Trajectory:
-    """The trajectory of all runs in a history. Attempts of one task count once."""
-    return tuple(tuple(map(visit_of, superstep)) for superstep in history.entries)
+def visits_of(history: History) -> list[list[dict[str, Any]]]:
+    """The trajectory of all runs in a history, as JSON-able data. Attempts of one task count once."""
+    return [[_visit_of(item.record) for item in superstep] for superstep in history.entries]
 
 
-def visit_of(item: HistoryItem) -> Visit:
-    """A node run as a trajectory has it."""
-    record = item.record
+def _visit_of(record: Record) -> dict[str, Any]:
+    found: dict[str, Any] = {"node": _path_of(record) if record.namespace else record.node}
+    if record.instruction is not None:
+        found["instruction"] = record.instruction.qualified
+    if record.status != "completed":
+        found["status"] = record.status
+    if record.output and (tools := [*_tools(record.output)]):
+        found["tools"] = tools
+    if record.redirected_to is not None:
+        found["redirected_to"] = record.redirected_to
+    decision = None if record.account is None else record.account.decision
+    if decision is not None and decision.policy is not None:
+        found["policy"] = decision.policy
+    return found
+
+
+def _path_of(record: Record) -> str:
     outer = [level.partition(":")[0] for level in record.namespace.split("|") if level]
-    return Visit(
-        "/".join([*outer, record.node]),
-        record.instruction.qualified if record.instruction else None,
-        record.status,
-        tuple(_tools(record.output)),
-        record.redirected_to,
-        item.decision.policy,
-    )
+    return "/".join([*outer, record.node])
 
 
 def _tools(output: Mapping[str, Any]) -> Iterator[str]:
@@ -84,14 +78,11 @@ def _tools(output: Mapping[str, Any]) -> Iterator[str]:
                     yield str(call["name"])
 
 
-def to_lists(trajectory: Trajectory) -> Sequence[list[dict[str, Any]]]:
-    """A trajectory as JSON-able data."""
-    return [[visit.to_dict() for visit in step] for step in trajectory] if trajectory else ()
-
-
-def from_lists(data: Iterable[Iterable[Mapping[str, Any]]]) -> Trajectory:
+def trajectory_of(visits: Visits) -> Trajectory:
+    """The trajectory from its JSON-able form."""
     return tuple(
-        tuple(replace(Visit(**visit), tools=tuple(visit.get("tools", ()))) for visit in step) for step in data
+        tuple(replace(Visit(**visit), tools=tuple(visit.get("tools", ()))) for visit in step)
+        for step in visits
     )
 
 

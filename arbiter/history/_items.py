@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from arbiter.history._record import (
     States,
     Status,
     Totals,
+    kind_of,
     total,
 )
 from arbiter.history._results import Results, settled
@@ -542,14 +544,26 @@ class RunHistory(History):
     """The part of one run, or of all runs of one thread, that is in memory."""
 
     __slots__ = (
+        "_forgotten",
+        "_known_totals",
         "_nodes",
-        "_totals",
     )  # `vars` has `entries` alone, which FastAPI serialises for an unknown type
 
-    def __init__(self, records: Sequence[Record], totals: Totals) -> None:
+    def __init__(self, records: Sequence[Record], forgotten: Totals) -> None:
+        """`forgotten` counts the records of the run that are no longer kept."""
         self.entries = _supersteps(records)
-        self._totals = totals
+        self._forgotten = forgotten
+        self._known_totals: Totals | None = None
         self._nodes: NodesOf | None = None
+
+    @property
+    def _totals(self) -> Totals:
+        """The number of items of each kind, counted when it is first asked for."""
+        if self._known_totals is None:
+            totals = Counter(kind_of(item.record) for item in self.items())
+            totals.update(self._forgotten)
+            self._known_totals = totals
+        return self._known_totals
 
     def give_nodes(self, nodes: NodesOf) -> None:
         """Set the function that returns the names of all nodes that may occur."""
@@ -588,7 +602,7 @@ class RunHistory(History):
     def _of(cls, entries: Sequence[Sequence[ItemParts]], totals: Totals) -> Self:
         new = cls.__new__(cls)
         new.entries = [[HistoryItem(*parts) for parts in superstep] for superstep in entries]
-        new._totals = totals
+        new._forgotten, new._known_totals = {}, totals
         new._nodes = None
         return new
 
@@ -609,27 +623,36 @@ def _supersteps(records: Sequence[Record]) -> list[list[HistoryItem]]:
     ran it.
     """
     groups: dict[tuple[str, int], list[Record]] = {}
+    nested = False
     for record in records:
-        groups.setdefault((record.namespace, record.step), []).append(record)
+        namespace = record.namespace
+        nested = nested or namespace != ""
+        groups.setdefault((namespace, record.step), []).append(record)
+    for group in groups.values():
+        if len(group) > 1:
+            group.sort(key=lambda record: task_order(record.path))
+    ordered = _nested_first(groups) if nested else groups.values()
+    return [[HistoryItem(record) for record in group] for group in ordered]
+
+
+def _nested_first(groups: Mapping[tuple[str, int], Sequence[Record]]) -> list[Sequence[Record]]:
+    """The groups, those of a subgraph before that of the node that ran it."""
     inside: dict[str, list[tuple[str, int]]] = {}
     roots: list[tuple[str, int]] = []
-    ids = {record.id for record in records}
+    ids = {record.id for group in groups.values() for record in group}
     for key in groups:
         owner = key[0].rsplit(":", 1)[-1].split("|", 1)[0]
         if key[0] and owner in ids:
             inside.setdefault(owner, []).append(key)
         else:
             roots.append(key)
-    ordered: list[list[HistoryItem]] = []
+    ordered: list[Sequence[Record]] = []
 
     def lay(key: tuple[str, int]) -> None:
-        group = groups[key]
-        if len(group) > 1:
-            group.sort(key=lambda record: task_order(record.path))
-        for record in group if inside else ():
+        for record in groups[key]:
             for nested in inside.pop(record.id, ()):
                 lay(nested)
-        ordered.append([HistoryItem(record) for record in group])
+        ordered.append(groups[key])
 
     for key in roots:
         lay(key)

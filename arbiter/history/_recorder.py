@@ -63,7 +63,7 @@ class Run:
 
     def history(self) -> RunHistory:
         with self.log.lock:
-            return RunHistory(list(self.records), self.counted() + Counter(map(kind_of, self.records)))
+            return RunHistory(list(self.records), self.counted().copy())
 
     def counted(self) -> Counter[Kind]:
         """The number of records, by kind, that are no longer kept. The caller must hold the lock of the log."""
@@ -179,10 +179,11 @@ class ThreadLog:
         """All runs of the thread. Records that a fork shares with its origin appear once."""
         with self.lock:
             unique = {id(record): record for run in self.runs for record in run.records}
-            totals = Counter(map(kind_of, unique.values()))
+            forgotten = Counter[Kind]()
             for counted in (self._counted, *(run.counted() for run in self.runs)):
-                totals.update(counted)
-            return RunHistory(list(unique.values()), totals)
+                if counted:
+                    forgotten.update(counted)
+            return RunHistory(list(unique.values()), forgotten)
 
 
 Recovered = tuple[int, Mapping[str, Mapping[str, float]], Mapping[str, Any]]

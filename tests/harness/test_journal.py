@@ -395,3 +395,10 @@ def test_a_folder_without_a_head_is_no_run(monkeypatch: pytest.MonkeyPatch) -> N
 
 def wait_for(path: Path, count: int) -> None:
     until(lambda: path.exists() and len(path.read_text().split()) >= count)
+
+
+def test_a_text_without_a_utf_8_form_is_read_back_from_the_journal_as_it_was() -> None:
+    """A lone surrogate, such as of half an emoji that a model was cut off in."""
+    suite = Suite("numbers", CASES[:1], scorers={"tone": lambda run: "half \ud83d"})
+    suite.run(answer)
+    assert [score.label for score in load_report(run_folder("last")).results[0].scores[1:]] == ["half \ud83d"]

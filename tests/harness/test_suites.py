@@ -762,3 +762,16 @@ def test_a_builder_is_compiled() -> None:
     builder.add_node("plan", Spy("plan"))
     builder.add_edge(START, "plan")
     assert Suite("built", [Case("a", {"log": []})]).run(builder).results[0].output == {"log": ["plan"]}
+
+
+def test_the_supervisor_sleeps_while_no_call_can_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its looks would take the GIL from the workers."""
+    looks: list[object] = []
+
+    def sleep(given: int) -> None:
+        time.sleep(0.2)
+
+    monkeypatch.setattr("arbiter.harness.local._Workers._take_late_calls", looks.append)
+    report = Suite("slow", [Case("one", 1)]).run(sleep, folder=None)
+    assert report.results[0].status == "completed"
+    assert looks == []

@@ -23,7 +23,7 @@ from arbiter.errors import ArbiterError, ConfigurationError
 from arbiter.harness.cases import Selection
 from arbiter.harness.distributed.desk import Desk, Line
 from arbiter.harness.distributed.working import Errand, Task, work
-from arbiter.harness.journal import Journal, Kept, answer_to_dict
+from arbiter.harness.journal import Journal, Kept, NodeRuns, answer_to_dict
 from arbiter.harness.results import CaseRun
 from arbiter.harness.running import GRACE, Session
 from arbiter.harness.suites import Mode, Suite
@@ -298,7 +298,7 @@ class _Crew:
     def _lose(self, at: int) -> None:
         case, repeat = self.session.todo[at]
         lost = CaseRun(case=case, repeat=repeat, status="lost", error="its worker died twice")
-        line = answer_to_dict(lost, None, [], self.session.thread_id(case, repeat))
+        line = answer_to_dict(lost, None, self.session.thread_id(case, repeat))
         self._write(("answer", (line,)))
         self._write(("case", (case.id, repeat, False)))
 
@@ -320,13 +320,9 @@ class _Crew:
         kind, parts = line
         getattr(self, f"_on_{kind}")(*parts)
 
-    def _on_nodes(self, case_id: str, repeat: int, nodes: Any) -> None:
+    def _on_answer(self, line: Mapping[str, Any], nodes: NodeRuns | None = None) -> None:
         if (journal := self.session.journal) is not None:
-            journal.nodes(case_id, repeat, nodes)
-
-    def _on_answer(self, line: Mapping[str, Any]) -> None:
-        if (journal := self.session.journal) is not None:
-            journal.answer(line)
+            journal.answer(line, nodes)
         known = self._known((line["case"], line["repeat"]))
         known.kept = Kept(line)
 

@@ -17,7 +17,7 @@ from arbiter.harness.cases import Selection
 from arbiter.harness.distributed.desk import DeskAnswers, DeskPlaces, Line
 from arbiter.harness.gate import GateSettings
 from arbiter.harness.identity import Identity
-from arbiter.harness.journal import Kept, judgement_line
+from arbiter.harness.journal import Kept, NodeRuns, judgement_line
 from arbiter.harness.limits import Limits
 from arbiter.harness.local import drive, drive_on_threads
 from arbiter.harness.recordings import Asked
@@ -159,12 +159,9 @@ class _Wire:
         self._sent = monotonic()
         self._lock = threading.Lock()
 
-    def nodes(self, case_id: str, repeat: int, nodes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        self._add(("nodes", (case_id, repeat, nodes)))
-
-    def answer(self, line: Mapping[str, Any]) -> None:
+    def answer(self, line: Mapping[str, Any], nodes: NodeRuns | None = None) -> None:
         # The answers of quick functions are sent together.
-        self._add(("answer", (line,)), at_once=self._is_alone or "usage" in line)
+        self._add(("answer", (line, nodes)), at_once=self._is_alone or "usage" in line)
 
     def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None:
         self._add(("scores", (case_id, repeat, by, tuple(scores))))
