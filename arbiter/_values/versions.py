@@ -199,8 +199,13 @@ def _module_tree(filename: str) -> ast.AST | None:
 
 def _functions_in(filename: str) -> list[ast.AST]:
     tree = _module_tree(filename)
+    return [] if tree is None else _functions(tree)
+
+
+@cache
+def _functions(tree: ast.AST) -> list[ast.AST]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    return [] if tree is None else [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 _shapes: WeakKeyDictionary[type, Any] = WeakKeyDictionary()

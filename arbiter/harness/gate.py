@@ -26,8 +26,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from arbiter._values.parameters import Param, param_in, problem
 from arbiter.errors import ConfigurationError, nearest
@@ -83,8 +84,8 @@ class GateSettings:
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        for name, hint in get_type_hints(type(self), include_extras=True).items():
-            wrong = problem(param_in(hint) or Param(""), hint, getattr(self, name))
+        for name, (hint, param) in _declared().items():
+            wrong = problem(param, hint, getattr(self, name))
             if wrong is not None:
                 problems.append(f"gate: {name}: {wrong}.")
         low, high = self.min_drop, self.max_drop
@@ -92,6 +93,13 @@ class GateSettings:
             problems.append(f"gate: min_drop: is {low:g}, above max_drop, which is {high:g}.")
         if problems:
             raise ConfigurationError("\n".join(problems))
+
+
+@cache
+def _declared() -> dict[str, tuple[Any, Param]]:
+    """The hint and the declaration of each setting of a gate. To read hints is slow."""
+    hints = get_type_hints(GateSettings, include_extras=True)
+    return {name: (hint, param_in(hint) or Param("")) for name, hint in hints.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,8 @@ def _node_run(item: HistoryItem, visit: Mapping[str, Any]) -> dict[str, Any]:
         found["instruction"] = visit["instruction"]
     found["status"], found["input"] = record.status, _plain(record.input)
     if record.status == "completed":
-        found["output"] = _plain(record.output)
-        if (original := _original(record)) not in (None, ""):
+        found["output"] = _plain(record.output) if record.output else {}
+        if (record.gating or record.account) and (original := _original(record)) not in (None, ""):
             found["original"] = original
     if record.output and (tokens := _tokens(record.output)) is not None:
         found["tokens"] = tokens
