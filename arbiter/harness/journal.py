@@ -13,6 +13,7 @@ bought.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -229,7 +230,7 @@ class Written:
                 break
             line = _parsed(raw, path, number)
             whole += len(raw)
-            seq, last = line["seq"], line["at"]
+            seq, last = max(seq, line["seq"]), line["at"]
             began = began or last
             if line["kind"] == "session":
                 sessions, end = sessions + 1, None
@@ -344,7 +345,9 @@ class Journal:
         self._seq = seq
         self._synced = time.monotonic()
         self._guard = _locked(folder)
-        self._file = (folder / "journal.jsonl").open("ab")
+        self._torn = False
+        """True if the disk had no room for the whole of the last line."""
+        self._file = (folder / "journal.jsonl").open("ab", buffering=0)
         if self._file.tell() > whole:
             self._file.truncate(whole)
 
@@ -388,18 +391,23 @@ class Journal:
                 self._seq += 1
                 head = f'{{"v":{VERSION},"seq":{self._seq},"at":{at:.3f},"kind":"{kind}",'
                 text += b"%b%b\n" % (head.encode(), body[1:])
-            try:
-                self._file.write(text)
-                self._file.flush()
-                if (now := time.monotonic()) - self._synced > _SYNC:
-                    self._synced = now
-                    os.fsync(self._file.fileno())
-            except OSError as error:
-                raise OSError(
-                    error.errno,
-                    f"the journal of the run {self.folder.name} cannot be written: {error.strerror or error}. "
-                    f"What it has so far stays; go on with --resume {self.folder.name}",
-                ) from error
+            is_due = (now := time.monotonic()) - self._synced > _SYNC
+            if is_due:
+                self._synced = now
+        # Outside of the lock: a write lets go of the GIL, and all other threads would queue for the lock meanwhile.
+        # The file is in append mode, so lines of several threads do not mix.
+        try:
+            if self._torn or self._file.write(text) != len(text):
+                self._torn = True  # what followed would be a part of the torn line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if is_due:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the journal of the run {self.folder.name} cannot be written: {error.strerror or error}. "
+                f"What it has so far stays; go on with --resume {self.folder.name}",
+            ) from error
 
     def answer(self, line: Mapping[str, Any], nodes: NodeRuns | None = None) -> None:
         """Write the answer of the target, after the node runs of its case if there are some: a case that has an
@@ -464,7 +472,6 @@ class Journal:
         with self._lock:
             if not self._file.closed:
                 with self._guard, self._file:  # both are closed, also if the disk is full
-                    self._file.flush()
                     os.fsync(self._file.fileno())
 
 

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -16,10 +18,10 @@ import pytest
 from arbiter import ArbiterWarning, ConfigurationError
 from arbiter.errors import PackError
 from arbiter.harness import Case, CaseRun, Limits, Report, Suite, runs
-from arbiter.harness.journal import Summary, run_folder, runs_in, summary_of
+from arbiter.harness.journal import Journal, Summary, run_folder, runs_in, summary_of
 from arbiter.harness.reports.report import load_report
 from tests.processes import python
-from tests.support import Judge, Spy, chain, until
+from tests.support import PATIENCE, Judge, Spy, chain, until
 
 CASES = [Case(f"case-{number}", number, expect={"completes": True}) for number in range(5)]
 calls: list[Any] = []
@@ -402,3 +404,61 @@ def test_a_text_without_a_utf_8_form_is_read_back_from_the_journal_as_it_was() -
     suite = Suite("numbers", CASES[:1], scorers={"tone": lambda run: "half \ud83d"})
     suite.run(answer)
     assert [score.label for score in load_report(run_folder("last")).results[0].scores[1:]] == ["half \ud83d"]
+
+
+class Disk:
+    """A file whose writes are `through`, which gets the file and the text."""
+
+    def __init__(self, file: Any, through: Callable[[Any, bytes], int]) -> None:
+        self.file, self.through = file, through
+
+    def write(self, text: bytes) -> int:
+        return self.through(self.file, text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def test_a_slow_write_keeps_no_other_thread_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, goes_on = Event(), Event()
+
+    def slow(file: Any, text: bytes) -> int:
+        if b"slow" in text:
+            assert goes_on.wait(PATIENCE)
+        return int(file.write(text))
+
+    def quick() -> None:
+        journal.write("quick", {"case": "b", "repeat": 0})
+        written.set()
+
+    journal = Journal(tmp_path)
+    monkeypatch.setattr(journal, "_file", Disk(getattr(journal, "_file"), slow))  # noqa: B009
+    one = Thread(target=journal.write, args=("slow", {"case": "a", "repeat": 0}))
+    other = Thread(target=quick)
+    one.start()
+    other.start()
+    assert written.wait(PATIENCE)
+    goes_on.set()
+    one.join()
+    monkeypatch.undo()
+    journal.close()
+    assert sorted(line["kind"] for line in lines(tmp_path)) == ["quick", "slow"]
+
+
+def test_no_line_follows_one_for_which_the_disk_had_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be a part of the torn line, and the journal could not be read."""
+    journal = Journal(tmp_path)
+    journal.write("whole", {"case": "a", "repeat": 0})
+    monkeypatch.setattr(
+        journal,
+        "_file",
+        Disk(getattr(journal, "_file"), lambda file, text: file.write(text[:20])),  # noqa: B009
+    )
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"cannot be written: No space left"):
+            journal.write("torn", {"case": "a", "repeat": 0})
+    monkeypatch.undo()
+    journal.close()
+    assert (tmp_path / "journal.jsonl").read_bytes().count(b'{"v"') == 2
