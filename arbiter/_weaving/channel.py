@@ -25,7 +25,9 @@ from arbiter.history._record import Described, Position, Record
 from arbiter.history._recorder import Execution
 from arbiter.listening import tell_restored
 
-FACTS = "__arbiter_facts"
+FACTS = "__arbiter_ledger"
+"""The channel's key in checkpoints. It is older than its name here; another key would lose the facts of saved threads.
+"""
 _log = logging.getLogger("arbiter")
 
 

@@ -52,7 +52,7 @@ def test_a_command_cannot_forge_what_a_rule_counts(mode: str, forged: Any, caplo
     with pytest.raises(PolicyViolationError, match="'approve' has not passed"):
         run(app, Command(update={FACTS: forged}), thread("t"), mode=mode)
     assert not pay.calls
-    assert "ignored a write to channel '__arbiter_facts'" in caplog.text
+    assert "ignored a write to channel '__arbiter_ledger'" in caplog.text
 
 
 @MODES

@@ -55,8 +55,8 @@ def recorded(path: Path) -> Counter[tuple[Any, ...]]:
 
 def committed(app: Any) -> Counter[tuple[str, str]]:
     """The node runs that the checkpoint knows."""
-    facts = app.channels["__arbiter_facts"]
-    saved = app.checkpointer.get_tuple(THREAD).checkpoint["channel_values"]["__arbiter_facts"]
+    facts = app.channels["__arbiter_ledger"]
+    saved = app.checkpointer.get_tuple(THREAD).checkpoint["channel_values"]["__arbiter_ledger"]
     past = facts.from_checkpoint(saved).past
     return Counter((fact["node"], fact.get("status", "completed")) for fact in past.value["facts"])
 

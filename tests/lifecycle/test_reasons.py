@@ -113,7 +113,7 @@ def graph_of(saver: Any, body: Any = None) -> Any:
 def facts_in(app: Any, config: Any) -> str:
     """What the newest checkpoint says of past node runs, as text."""
     saved = app.checkpointer.get_tuple(config)
-    facts = list(Past(saved.checkpoint["channel_values"]["__arbiter_facts"]).facts())
+    facts = list(Past(saved.checkpoint["channel_values"]["__arbiter_ledger"]).facts())
     assert any(fact["node"] == "work" for fact in facts)
     return repr(facts)
 

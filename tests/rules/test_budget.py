@@ -313,7 +313,7 @@ def test_retries_and_resumes_of_one_node_run_are_one_call(mode: str) -> None:
 def committed(app: Any, policy: str, thread_id: str = "1") -> dict[str, float]:
     """The tallies in the newest checkpoint."""
     saved = app.checkpointer.get_tuple(thread(thread_id))
-    tallies = saved.checkpoint["channel_values"]["__arbiter_facts"]["tallies"][policy]
+    tallies = saved.checkpoint["channel_values"]["__arbiter_ledger"]["tallies"][policy]
     return {key: amount for key, (amount, *_) in tallies.items()}
 
 
