@@ -130,10 +130,7 @@ def upgrade_database(
 
 def _reached(where: str | os.PathLike[str], schema: Schema, *, create: bool) -> tuple[Engine, Path | None]:
     """An engine for the database, and the file if it is one. Raises `schema.unavailable`."""
-    if find_spec("sqlalchemy") is None or find_spec("alembic") is None:
-        raise schema.unavailable(
-            f"a {schema.noun} needs sqlalchemy and alembic: pip install 'arbiteros[{schema.noun}]'"
-        )
+    _ensure_installed(schema)
     url = url_of(where, schema)
     path = path_of(url)
     with _opening(where, schema):
@@ -377,9 +374,17 @@ def _migrate(connection: Connection, schema: Schema) -> None:
     command.upgrade(config, schema.newest)
 
 
+def _ensure_installed(schema: Schema) -> None:
+    if find_spec("sqlalchemy") is None or find_spec("alembic") is None:
+        raise schema.unavailable(
+            f"a {schema.noun} needs sqlalchemy and alembic: pip install 'arbiteros[{schema.noun}]'"
+        )
+
+
 @contextmanager
 def sentences(where: str | os.PathLike[str], schema: Schema) -> Generator[None]:
-    """Raise errors of the driver as `schema.unavailable`, in one sentence."""
+    """Raise errors of the driver as `schema.unavailable`, in one sentence. Missing packages are one, too."""
+    _ensure_installed(schema)
     from sqlalchemy.exc import SQLAlchemyError
 
     try:

@@ -519,8 +519,10 @@ class ArbiterOS:
                 f"{adder} got the class {contract.__name__}; make an object of it: {contract.__name__}(...)."
             )
         if not isinstance(contract, kind):
+            is_rule = inspect.isroutine(contract) and hasattr(self, kind.kind)
+            remedy = f"Decorate the function with @arbiter_os.{kind.kind}, or subclass" if is_rule else "Subclass"
             raise RegistrationError(
-                f"{adder} got {contract!r}; expected a {kind.__name__}. Subclass arbiter.{kind.__name__}."
+                f"{adder} got {contract!r}; expected a {kind.__name__}. {remedy} arbiter.{kind.__name__}."
             )
         contract.ensure_valid()
         with self._lock:

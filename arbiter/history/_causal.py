@@ -111,7 +111,7 @@ class CausalHistory(History):
         before a resume.
 
         The run may have been interrupted in this process or have crashed in another. Only checkers with
-        `recovers = True` get it. It becomes part of the tally when the superstep is committed.
+        `reads_unfinished = True` get it. It becomes part of the tally when the superstep is committed.
         """
         policy = self._tallies + policy
         return sum(level.get(policy, {}).get(key, 0) for level in self._recovered)
@@ -120,7 +120,7 @@ class CausalHistory(History):
         """The amount that earlier attempts of this node run, failed or paused, in this process or another,
         have used up.
 
-        Only checkers with `recovers = True` get it.
+        Only checkers with `reads_unfinished = True` get it.
         """
         policy = self._tallies + policy
         return sum(note.get(policy, NOTHING).get(key) or 0 for note in self._record.spent.values())

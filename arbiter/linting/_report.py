@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
@@ -53,6 +54,10 @@ class LintReport(Sequence[Finding]):
 
     def __str__(self) -> str:
         return render_table(self)
+
+    def _repr_html_(self) -> str:
+        """The table, for a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(found)} {s}" for s in SEVERITIES if (found := self._of(s)))

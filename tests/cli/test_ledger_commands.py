@@ -506,8 +506,16 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path, monkeypatch: pyt
         assert _masked(typed(*shlex.split(command.removeprefix("$ arbiter ")))) == _masked(shown + "\n")
 
 
-def test_a_missing_extra_is_named(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['orjson'] = None; sys.argv = ['arbiter', 'history']; " + (
+@pytest.mark.parametrize(
+    ("missing", "needed"),
+    [
+        ("orjson", "orjson, sqlalchemy and alembic"),
+        ("sqlalchemy", "sqlalchemy and alembic"),
+        ("alembic", "sqlalchemy and alembic"),
+    ],
+)
+def test_a_missing_extra_is_named(tmp_path: Path, missing: str, needed: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['arbiter', 'history']; " + (
         "from arbiter.cli import main; main()"
     )
     done = subprocess.run(
@@ -519,7 +527,7 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "a ledger needs orjson, sqlalchemy and alembic: pip install 'arbiteros[ledger]'\n"
+    assert done.stderr == f"a ledger needs {needed}: pip install 'arbiteros[ledger]'\n"
 
 
 def _masked(text: str) -> str:

@@ -330,6 +330,12 @@ def test_the_table_fits_80_columns_and_shows_text_as_it_is() -> None:
     assert str(LintReport()) == "Nothing found."
 
 
+def test_a_notebook_shows_the_table() -> None:
+    report, _ = sourced("policies/<pay>.yaml:14")
+    assert "policies/&lt;pay&gt;.yaml:14" in report._repr_html_()
+    assert "START → draft → pay" in report._repr_html_()
+
+
 def test_json_holds_everything() -> None:
     report, _ = sourced()
     data = json.loads(to_json(report))

@@ -313,6 +313,14 @@ def test_the_oldest_releases_that_are_tested_are_those_that_extras_allow() -> No
         assert re.fullmatch(rf"{re.escape(least)}(\.0)*", tested[name]), (name, least, tested[name])
 
 
+def test_the_page_of_installing_names_every_extra() -> None:
+    """The extras of developers are left out."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "docs/installing.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`arbiteros\[([\w-]+)\]`", page))
+    assert named == extras["optional-dependencies"].keys() - {"test", "dev"}
+
+
 def test_govern_is_a_method_and_no_module() -> None:
     """`from arbiter import govern` fails at once, instead of importing a module that cannot be called."""
     with pytest.raises(ImportError):

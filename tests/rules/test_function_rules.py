@@ -398,3 +398,18 @@ def test_a_decorated_function_can_target_by_instruction() -> None:
     app = arbiter_os.govern(chain(Spy("a"), Spy("b")), {"b": find_instruction("GENERATE")})
     with pytest.raises(PolicyViolationError, match="node 'b'"):
         app.invoke({"log": [], "amount": 13})
+
+
+def a_rule(state: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("adder", "decorator"),
+    [("add_policy_checker", "checker"), ("add_policy_router", "router"), ("add_evaluator", "evaluator")],
+)
+def test_a_function_in_the_place_of_a_contract_is_sent_to_its_decorator(adder: str, decorator: str) -> None:
+    with pytest.raises(RegistrationError, match=rf"Decorate the function with @arbiter_os\.{decorator}, or "):
+        getattr(ArbiterOS(), adder)(a_rule)
+    with pytest.raises(RegistrationError, match=r"expected an? \w+\. Subclass arbiter\."):
+        getattr(ArbiterOS(), adder)(3)
