@@ -161,7 +161,7 @@ class ArbiterOS:
             self.add_policy_checker(opened.checker)
 
     def add_listener(self, listener: HistoryListener) -> None:
-        """Tell `listener` of everything that happens from the next node run on, in the graphs that this
+        """Report to `listener` everything that happens from the next node run on, in the graphs that this
         object governs. The same listener twice counts once.
         """
         if ensure_listener(listener) not in self._core.settings.listeners:
@@ -520,7 +520,9 @@ class ArbiterOS:
             )
         if not isinstance(contract, kind):
             is_rule = inspect.isroutine(contract) and hasattr(self, kind.kind)
-            remedy = f"Decorate the function with @arbiter_os.{kind.kind}, or subclass" if is_rule else "Subclass"
+            remedy = (
+                f"Decorate the function with @arbiter_os.{kind.kind}, or subclass" if is_rule else "Subclass"
+            )
             raise RegistrationError(
                 f"{adder} got {contract!r}; expected a {kind.__name__}. {remedy} arbiter.{kind.__name__}."
             )

@@ -69,7 +69,7 @@ def ensure_listener(listener: Any) -> HistoryListener:
 
 
 def tell(listeners: Iterable[HistoryListener], event: str, about: Any) -> None:
-    """Tell all listeners of an event. Never raises."""
+    """Report an event to all listeners. Never raises."""
     for listener in listeners:
         try:
             getattr(listener, event)(about)
@@ -128,5 +128,5 @@ def tell_restored(
     of_run: Iterable[RunFact],
     positions: Positions,
 ) -> None:
-    """Tell all listeners of facts that have no record in this process."""
+    """Report to all listeners the facts that have no record in this process."""
     tell(listeners, "restored", RestoredItems(execution, facts, of_run, positions))

@@ -9,7 +9,7 @@ the user did not name, such as LangChain's `create_agent`, so it must never appl
 the same names. Therefore its fingerprint consists of the graph's own metadata, or of the places where the
 code of its nodes is defined; node names alone are rejected.
 
-This module knows nothing of LangGraph: the caller describes a graph in a `GraphFacts`.
+This module does not depend on LangGraph: the caller describes a graph in a `GraphFacts`.
 """
 
 from __future__ import annotations

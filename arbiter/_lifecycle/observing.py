@@ -55,7 +55,7 @@ def tell(run: NodeRun, observers: Sequence[PolicyChecker], view: CausalHistory, 
 def note_spent(run: NodeRun) -> Steps:
     """Save the amounts that a node run has used up if it commits nothing now.
 
-    The attempt that commits adds them, in whichever process it runs.
+    The attempt that commits adds them, also in another process.
     """
     record, plan = run.record, run.plan
     if (

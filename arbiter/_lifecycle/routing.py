@@ -129,7 +129,7 @@ def _at_cap(run: NodeRun, router: PolicyRouter, what: str) -> None:
 def best_attempt(run: NodeRun, output: Any, router: PolicyRouter) -> Steps:
     """The node's output with the state update of the attempt with the best score: this one or an earlier one.
 
-    Of equal scores the latest wins. The destination of the run stays that of this attempt.
+    If scores are equal, the latest wins. The destination of the run stays that of this attempt.
     """
     record, name, reads = run.record, router.best_by or "", run.reads
     raised = output if type(output) is Raised else None

@@ -58,7 +58,7 @@ def let_go(work: Waiting) -> None:
 
 
 def forget_held() -> None:
-    """Do nothing of what waits, as after a fork: the parent process does it."""
+    """Drop everything that waits, as after a fork: the parent process does it."""
     for work in _held:
         work.renew()
     _held.clear()

@@ -97,7 +97,7 @@ def _twin(message: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _names(kinds: frozenset[type[Any]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of `_TEXTS` and of `_NESTED`, the fields that messages of these types can have."""
+    """The fields in `_TEXTS` and those in `_NESTED` that messages of these types can have."""
 
     def in_use(name: str) -> bool:
         return any(not issubclass(kind, BaseMessage) or name in kind.model_fields for kind in kinds)

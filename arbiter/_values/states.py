@@ -61,7 +61,7 @@ def joined(updates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Several updates of one node run as a single one, in order.
 
     If a key is written twice, a reducer gets both: lists and messages are joined into one list, mappings into
-    one mapping. An `Overwrite` replaces everything for its key. Of other values the last one wins.
+    one mapping. An `Overwrite` replaces everything for its key. For other values, the last one wins.
     """
     state: dict[str, Any] = {}
     for update in updates:
@@ -227,8 +227,8 @@ def snapshot(value: object, how: Snapshot) -> dict[str, Any]:
 
 
 class Digest(str):
-    """The text that the history keeps instead of a value with `snapshot="digest"`. Its own type tells it from
-    a real text.
+    """The text that the history keeps instead of a value with `snapshot="digest"`. Its own type distinguishes
+    it from a real text.
     """
 
     __slots__ = ()

@@ -168,7 +168,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         return True
 
     def _tell_unknown(self, facts: Sequence[RunFact]) -> None:
-        """Tell listeners of siblings that another process ran before it ended, within this superstep."""
+        """Report to listeners the siblings that another process ran before it ended, within this
+        superstep."""
         execution = self.execution
         if execution is None or execution.run is None or execution.info is None:
             return  # not begun here: the first node tells

@@ -39,7 +39,7 @@ def report_executions(graph: Pregel[Any, Any, Any, Any]) -> None:
 
 @cache
 def listened_to(cls: type[Any]) -> type[Any]:
-    """A subclass of a graph's class that reports its executions to listeners. It goes by the name of its base."""
+    """A subclass of a graph's class that reports its executions to listeners. It has the name of its base."""
     if hasattr(cls, "_arbiter_listens"):
         return cls
 
@@ -65,7 +65,8 @@ def listened_to(cls: type[Any]) -> type[Any]:
 
 
 def _heard(graph: Pregel[Any, Any, Any, Any]) -> Settings | None:
-    """The settings of the graph's `ArbiterOS`, if somebody listens and this is not the graph of a governed node."""
+    """The settings of the graph's `ArbiterOS`, if it has listeners and this is not the graph of a governed
+    node."""
     channel: Any = cast("Mapping[str, Any]", graph.channels).get(FACTS)
     if not isinstance(channel, FactsChannel) or not channel.core.settings.listeners:
         return None
@@ -247,6 +248,6 @@ def begin_call(settings: Settings, name: str, config: RunnableConfig | None, run
 
 
 def end_call(settings: Settings, info: ExecutionInfo, record: Record) -> None:
-    """Tell listeners that the call of a governed function has ended."""
+    """Report to listeners that the call of a governed function has ended."""
     info.outcome = _ENDS.get(record.status, "failed")
     _end(settings, info)

@@ -245,7 +245,7 @@ class GatedBranch(Runnable[Any, Any]):
 
 
 class StartWrite(ChannelWrite):
-    """The write of a graph's input. It also tells the facts channel that a run begins."""
+    """The write of a graph's input. It also reports to the facts channel that a run begins."""
 
     def __init__(self, write: ChannelWrite, core: Core) -> None:
         super().__init__(write.writes, tags=write.tags)

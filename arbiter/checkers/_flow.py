@@ -23,8 +23,8 @@ _ANY = "**"
 _MOST_KEYS = 80
 """The number of labelled keys that are remembered.
 
-Of a policy's 256 tallies, those that grew last are kept. A superstep adds at most two for each key that it
-clears, so even if it pushes out a label, more than this number of keys are left.
+The 256 tallies of a policy that grew last are kept. A superstep adds at most two for each key that it clears,
+so even if it pushes out a label, more than this number of keys are left.
 """
 _MOST = 5
 
@@ -193,8 +193,8 @@ class FlowChecker(PolicyChecker):
                 if key in cleared:
                     labelled = history.tally(self.name, _label(label, key)).amount
                     yield _clear(label, key, labelled), 1
-                # Of many tallies, those that grew last are kept. Adding 0 counts as growth: so a label
-                # outlives its clearings, and its number never restarts from 0 next to an old clearing.
+                # If there are many tallies, those that grew last are kept. Adding 0 counts as growth: so a
+                # label outlives its clearings, and its number never restarts from 0 next to an old clearing.
                 yield _label(label, key), 0
 
     def _known(self, counted: Collection[str], label: str) -> Collection[str]:

@@ -137,7 +137,7 @@ def _items(ledger: Ledger, wanted: Mapping[str, Any], screen: Screen, where: str
 
 
 def item_data(item: StoredItem) -> dict[str, Any]:
-    """An item as JSON has it: its place in the ledger, its decision, and everything that `to_dict` has."""
+    """An item in its JSON form: its place in the ledger, its decision, and everything that `to_dict` has."""
     return {
         "thread_id": item.thread_id,
         "ref": item.ref,

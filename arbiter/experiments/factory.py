@@ -64,7 +64,7 @@ class FactoryError(ArbiterError, RuntimeError):
 
 
 class AgentFactory:
-    """Makes people of a profile, which is one of `PROFILES` or a `Profile` of one's own.
+    """Makes people of a profile, which is one of `PROFILES` or your own `Profile`.
 
     Equal profile, `n`, seed and answers of the model give equal people. `template_only` makes them without a
     model. `cache` is the file that keeps a model's answers; None keeps them in this object alone. At most

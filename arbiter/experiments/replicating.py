@@ -1,4 +1,4 @@
-"""Replicating Table 1: do experiments of one's own point in the direction of the published ones?
+"""Replicating Table 1: do your own experiments point in the direction of the published ones?
 
 Only the starred rows of the paper count, of which there are 15 in its four experiments. A row matches if its
 difference has the sign of the published one. Agreement about significance is counted apart. The authors' own
@@ -45,7 +45,7 @@ class ReplicatedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replication:
-    """Experiments of one's own beside the published ones."""
+    """Your own experiments beside the published ones."""
 
     results: Sequence[ExperimentResult]
     rows: Sequence[ReplicatedRow]

@@ -223,7 +223,7 @@ class Table1:
         return f"{self.agreeing} of {self.cells} cells agree ({len(self.rows)} rows, {self.stars} starred)."
 
     def to_dict(self) -> dict[str, Any]:
-        """The table as JSON has it."""
+        """The table in its JSON form."""
         return {
             "source": self.source,
             "agreeing": self.agreeing,

@@ -216,7 +216,7 @@ class Spoken:
 
 
 def spoken_in(run: CaseRun, persona: Persona | None) -> Spoken:
-    """The conversation of a run. Of an agent, these are its messages; see `agents`."""
+    """The conversation of a run; for an agent, its messages (see `agents`)."""
     about = run.metadata
     if "channel" in about:
         return Spoken(messages=_events(run.output["messages"]), is_channel=True)

@@ -45,7 +45,7 @@ class Identity:
     python: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """The identity as JSON has it."""
+        """The identity in its JSON form."""
         found: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}
         found["cases"], found["rows"] = dict(self.cases), dict(self.rows)
         found["judges"] = {row: asdict(judge) for row, judge in self.judges.items()}

@@ -5,10 +5,10 @@
                             blobs/          outputs and node runs over 64 KB, by hash
 
 A line is flushed when it is written, so a killed process loses nothing but a torn last line. Reports are made
-from these files alone, and a run is resumed from them: a case with a `case` line is done, one with an `answer`
-is judged without calling the target again. Of two lines about the same thing the later one counts. A `spent` line
-is written when a call of a model begins and when its usage is known, so that the sums have what a killed process
-bought.
+from these files alone, and a run is resumed from them: a case with a `case` line is done, one with an
+`answer` is judged without calling the target again. If two lines are about the same thing, the later one
+counts. A `spent` line is written when a call of a model begins and when its usage is known, so that the sums
+have what a killed process bought.
 """
 
 from __future__ import annotations

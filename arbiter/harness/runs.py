@@ -90,7 +90,7 @@ class Run:
         return self._report()
 
     def _open(self) -> None:
-        """Open the journal, and tell the session and its judges of it."""
+        """Open the journal, and give it to the session and its judges."""
         self.began, self.clock = datetime.now(UTC), perf_counter()
         session, written = self.session, self.resumed
         session.begin()

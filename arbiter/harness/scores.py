@@ -33,7 +33,7 @@ _MAX_REASON = 2_000
 
 
 def plain_scale(scale: Scale) -> list[float | None]:
-    """A scale as JSON has it: an open end is null."""
+    """A scale in its JSON form: an open end is null."""
     return [end if math.isfinite(end) else None for end in scale]
 
 
@@ -46,12 +46,12 @@ def scale_from(data: Sequence[float | None]) -> Scale:
 class Score:
     """One measured value, or the outcome that kept it from being measured.
 
-    `value` is on `scale`, and None for a label or an outcome other than "scored". `node`, `step` and `item_id`
-    name the node run that an evaluator judged; they are None if a whole run was judged. `votes` are the answers
-    of a judge that was asked several times. `duration` is in seconds. `raw` is a number that the judge gave
-    and that does not count, such as the 9 of a dimension without evidence. `used_for_control` says that a
-    correction loop read it. Of a persona's dimension, `sample_size` counts the judged messages or pairs, `elements`
-    are their ids and scores, and `propositions` the scores of the claims by id.
+    `value` is on `scale`, and None for a label or an outcome other than "scored". `node`, `step` and
+    `item_id` name the node run that an evaluator judged; they are None if a whole run was judged. `votes` are
+    the answers of a judge that was asked several times. `duration` is in seconds. `raw` is a number that the
+    judge gave and that does not count, such as the 9 of a dimension without evidence. `used_for_control` says
+    that a correction loop read it. For a persona's dimension, `sample_size` counts the judged messages or
+    pairs, `elements` are their ids and scores, and `propositions` the scores of the claims by id.
     """
 
     name: str

@@ -157,7 +157,7 @@ class Usage:
                 del self._running[thread_id, purse]
 
     def take(self, thread_id: str, purse: Purse, model: str, spent: Spent, running: int) -> None:
-        """Count what another process tells, in the form of `Keep`."""
+        """Count what another process reports, in the form of `Keep`."""
         with self._lock:
             self._running[thread_id, purse] = running
         self._put(purse, model, thread_id, spent)

@@ -40,8 +40,8 @@ def why_unwritable(place: Path, error: OSError) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write beside `path` and rename, so that a killed process leaves the old file. Of a link, the file behind it is
-    replaced. Raises `OSError`, which names `path`."""
+    """Write beside `path` and rename, so that a killed process leaves the old file. If `path` is a link, the
+    file behind it is replaced. Raises `OSError`, which names `path`."""
     given, path = path, Path(os.path.realpath(path))
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -60,7 +60,7 @@ class _Tail:
         self.facts: list[RunFact] = []
         self.nodes: list[str] = []
         self.instructions: list[str] = []
-        """Of each fact; "" if it has none."""
+        """The instruction of each fact; "" if it has none."""
         self.tallies: dict[str, dict[str, list[_Amounts]]] = {}
         """The history of each tally, oldest first."""
 

@@ -100,8 +100,8 @@ class Reader:
     ) -> tuple[list[Entry], bool]:
         """Entries of a thread, oldest first, and whether there are more on that side.
 
-        They are the newest before number `before`, or the oldest after number `after`; by default the newest of
-        all. Of each task the newest attempt is shown.
+        They are the newest before number `before`, or the oldest after number `after`; by default the newest
+        of all. The newest attempt of each task is shown.
         """
         where, values, order = "", list[Any](), "DESC"
         if after is not None:

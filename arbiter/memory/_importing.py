@@ -224,7 +224,7 @@ class Import:
         return replace(planned, key=fact.id, record=fact, value=fact.to_value())
 
     async def _write(self, planned: Planned) -> bool:
-        """Write a record if there is none, and nothing was forgotten that it tells. True if it is new."""
+        """Write a record if there is none, and its content was not forgotten. True if it is new."""
         record, added = planned.record, False
 
         def change(value: Value | None) -> Value | None:

@@ -296,7 +296,7 @@ class Relationship(Record):
         """The part of the relationship that a prompt in a room may use; None if there is none.
 
         It keeps the tags that were seen openly or in that room, and counts the interactions of those places;
-        with `only_there` it keeps only the tags of that room. Of the metadata only that count is left; other
+        with `only_there` it keeps only the tags of that room. Only that count is left of the metadata; other
         rooms and times are removed.
         """
         elsewhere = sum(count for room, count in self.private_interactions.items() if room != room_id)

@@ -179,7 +179,7 @@ class Cast:
         return bool(state or output)
 
     def pending(self, history: History) -> list[Mapping[str, Any]]:
-        """Of the calls that the newest node run will make, those by which an agent speaks."""
+        """The calls by which an agent speaks, among those that the newest node run will make."""
         state = history.item.input_state
         calls = _sent_calls(state)
         if calls is None:

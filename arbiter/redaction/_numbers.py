@@ -38,7 +38,7 @@ def cards_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _cards(groups: list[tuple[int, str]]) -> Iterator[tuple[int, int]]:
-    """Sums from the start of a run tell each stretch's sum at once: linear in the number of digits."""
+    """Sums from the start of a run give each stretch's sum at once: linear in the number of digits."""
     digits = [int(digit) for _, group in groups for digit in group]
     sums = (
         [0, *accumulate(_DOUBLED[d] if place % 2 == 0 else d for place, d in enumerate(digits))],

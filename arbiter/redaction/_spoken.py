@@ -217,7 +217,7 @@ _CLAUSE_END = re.compile(r"""["'`)]*(?:[.,;:!?)]|\s{0,4}(?:$|\n))""")
 
 
 def told_in(text: str, folded: str) -> Iterator[Range]:
-    """The ranges of secrets that `text` tells; `folded` is the same text in lower case, place by place."""
+    """The ranges of secrets that `text` says; `folded` is the same text in lower case, place by place."""
     is_ascii = text.isascii()
     if any(map(folded.__contains__, _ASCII_SIGNS if is_ascii else SIGNS)):
         left = count(_MOST_NAMES, -1)

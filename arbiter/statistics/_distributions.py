@@ -84,7 +84,7 @@ def _front(a: float, b: float, x: float, complement: float) -> float:
 
 
 def _log_gamma_step(a: float) -> float:
-    """log(Γ(a + 1/2)/Γ(a)). Of two large logarithms the difference would keep few digits."""
+    """log(Γ(a + 1/2)/Γ(a)). The difference of two large logarithms would keep few digits."""
     if a < 50:
         return math.lgamma(a + 0.5) - math.lgamma(a)
     return math.log(a) / 2 - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5)

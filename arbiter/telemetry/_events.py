@@ -18,7 +18,7 @@ Text = Callable[[Any], str | None]
 
 
 class Event(NamedTuple):
-    """A log record to be. `about` tells it from the other records of its span."""
+    """A log record to be. `about` distinguishes it from the other records of its span."""
 
     name: str
     about: tuple[str, ...]

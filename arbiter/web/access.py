@@ -57,7 +57,7 @@ _log = logging.getLogger("arbiter")
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person at the viewer. Of the roles, `read` sees all pages, and `answer` may also answer questions."""
+    """A person at the viewer. The role `read` sees all pages; `answer` may also answer questions."""
 
     name: str
     roles: frozenset[str] = frozenset(ROLES)
@@ -196,8 +196,8 @@ _HOW = "Open the address that `arbiter view` printed, or ask for a token."
 def hosts_of(host: str, port: int) -> Callable[[str], bool]:
     """True for the values of `Host` that name a server bound to `host` and `port`.
 
-    Of a server that is bound to all addresses these are the name of this machine and all numbers: only a name can
-    be made to point elsewhere.
+    A server that is bound to all addresses takes the name of this machine and all numbers: only a name can be
+    made to point elsewhere.
     """
     is_any = host in ("", "0.0.0.0", "::")
     names = {"localhost", gethostname().lower()} if is_any else {host.lower().strip("[]")}

@@ -96,7 +96,7 @@ def ensure_known(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def form_of(request: Request) -> Mapping[str, str]:
-    """The fields of the form in a request. Of a name that occurs twice, the last counts."""
+    """The fields of the form in a request. If a name occurs twice, the last value counts."""
     form: Mapping[str, str] = request.scope["state"]["form"]
     return form
 

@@ -492,8 +492,8 @@ def answered(answer: Any) -> Command[Any]:
 
 @MODES
 def test_an_approval_is_for_one_input(mode: str) -> None:
-    """An approval counts once, for the very input that was shown; if the state was changed
-    in between, the question is asked again."""
+    """An approval counts once, and only for the input that was shown; if the state was changed in between, the
+    question is asked again."""
     pay = Spy("pay")
     _, app = asking(pay)
     first = run(app, {"log": [], "amount": 500}, thread("a"), mode=mode)
@@ -1002,8 +1002,8 @@ def test_another_process_decides_the_same(mode: str) -> None:
 
 @pytest.mark.parametrize("stream_mode", ["values", "updates", "custom", "messages"])
 def test_streams_and_states_show_nothing_of_governing(stream_mode: Any) -> None:
-    """Outputs, streams, `get_state().values`, and the state that tools, middleware and edges get show nothing of
-    this."""
+    """None of this shows in outputs, streams, `get_state().values`, or the state that tools, middleware and edges
+    get."""
     plain_graph = chain(Spy("a"), Spy("b"), checkpointer=InMemorySaver())
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(Check("open", allow))

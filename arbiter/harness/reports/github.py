@@ -84,7 +84,7 @@ def _overall(report: Report) -> str:
         return "—"
     compared = report.comparison.rows
     known = [change for name in rows if (change := compared[name].delta) is not None]
-    # Of some rows only, the change would be that of another mean.
+    # With some of the rows only, the change would be that of another mean.
     change = fmean(known) if len(known) == len(rows) else None
     return _with_change(fmean(row.mean for row in rows.values() if row.mean is not None), change, 1)
 

@@ -208,7 +208,8 @@ class Pasts:
         return past
 
     def unfinished(self, attempt: Attempt) -> list[Attempt]:
-        """Of each superstep that its past builds on and that has not ended yet, the last attempt, oldest first.
+        """The last attempt of each superstep that its past builds on and that has not ended yet, oldest
+        first.
 
         There is usually none; a clock that was set back leaves many.
         """

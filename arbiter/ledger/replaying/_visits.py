@@ -257,7 +257,7 @@ class ThreadVisit:
         """The begin (0) and the end (1) of each attempt in the order of time, each after its time and the number
         of the attempt.
 
-        Of equal times, those of the attempt that ended first come first.
+        If times are equal, the attempt that ended first comes first.
         """
         events: list[tuple[float, int, int, Attempt]] = []
         for attempt in self.pasts.attempts:
@@ -388,7 +388,7 @@ class ThreadVisit:
         return {"configurable": state_of(config, "config", notes, marks=marks, lost=None)}
 
     def _watch(self, run: ReplayedRun, watchers: Iterable[PolicyChecker]) -> None:
-        """Tell the checkers that look into bodies that this one begins, as a live run does."""
+        """Report to the checkers that look into bodies that this one begins, as a live run does."""
         handlers: list[Any] = []
         for checker in watchers:
             try:
@@ -463,7 +463,7 @@ class ThreadVisit:
         return run.record.output
 
     def _feed(self, run: ReplayedRun) -> None:
-        """Tell the budgets what the model calls used whose answers are in the output."""
+        """Report to the budgets what the model calls used whose answers are in the output."""
         if not run.handlers:
             return
         if type(run.record.output) is not dict and run.record.output:

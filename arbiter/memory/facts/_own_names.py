@@ -109,7 +109,8 @@ _OF_ANOTHER = ("'s", "の", "的", "의")
 def introduces(text: str, name: str) -> bool:
     """True if a message begins a sentence with "I'm Ada", in one of some twenty languages.
 
-    This is for models that do not list who introduces themselves, and misses what it misses.
+    This is for models that do not list the speakers who introduce themselves; it does not find every
+    introduction.
     """
     wanted = caseless(name)
     return bool(wanted) and any(_gives(line, wanted) for line in text[:_LONGEST].splitlines())

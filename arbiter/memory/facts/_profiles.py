@@ -303,10 +303,10 @@ def is_forgotten(
     messages: Collection[str],
     unwanted: Callable[[str], bool],
 ) -> bool:
-    """True if a field tells an unwanted text or one of the facts that are `gone`.
+    """True if a field has an unwanted text or states one of the facts that are `gone`.
 
-    A field tells a fact if the fact's claim has the field's value. A field of a forgotten message is forgotten
-    too, unless one of the facts that are `kept` tells it.
+    A field states a fact if the fact's claim has the field's value. A field of a forgotten message is
+    forgotten too, unless one of the facts that are `kept` states it.
     """
     if unwanted(f"{name}: {_text(field['value'])}") or any(_tells(field, fact) for fact in gone):
         return True

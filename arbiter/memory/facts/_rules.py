@@ -35,10 +35,10 @@ class FactRules:
     `candidates` of them. Without embeddings, `lexical_score` is the limit for their words.
 
     Above `max_facts_per_entity` the facts with the least confidence and the greatest age are put away (state
-    "expired") until they are heard again. Of the records that were superseded, corrected, retracted or put away
-    the latest `max_closed_per_entity` of each kind (facts, statuses, opinions) are kept, none longer than
-    `retention_days`; None sets no limit of time. A field of a profile is known for `profile_ttl` after it was last
-    told, or for ever. With `chaining`, a model may infer facts from known facts.
+    "expired") until they are heard again. Records that were superseded, corrected, retracted or put away are
+    kept for `retention_days` (None: without a limit), at most the latest `max_closed_per_entity` of each kind
+    (facts, statuses, opinions). A field of a profile is known for `profile_ttl` after the user last mentioned
+    it, or for ever. With `chaining`, a model may infer facts from known facts.
 
     Forgotten facts are erased at once; with `undo_within` a bin keeps them for that time, and
     `Memory.undo` restores them from it.

@@ -84,12 +84,12 @@ class TrustEvaluator(CognitiveEvaluator):
     """Keeps the trust in the user of a turn up to date; needs no model.
 
     Evidence comes from facts and from denials. A statement that another speaker confirms speaks for those who
-    made it before, as found by evaluators registered before this one. Repetitions, corrections and changes of
-    one's own statements are no evidence. A checker's
-    denial in this thread counts as `policy_evidence` says: types of evidence by the checker's name, "*" for
-    all others, None for no evidence. A denial counts against the speaker of the newest human message in the
-    node's input, so exclude checkers that deny for other reasons. A denial that raised is in no checkpoint;
-    only the process in which it happened counts it.
+    made it before, as found by evaluators registered before this one. A user's repetitions, corrections and
+    changes of their own statements are no evidence. A checker's denial in this thread counts as
+    `policy_evidence` says: types of evidence by the checker's name, "*" for all others, None for no evidence.
+    A denial counts against the speaker of the newest human message in the node's input, so exclude checkers
+    that deny for other reasons. A denial that raised is in no checkpoint; only the process in which it
+    happened counts it.
 
     The score is the overall trust / 100; it passes from `min_trust` on, by default the trust in a stranger.
     """
@@ -188,8 +188,8 @@ class TrustEvaluator(CognitiveEvaluator):
 def of_events(events: Iterable[FactEvent], *, at: datetime) -> dict[str, list[Evidence]]:
     """Evidence by entity from what happened to facts: another speaker has confirmed a statement.
 
-    It speaks for those who said it before, once for each confirming speaker. A repetition of one's own words
-    is no evidence, nor is a correction, a change, or the contradiction of somebody else.
+    It speaks for those who said it before, once for each confirming speaker. A user who repeats, corrects or
+    changes their own statement gives no evidence, and neither does one who contradicts somebody else.
     """
     found: dict[str, list[Evidence]] = {}
     for event in events:
