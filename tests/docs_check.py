@@ -5,7 +5,7 @@ Run by `make docs`, or with the pages to run: `python -m tests.docs_check docs/p
 The blocks of a page run in order, as one program in an empty working folder; `await` may stand at
 the top level, as in a notebook. A block right after `<!-- not run: the reason -->` is compiled only.
 A block right after `<!-- file: policies/team.yaml -->` is that file, and exists before they run.
-A comment with expected output, `print(x)  # 3`, must match the real output.
+A comment with expected output, `print(x)  # 3`, or in the lines right below, must match the real output.
 """
 
 import ast
@@ -32,6 +32,7 @@ FILE = re.compile(
     r"^<!-- file: (?P<path>\S+) -->\n(?P<fence>`{3,})\w*\n(?P<text>.*?)^(?P=fence)$", re.M | re.S
 )
 SAID = re.compile(r"^\s*print\(.*\)  # (?P<said>\S.*?)\s*$")
+SAID_BELOW = re.compile(r"^\s*print\(.*\)\n(?P<said>(?:\s*# .*(?:\n|$))+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +143,24 @@ def run_block(code: CodeType, module: ModuleType, runner: asyncio.Runner) -> Non
 
 
 def held_print(lines: Sequence[str]) -> Callable[..., None]:
-    """A `print` that fails if its output differs from the comment on its line of the page."""
+    """A `print` that fails if its output differs from the comment on its line of the page, or right below."""
 
     def checked(*values: object, **options: Any) -> None:
         print(*values, **options)
         frame = inspect.currentframe()
         assert frame is not None
         assert frame.f_back is not None
-        said = SAID.match(lines[frame.f_back.f_lineno - 1])
+        below = "\n".join(lines[frame.f_back.f_lineno - 1 :])
         got = " ".join(map(str, values))
-        if said and got != said["said"]:
-            raise AssertionError(f"the page says that this prints {said['said']!r}, not {got!r}")
+        if said := SAID.match(below.partition("\n")[0]):
+            expected = said["said"]
+        elif said := SAID_BELOW.match(below):  # may be wrapped
+            expected = " ".join(re.sub(r"^\s*# ", "", said["said"], flags=re.M).split())
+            got = " ".join(got.split())
+        else:
+            return
+        if got != expected:
+            raise AssertionError(f"the page says that this prints {expected!r}, not {got!r}")
 
     return checked
 

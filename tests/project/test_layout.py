@@ -182,6 +182,14 @@ def test_every_module_has_a_layer() -> None:
     assert sum(map(len, LAYERS)) == len(RANK)
 
 
+def test_the_map_for_contributors_has_every_room() -> None:
+    """Lowest layer first, apart from the package itself and its command."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)/?`", "".join(re.findall(r"^\| (`.+?) \|", text, re.M)))
+    assert sorted(named) == sorted(RANK.keys() - {"__init__", "__main__"})
+    assert named == sorted(named, key=lambda room: RANK[room])
+
+
 def test_imports_point_one_way() -> None:
     """No module imports upward, also not for types or in a function."""
     upward = [

@@ -106,10 +106,12 @@ def plain_pages() -> Mapping[str, str]:
 ABOUT_PAGES = frozenset(
     {
         "test_pages_run_and_print_what_they_say",
+        "test_a_page_that_shows_another_output_fails",
         "test_the_history_on_the_page_is_the_one_that_is_printed",
         "test_the_packs_on_pages_load",
         "test_the_readme_is_one_page",
         "test_lines_of_prose_fit_an_editor",
+        "test_lines_of_examples_fit_an_editor",
         "test_sentences_have_subjects",
         "test_links_lead_somewhere",
         "test_paths_on_pages_exist",
@@ -125,6 +127,16 @@ ABOUT_PAGES = frozenset(
 def test_pages_run_and_print_what_they_say(page: Path) -> None:
     """The Python examples on all pages run as they stand."""
     docs_check.run(page)
+
+
+@pytest.mark.parametrize("said", ["print(6 * 7)  # {}", "print(6 * 7)\n# {}", "print('a', 6 * 7)\n# a\n# {}"])
+def test_a_page_that_shows_another_output_fails(tmp_path: Path, said: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"```python\n{said.format(42)}\n```\n", encoding="utf-8")
+    docs_check.run(page)
+    page.write_text(f"```python\n{said.format(41)}\n```\n", encoding="utf-8")
+    with pytest.raises(docs_check.PageError, match="the page says that this prints"):
+        docs_check.run(page)
 
 
 @pytest.mark.parametrize("name", ["tour", "quickstart"])
@@ -208,6 +220,17 @@ def test_lines_of_prose_fit_an_editor() -> None:
         for page in docs_check.pages()
         for line in prose(page).splitlines()
         if len(line) > 110 and " " in re.sub(r"`[^`]*`", "", line.strip())
+    ] == []
+
+
+def test_lines_of_examples_fit_an_editor() -> None:
+    """At most 110 columns in Python and YAML, apart from expected output after the code."""
+    assert [
+        f"{docs_check.shown(page)}: {line}"
+        for page in docs_check.pages()
+        for block in re.findall(r"^ *```(?:python|yaml)$(.*?)^ *```$", page.read_text("utf-8"), re.M | re.S)
+        for line in block.splitlines()
+        if len(re.sub(r"\)  # .*", ")", line)) > 110
     ] == []
 
 
