@@ -213,7 +213,7 @@ def test_a_mistake_is_a_sentence(arguments: tuple[str, ...], said: str, project:
 @pytest.mark.parametrize(
     "arguments", [("lint", "rude:graph"), ("run", "team:graph", "-c", "bad.yaml"), ("explain", "budgt")]
 )
-def test_a_mistake_is_told_on_stderr_and_ends_with_2(arguments: tuple[str, ...], project: Path) -> None:
+def test_a_mistake_is_reported_on_stderr_and_ends_with_2(arguments: tuple[str, ...], project: Path) -> None:
     done = started(*arguments, folder=project, code=2)
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
@@ -458,7 +458,7 @@ def test_run_asks_the_human_at_the_terminal(project: Path) -> None:
 # explain ------------------------------------------------------------------------------------------
 
 
-def test_explain_tells_a_rule_of_a_constitution(project: Path) -> None:
+def test_explain_describes_a_rule_of_a_constitution(project: Path) -> None:
     told = typed("explain", "small", "-c", ".")
     assert "checker small (condition) policies/team.yaml:9" in told
     assert "Large payments are made by people." in told
@@ -490,7 +490,7 @@ def test_explain_finds_classes_in_the_working_directory(tmp_path: Path) -> None:
     assert "checker never (own_rules.Never) own.yaml:4" in told.stdout
 
 
-def test_explain_tells_a_rule_that_ships() -> None:
+def test_explain_describes_a_rule_that_ships() -> None:
     told = typed("explain", "run_steps")
     assert "checker run_steps (at_most) arbiter:policies/kernel.yaml:" in told
     assert re.search(r"times +1000", told)
@@ -521,7 +521,7 @@ def test_explain_shows_every_parameter_that_a_rule_is_given(tmp_path: Path) -> N
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("kind", sorted({kind for section in KINDS.values() for kind in section}))
-def test_explain_tells_each_kind(kind: str) -> None:
+def test_explain_describes_each_kind(kind: str) -> None:
     told = typed("explain", kind)
     for section in KINDS.values():
         assert section.get(kind, "") in told

@@ -355,7 +355,7 @@ def test_verify_against_a_graph_adds_what_only_its_checkpoints_know(
     assert said.startswith("the checkpoints of saved:graph know nothing that the ledger lacks.\n")
 
 
-def test_prune_says_what_it_removed(copied: Path) -> None:
+def test_prune_reports_the_removed_contents(copied: Path) -> None:
     with Ledger(copied) as ledger:
         arbiter_os, app = payments(ledger, clock=lambda: time.time() - 100 * 86400)
         app.invoke({}, conf("old"))

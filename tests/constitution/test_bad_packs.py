@@ -81,7 +81,7 @@ def test_mistakes_of_many_files_come_in_one_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.lengthy
-def test_the_command_line_tells_mistakes_and_shows_no_traceback(tmp_path: Path) -> None:
+def test_the_command_line_reports_mistakes_without_a_traceback(tmp_path: Path) -> None:
     """A sentence for each mistake, and exit code 2."""
     root = project(tmp_path, "unknown-parameter")
     (root / "graph.py").write_text(

@@ -456,7 +456,7 @@ def test_a_reference_to_a_broken_pack_is_not_a_mistake(tmp_path: Path) -> None:
 # All or nothing -----------------------------------------------------------------------------------
 
 
-def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     project(
         tmp_path,
         instructions__i="instructions:\n  - {node: a, instruction: GENERAT}\n  - {nod: a}\n",
@@ -1204,7 +1204,7 @@ def test_mistakes_in_several_sources_say_in_which(tmp_path: Path) -> None:
         (["arbiter:kernel", 7], "got 7"),
     ],
 )
-def test_a_list_with_a_source_that_is_none_is_refused(sources: Any, match: str) -> None:
+def test_a_list_with_an_invalid_source_is_refused(sources: Any, match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         ArbiterOS.from_constitution(sources)
 

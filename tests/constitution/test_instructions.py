@@ -243,7 +243,7 @@ def test_two_cores_of_one_name_ask_for_the_member_itself() -> None:
     assert find_instruction(next(iter(core))).meaning == "Reads a verdict."
 
 
-def test_a_member_that_does_not_say_what_it_means_is_refused() -> None:
+def test_a_member_without_a_meaning_is_refused() -> None:
     with pytest.raises(RegistrationError, match=r'NAME = define\("What it does."\), got 1'):
 
         class NumberCore(Instruction):  # pyright: ignore[reportUnusedClass]

@@ -99,7 +99,7 @@ def test_the_schema_is_one() -> None:
         ({"mode": "strict"}, False),
     ],
 )
-def test_the_schema_tells_what_the_loader_would(pack: dict[str, Any], sound: bool) -> None:
+def test_the_schema_accepts_what_the_loader_accepts(pack: dict[str, Any], sound: bool) -> None:
     """For editors: kinds, their parameters, and changes of rules."""
     schema = json.loads(schema_text())
     whole = {"version": 1, "name": "x", "description": "d", **pack}

@@ -296,11 +296,11 @@ def test_a_graph_without_nodes_or_metadata_is_not_recognised() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_code_is_told_by_where_it_is_defined(runnable: object, code: str) -> None:
+def test_code_is_named_by_the_place_of_its_definition(runnable: object, code: str) -> None:
     assert code_of(runnable) == code
 
 
-def test_code_is_told_of_what_has_a_function_without_end() -> None:
+def test_code_is_found_for_an_object_that_is_its_own_function() -> None:
     class Endless:
         func: Any
 
@@ -633,7 +633,9 @@ def test_only_yaml_files_are_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_line(load: Load, old: str, new: str, mistakes: list[str] | None) -> None:
+def test_a_mistake_is_reported_with_its_line(
+    load: Load, old: str, new: str, mistakes: list[str] | None
+) -> None:
     """Where `mistakes` is None, the words are yaml's own: line and form are what matters."""
     assert GOOD.count(old) == 1
     with pytest.raises(PackError) as caught:
@@ -664,7 +666,7 @@ def test_a_mistake_is_told_with_its_line(load: Load, old: str, new: str, mistake
     ],
     ids=["empty", "comment", "list", "text", "bytes", "size", "depth", "cycle", "values"],
 )
-def test_a_file_that_cannot_be_read_is_told_with_its_line(
+def test_a_file_that_cannot_be_read_is_reported_with_its_line(
     load: Load, text: str | bytes, mistake: str
 ) -> None:
     with pytest.raises(PackError) as caught:
@@ -682,7 +684,7 @@ def test_an_alias_bomb_does_not_go_off(load: Load) -> None:
         load(a="\n".join(laughs))
 
 
-def test_all_mistakes_of_all_files_are_told_at_once(load: Load) -> None:
+def test_all_mistakes_of_all_files_are_reported_at_once(load: Load) -> None:
     wrong = GOOD.replace("version: 1", "version: 2").replace("GENERATE", "GENRATE")
     with pytest.raises(PackError) as caught:
         load(a=wrong, b=GOOD, c="{", d=wrong.replace("node: read", "nodes: read"))

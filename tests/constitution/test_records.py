@@ -31,7 +31,7 @@ def extended(text: str) -> str:
     return "extends: [clinic]\n" + text
 
 
-def test_a_pack_says_what_is_recorded(tmp_path: Path) -> None:
+def test_a_pack_declares_what_is_recorded(tmp_path: Path) -> None:
     found = load_constitution(project(tmp_path, policies__clinic=CLINIC)).records
     assert found is not None
     assert (found.states, found.keep_days, found.source) == ("bounded", 90, "policies/clinic.yaml:4")
@@ -151,7 +151,7 @@ def test_the_digest_of_a_constitution_covers_its_records(tmp_path: Path) -> None
     assert text["records"]["redact"]["keys"] == ["*patient*", "iban"]
 
 
-def test_explain_tells_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_the_recorded_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project(tmp_path, policies__clinic=CLINIC))
     told = typed("explain", "records", "-c", ".")
     for part in ("policies/clinic.yaml:4", "*patient*, iban", "AZ-[0-9]{6}", "secrets, emails", "90 days"):

@@ -126,7 +126,7 @@ def test_agents_that_act_at_the_same_time_hear_nothing_of_one_another() -> None:
     assert "Person 0: Person 0 says a" in heard(model, "Person 1")[1]
 
 
-def test_what_agents_say_is_delivered_in_their_order_whoever_is_first_to_answer() -> None:
+def test_messages_of_agents_are_delivered_in_the_agents_order() -> None:
     def slow(prompt: str) -> str:
         time.sleep(0.05 if "You are Person 0" in prompt else 0)
         return "hm"

@@ -280,7 +280,7 @@ def test_a_plan_says_how_many_cases_it_takes(files: Path) -> None:
         (["baseline", "suites/nope.yaml"], "suites/nope.yaml:1: expected a file that can be read"),
     ],
 )
-def test_what_is_wrong_is_exit_2_and_nothing_runs(files: Path, arguments: list[str], said: str) -> None:
+def test_a_mistake_is_exit_2_and_nothing_runs(files: Path, arguments: list[str], said: str) -> None:
     found = Said(*arguments)
     assert (found.code, said in found.err) == (2, True), found.err
     assert not Path(".arbiter").exists()

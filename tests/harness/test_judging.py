@@ -165,7 +165,7 @@ def test_stale_judgement_of_a_persona(known: Any, why: str, tmp_path: Path) -> N
         recordings.check()
 
 
-def test_another_answer_of_the_target_and_a_new_case_are_told_apart(tmp_path: Path) -> None:
+def test_another_answer_of_the_target_differs_from_a_new_case(tmp_path: Path) -> None:
     recorded(tmp_path, rubric(Named(answers=[grade(8)])))
     recordings = Recordings(tmp_path)
     measured(
@@ -180,7 +180,7 @@ def test_another_answer_of_the_target_and_a_new_case_are_told_apart(tmp_path: Pa
         recordings.check()
 
 
-def test_only_what_is_stale_is_asked_again(tmp_path: Path) -> None:
+def test_only_stale_questions_are_asked_again(tmp_path: Path) -> None:
     """The file then has the new judgement and not the old one; other cases keep theirs."""
     recorded(tmp_path, rubric(Named(answers=[grade(8), grade(6)])), cases={"one": "Hi", "two": "Go"})
     model = Named(answers=[grade(2)])

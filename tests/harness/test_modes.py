@@ -102,7 +102,7 @@ def test_what_changed_since_is_named_before_anything_runs(changed: Any, said: st
     assert plan.calls == []
 
 
-def test_recording_asks_only_what_is_missing() -> None:
+def test_recording_asks_only_missing_questions() -> None:
     plan, judge = Spy("plan"), model(GRADE)
     suite(judge=judge).run(graph(plan), mode="record")
     more = [*CASES, Case("c", {"log": ["c"]})]

@@ -23,7 +23,7 @@ from arbiter.harness.scores import failed, scores_of
         (Score("", 0.5, reason="so so"), Score("tone", 0.5, reason="so so")),
     ],
 )
-def test_the_return_value_says_what_it_is(answer: object, expected: Score) -> None:
+def test_the_type_of_the_return_value_decides_its_meaning(answer: object, expected: Score) -> None:
     assert scores_of("tone", answer) == (expected,)
 
 

@@ -205,7 +205,7 @@ def test_judgements_that_were_paid_for_are_not_bought_again() -> None:
         ("claude-sonnet-4-5", ""),
     ],
 )
-def test_a_judge_of_the_targets_family_is_told(judge: str, said: str) -> None:
+def test_a_judge_of_the_targets_family_is_reported(judge: str, said: str) -> None:
     writer, reader = priced("Hello."), Named(answers=[GRADE], model_name=judge)
     report = Suite("judged", cases(1), scorers=[Asking(ChatJudge(reader))]).run(asking(writer))
     shown = " ".join(report.printed().split())

@@ -344,7 +344,7 @@ NAMELESS: Any = partial(right)
         ([Score], "is a class"),
     ],
 )
-def test_what_is_no_scorer_is_refused(scorers: Any, said: str) -> None:
+def test_an_object_that_is_not_a_scorer_is_refused(scorers: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Suite("capitals", CAPITALS, scorers=scorers)
 
@@ -362,7 +362,7 @@ def test_what_is_no_scorer_is_refused(scorers: Any, said: str) -> None:
         ({"cases": ["a"]}, "has 'a' as a case"),
     ],
 )
-def test_what_is_no_suite_is_refused(change: dict[str, Any], said: str) -> None:
+def test_an_object_that_is_not_a_suite_is_refused(change: dict[str, Any], said: str) -> None:
     make: Any = Suite
     with pytest.raises(ConfigurationError, match=said):
         make(**{"name": "x", "cases": CAPITALS, **change})
@@ -379,7 +379,7 @@ def test_what_is_no_suite_is_refused(change: dict[str, Any], said: str) -> None:
         ({"repeats": 0}, "repeats is 0"),
     ],
 )
-def test_what_is_no_case_is_refused(given: dict[str, Any], said: str) -> None:
+def test_an_object_that_is_not_a_case_is_refused(given: dict[str, Any], said: str) -> None:
     make: Any = Case
     with pytest.raises(ConfigurationError, match=said):
         make(**{"id": "a", "input": 1, **given})
@@ -397,7 +397,7 @@ def test_what_is_no_case_is_refused(given: dict[str, Any], said: str) -> None:
         (aparts, "the target aparts is a generator"),
     ],
 )
-def test_what_is_no_target_is_refused(target: Any, said: str) -> None:
+def test_an_object_that_is_not_a_target_is_refused(target: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Suite("capitals", CAPITALS).run(target)
 

@@ -273,7 +273,7 @@ def test_two_hundred_concurrent_threads_do_not_mix() -> None:
 
 
 @MODES
-def test_update_state_in_a_subgraph_keeps_what_it_did(mode: str) -> None:
+def test_update_state_in_a_subgraph_keeps_its_effect(mode: str) -> None:
     """The history of a paused subgraph survives an update of its state."""
     seen: list[int] = []
 

@@ -148,7 +148,7 @@ def run_mixed(arbiter_os: ArbiterOS, mode: str = "sync") -> None:
 
 @MODES
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy, copy.copy])
-def test_a_copy_of_a_history_tells_the_same(copied: Any, mode: str) -> None:
+def test_a_copy_of_a_history_has_the_same_content(copied: Any, mode: str) -> None:
     """Also what is still being evaluated, which it waits for, and what no longer is kept, which it counts."""
     arbiter_os = judged(keep=3)
     run_mixed(arbiter_os, mode)
@@ -203,7 +203,7 @@ def test_a_deep_copy_of_a_history_keeps_all_parts_of_states() -> None:
 
 
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy, copy.copy])
-def test_a_copy_of_an_item_tells_the_same(copied: Any) -> None:
+def test_a_copy_of_an_item_has_the_same_content(copied: Any) -> None:
     arbiter_os = judged()
     arbiter_os.govern(chain(Spy("a")), {"a": TOOL_CALL}).invoke({"log": ["in"]})
     item = arbiter_os.history.last()
@@ -260,7 +260,7 @@ def test_pickling_a_history_looks_at_each_part_of_the_states_once() -> None:
 
 @MODES
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy, copy.copy])
-def test_a_copy_of_what_a_contract_is_shown_tells_the_same(copied: Any, mode: str) -> None:
+def test_a_copy_of_the_view_of_a_contract_has_the_same_content(copied: Any, mode: str) -> None:
     """The committed past, its counts and tallies, and the node run itself, of a subgraph too."""
     told: list[tuple[Any, Any]] = []
 

@@ -222,7 +222,7 @@ def verified_then_changed(first: Any, then: Any) -> Any:
 @MODES
 @pytest.mark.parametrize("then", [Slots(5000), lambda: 1], ids=["slots", "lambda"])
 @pytest.mark.parametrize("how", ["shallow", "digest"])
-def test_a_pass_for_one_object_is_none_for_another(how: Any, then: Any, mode: str) -> None:
+def test_a_pass_for_one_object_does_not_count_for_another(how: Any, then: Any, mode: str) -> None:
     arbiter_os = ArbiterOS(snapshot=how)
     arbiter_os.add_policy_checker(RequireBefore("v", VERIFY, bound_to=["x"], target_nodes=["pay"]))
     first = Slots(5) if isinstance(then, Slots) else lambda: 2

@@ -272,7 +272,7 @@ one_or_more = st.one_of(st.just([RUN]), st.lists(plain, min_size=1, max_size=2))
     looked=st.lists(st.booleans(), min_size=26, max_size=26),
     back=st.integers(0, 25),
 )
-def test_facts_that_wait_are_told_as_if_they_were_folded(
+def test_facts_that_wait_are_read_as_if_they_were_folded(
     program: list[list[dict[str, Any]]], keep: int, most: int, grown: int, looked: list[bool], back: int
 ) -> None:
     """Whoever reads, whatever he reads, and when, finds what a fold at each superstep would

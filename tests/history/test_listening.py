@@ -66,7 +66,7 @@ def listened(*contracts: Any, **options: Any) -> tuple[ArbiterOS, Diary]:
 
 
 @MODES
-def test_a_listener_is_told_of_an_execution_and_its_node_runs_in_order(mode: str) -> None:
+def test_a_listener_hears_of_an_execution_and_its_node_runs_in_order(mode: str) -> None:
     arbiter_os, diary = listened()
     run(arbiter_os.govern(chain(Spy("a"), Spy("b"))), {}, mode=mode)
     assert diary.told == [
@@ -100,7 +100,7 @@ async def _all(parts: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_an_execution_is_told_once_however_it_is_started(start: str) -> None:
+def test_an_execution_is_reported_once_however_it_is_started(start: str) -> None:
     arbiter_os, diary = listened()
     app = arbiter_os.govern(chain(Spy("a"), checkpointer=InMemorySaver()))
     STARTS[start](app, thread("t"))
@@ -126,7 +126,7 @@ def test_a_governed_graph_inside_a_node_belongs_to_the_execution_around_it() -> 
 
 
 @MODES
-def test_a_denial_a_failure_and_a_pause_are_told_with_their_outcome(mode: str) -> None:
+def test_a_denial_a_failure_and_a_pause_are_reported_with_their_outcome(mode: str) -> None:
     arbiter_os, diary = listened(
         Check("judge", lambda history: history.item.input_state.get("amount", 0) < 5)
     )
@@ -170,7 +170,7 @@ def test_a_run_resumed_by_another_arbiter_os_keeps_its_name() -> None:
     assert diary.executions[0].run_id == later.executions[0].run_id
 
 
-def test_each_attempt_of_a_retried_node_is_told() -> None:
+def test_each_attempt_of_a_retried_node_is_reported() -> None:
     arbiter_os, diary = listened()
     left = [1]
 
@@ -186,7 +186,7 @@ def test_each_attempt_of_a_retried_node_is_told() -> None:
     assert diary.told[1:-1] == ["flaky began", "flaky failed", "flaky began", "flaky completed"]
 
 
-def test_a_node_whose_edge_raises_has_failed_when_its_end_is_told() -> None:
+def test_a_node_whose_edge_raises_has_failed_when_its_end_is_reported() -> None:
     arbiter_os, diary = listened(Check("judge", allow))
 
     def edge(state: State) -> str:
@@ -243,12 +243,12 @@ def test_a_listener_that_raises_is_logged_and_changes_nothing(caplog: pytest.Log
     assert "listener Broken failed in 'began': ZeroDivisionError: oh" in caplog.text
 
 
-def test_what_is_no_listener_is_refused() -> None:
+def test_an_object_that_is_not_a_listener_is_refused() -> None:
     with pytest.raises(RegistrationError, match="expected a HistoryListener, got <function"):
         ArbiterOS().add_listener(bad)  # type: ignore[arg-type]
 
 
-def test_a_listener_added_after_governing_is_told_of_executions_too() -> None:
+def test_a_listener_added_after_governing_hears_of_executions_too() -> None:
     arbiter_os, diary = ArbiterOS(), Diary()
     app = arbiter_os.govern(chain(Spy("a")))
     run(app, {})
@@ -257,7 +257,7 @@ def test_a_listener_added_after_governing_is_told_of_executions_too() -> None:
     assert diary.told == ["execution began", "a began", "a completed", "execution completed"]
 
 
-def test_a_listener_added_twice_is_told_once() -> None:
+def test_a_listener_added_twice_is_called_once() -> None:
     arbiter_os, diary = listened()
     arbiter_os.add_listener(diary)
     run(arbiter_os.govern(chain(Spy("a"))), {})
@@ -297,7 +297,7 @@ def test_a_run_that_began_without_listeners_does_not_take_the_name_of_the_one_be
     assert facts["run_id"] == diary.executions[1].run_id
 
 
-def test_an_evaluation_that_no_policy_has_read_is_none_of_the_read_ones() -> None:
+def test_an_evaluation_that_no_policy_has_read_does_not_count_as_read() -> None:
     class Reads(Diary):
         def ended(self, item: HistoryItem) -> None:
             evaluations: Any = item.record.evaluations

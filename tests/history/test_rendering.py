@@ -717,7 +717,7 @@ def test_a_giant_value_costs_no_more_than_a_small_one(name: str) -> None:
         history_text(of)
 
 
-def test_repr_is_not_called_on_what_is_large() -> None:
+def test_repr_is_not_called_on_large_values() -> None:
     large, small = Verbose([Verbose(list(range(10_000)))]), Verbose([1])
     assert shown(large) == "it: <Verbose object>"
     assert shown(small) == 'it: !Verbose "Verbose([1])"'

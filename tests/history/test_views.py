@@ -232,7 +232,7 @@ class Meddles(EvaluatorCycle):
 
 
 @MODES
-def test_a_cycle_changes_neither_what_the_node_was_given_nor_what_it_returned(mode: str) -> None:
+def test_a_cycle_changes_neither_the_input_nor_the_output_of_the_node(mode: str) -> None:
     class Shop(TypedDict):
         order: Any
 

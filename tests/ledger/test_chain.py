@@ -49,7 +49,7 @@ def attacked(tmp_path: Path, attack: Attack, **options: Any) -> Verification:
         return ledger.verify(**options)
 
 
-def test_a_ledger_that_nobody_touched_is_intact(tmp_path: Path) -> None:
+def test_an_untouched_ledger_is_intact(tmp_path: Path) -> None:
     found = attacked(tmp_path, lambda run: None)
     assert found
     assert (found.threads, found.entries, found.anchored) == (3, 9, 9)

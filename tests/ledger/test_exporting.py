@@ -114,7 +114,7 @@ def test_no_text_is_a_formula(ledger: Ledger, text: str) -> None:
     ],
     ids=str,
 )
-def test_a_line_that_is_none_is_named(tmp_path: Path, line: str, problem: str) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
     (tmp_path / "f").write_text(f'{{"row": "ledger", "v": 1, "uuid": "u"}}\n{line}\n')
     with pytest.raises(ConfigurationError, match=problem):
         read_records(tmp_path / "f")

@@ -244,7 +244,7 @@ class Counted(Set[int]):
         return 1_000_000
 
 
-def test_of_a_large_set_only_what_is_kept_is_looked_at() -> None:
+def test_only_the_kept_elements_of_a_large_set_are_read() -> None:
     large = Counted()
     kept = capture({"x": large})["x"]["$set"]
     assert (len(kept), large.seen) == (101, 100)
@@ -898,7 +898,7 @@ def test_an_unlike_entry_with_a_known_key_is_a_gap_and_holds_up_no_other(
     assert "two unlike entries have the key" in caplog.text
 
 
-def test_runs_after_the_ledger_was_closed_are_told_once(
+def test_runs_after_the_ledger_was_closed_are_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(tmp_path / "l.db")

@@ -267,7 +267,7 @@ def test_a_ledger_that_comes_late_knows_what_the_checkpoints_know(tmp_path: Path
         assert found["recovered", "a", "completed"] == found["item", "a", "completed"] == 1
 
 
-def test_recover_says_what_it_needs(tmp_path: Path) -> None:
+def test_recover_needs_a_graph_with_this_ledger_and_a_checkpointer(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l.db") as ledger:
         with pytest.raises(
             ConfigurationError, match="expected a graph that an ArbiterOS with this ledger governs"

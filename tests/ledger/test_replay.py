@@ -312,7 +312,7 @@ CATCHES = f"name: catches, use: {__name__}.Catches, target_nodes: pay"
         ("plain", {"erase": True}, "erased"),
     ],
 )
-def test_a_rule_that_reads_what_is_missing_is_unknown_whatever_it_answers(
+def test_a_rule_that_reads_missing_contents_has_no_decision(
     tmp_path: Path, note: str, options: dict[str, Any], became: str
 ) -> None:
     """It caught the exception and allowed; a denial by another rule makes the decision known."""
@@ -340,7 +340,7 @@ class Note(TypedDict, total=False):
     log: list[str]
 
 
-def test_a_count_that_needed_what_is_missing_is_unknown_later(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_count_that_needed_missing_contents_is_unknown_later(tmp_path: Path, ledger: Ledger) -> None:
     """A rule counts passes by an output that was cut; the node that needs a pass is unknown."""
 
     def look(state: Any) -> Any:

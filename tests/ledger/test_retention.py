@@ -65,7 +65,7 @@ def kept(ledger: Ledger) -> dict[str, int]:
     }
 
 
-def test_what_is_older_is_removed_from_every_byte_of_the_file(tmp_path: Path) -> None:
+def test_older_contents_are_removed_from_every_byte_of_the_file(tmp_path: Path) -> None:
     """Old threads go as a whole; of a thread that goes on, the old contents; one that waits is kept."""
     days = Days()
     with over_sixty_days(tmp_path / "l.db", days) as ledger:
@@ -198,7 +198,7 @@ ERASE: dict[str, Callable[[Ledger, Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", ERASE)
-def test_what_is_erased_is_in_no_byte_of_the_file_and_in_no_checkpoint(tmp_path: Path, what: str) -> None:
+def test_erased_contents_are_in_no_byte_of_the_file_and_in_no_checkpoint(tmp_path: Path, what: str) -> None:
     """Nodes, verdicts, scores and times stay; a second erasure changes nothing."""
 
     def fails(state: Any) -> Any:

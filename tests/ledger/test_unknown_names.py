@@ -55,7 +55,7 @@ def test_a_name_that_does_not_occur_is_a_warning_at_the_callers_line(
     assert [each.filename for each in warned] == [__file__]
 
 
-def test_what_is_known_and_does_not_fit_is_no_warning(ledger: Ledger) -> None:
+def test_known_names_without_a_match_are_no_warning(ledger: Ledger) -> None:
     assert not list(ledger.items(node="pay", verdict="deny"))
     assert len(list(ledger.items(thread_id=next(iter(ledger.threads()))["ref"]))) == 2
 
@@ -66,7 +66,7 @@ def test_an_unknown_kind_of_names_is_an_error(ledger: Ledger) -> None:
         ledger.names(kind)
 
 
-def test_erasing_what_is_not_there_says_so(tmp_path: Path) -> None:
+def test_erasing_an_unknown_name_is_a_warning(tmp_path: Path) -> None:
     """A typing mistake in a request for erasure must not look like a success."""
     with recorded(tmp_path / "l.db") as ledger:
         with pytest.warns(ArbiterWarning, match=r"no thread 't00'. Did you mean 't0'. Nothing was erased"):

@@ -394,7 +394,7 @@ def test_contracts_with_an_async_twin_are_asked_by_it_in_async_runs(mode: str) -
 
 
 @MODES
-def test_a_gate_is_handed_what_it_wanted_kept(mode: str) -> None:
+def test_a_gate_gets_its_kept_notes_after_a_pause(mode: str) -> None:
     """After a pause an ArbiterOS that knows nothing of the drafts goes on with the next attempt."""
     saver = InMemorySaver()
     resumed: list[Any] = []

@@ -108,7 +108,7 @@ def test_execute_a_graph_weaves_once() -> None:
     assert arbiter_os.govern(first) is first
 
 
-def test_execute_a_builder_sees_what_is_added_later() -> None:
+def test_execute_sees_nodes_that_are_added_to_a_builder_later() -> None:
     from langgraph.graph import START, StateGraph
 
     from tests.support import State

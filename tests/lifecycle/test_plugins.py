@@ -108,7 +108,7 @@ def test_registering_the_same_object_twice_changes_nothing() -> None:
         (plugin(evaluators=[TrustEvaluator]), "make an object of it"),
     ],
 )
-def test_what_is_no_plugin_is_refused(wrong: Any, told: str) -> None:
+def test_an_object_that_is_not_a_plugin_is_refused(wrong: Any, told: str) -> None:
     with pytest.raises(RegistrationError, match=told):
         ArbiterOS().use(wrong)
 

@@ -96,7 +96,7 @@ async def test_a_correction_finds_a_slip_that_shares_no_word_with_it(any_store: 
     assert right in await chat.known()
 
 
-async def test_nobody_corrects_the_message_of_somebody_else() -> None:
+async def test_users_cannot_correct_the_message_of_somebody_else() -> None:
     chat = Chat({"I'm 34": IS_34, "She is 43": fact(IS_43, subject="ada", corrects=["m1"])}, "corrects")
     await chat.cycle.memory.aregister_entity("bob", "Bob")
     await chat.say("I'm 34.", id="m1", user="ada")
@@ -197,7 +197,7 @@ async def test_a_comparison_of_many_claims_stays_small() -> None:
 
 
 @pytest.mark.parametrize("relation", ["supersedes", "ends", "corrects"])
-async def test_nobody_else_replaces_what_users_have_said_of_themselves(relation: str) -> None:
+async def test_others_cannot_replace_the_statements_of_users_about_themselves(relation: str) -> None:
     """It is disputed, until they say so themselves."""
     oslo = status("Ada lives in Oslo", subject="ada", slot="home", value="Oslo", kind="home")
     rome = status("Ada lives in Rome", subject="ada", slot="home", value="Rome", kind="home")

@@ -136,7 +136,7 @@ async def test_a_message_that_becomes_a_plain_command_is_carried_out(model: bool
     assert await chat.known(state=None) == []
 
 
-async def test_a_field_of_a_profile_goes_with_the_text_that_told_it() -> None:
+async def test_a_field_of_a_profile_goes_with_its_text() -> None:
     def answer(prompt: str) -> str:
         told = "I live in Oslo" in prompt.split("The new messages:")[1]
         return json.dumps({"claims": [], "profiles": {"Home": {"city": "Oslo"}} if told else {}})

@@ -470,7 +470,9 @@ async def test_the_newest_statement_of_a_speaker_holds(first: str, second: str) 
     ],
 )
 @pytest.mark.parametrize("relation", ["contradicts", "corrects"])
-async def test_nobody_corrects_what_somebody_else_has_said(first: str, second: str, relation: str) -> None:
+async def test_users_cannot_correct_the_statements_of_somebody_else(
+    first: str, second: str, relation: str
+) -> None:
     room = Room(None, relations(relation))
     await room.hears("...", claim(first, slot="x", value="1"))
     await heard_from(room, "user-2", second, slot="x", value="2")

@@ -183,7 +183,7 @@ def test_no_record_with_a_secret_is_imported(kind: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["a text", 3, None, {"claims": []}])
-def test_what_is_no_export_is_refused(wrong: Any) -> None:
+def test_an_object_that_is_not_an_export_is_refused(wrong: Any) -> None:
     with pytest.raises(ParameterError, match="nothing is imported"):
         memory().import_(wrong)
 

@@ -273,5 +273,5 @@ def test_an_introduction_is_recognised_in_many_languages(text: str) -> None:
         "We watched a film where a robot says I'm Ada",
     ],
 )  # fmt: skip
-def test_what_is_no_introduction(text: str) -> None:
+def test_sentences_that_are_not_introductions(text: str) -> None:
     assert not introduces(text, "Ada")

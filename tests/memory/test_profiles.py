@@ -173,7 +173,7 @@ def test_an_answer_without_profiles_changes_nothing() -> None:
     assert shop.profile().city == "Oslo"
 
 
-def test_nobody_fills_another_persons_profile() -> None:
+def test_users_cannot_fill_another_persons_profile() -> None:
     shop = Shop(
         said(UserProfile=[{"subject": "bob", "city": "Rome"}, {"city": "Oslo", "subject": "the user"}])
     )
@@ -293,7 +293,7 @@ def test_a_schema_that_cannot_be_filled_is_an_error_at_construction(schemas: Any
         FactEvaluator(schemas=schemas)
 
 
-def test_all_mistakes_of_all_schemas_are_told_at_once() -> None:
+def test_all_mistakes_of_all_schemas_are_reported_at_once() -> None:
     with pytest.raises(ParameterError) as caught:
         FactEvaluator(schemas=[Required, Aliased])
     assert "Required.city" in str(caught.value)
@@ -320,7 +320,7 @@ def test_a_stored_field_that_no_longer_fits_is_left_out() -> None:
 
 
 @MODES
-def test_a_field_that_was_not_told_for_long_is_neither_known_nor_stored(
+def test_a_field_that_was_not_mentioned_for_long_is_neither_known_nor_stored(
     any_store: BaseStore, mode: str
 ) -> None:
     clock = Clock()
@@ -344,6 +344,6 @@ def test_a_field_that_was_not_told_for_long_is_neither_known_nor_stored(
     assert "Oslo" not in json.dumps(shop.cycle.memory.export("ada"))
 
 
-def test_a_time_of_profiles_that_is_none_is_refused() -> None:
+def test_an_invalid_time_of_profiles_is_refused() -> None:
     with pytest.raises(ParameterError, match="profile_ttl"):
         FactRules(profile_ttl=timedelta(0))

@@ -210,7 +210,7 @@ def test_a_template_that_cannot_work_is_an_error_at_construction(templates: Any,
         Character("Juniper", templates=templates)
 
 
-def test_all_mistakes_of_all_templates_are_told_at_once() -> None:
+def test_all_mistakes_of_all_templates_are_reported_at_once() -> None:
     with pytest.raises(ParameterError) as caught:
         Character("Juniper", templates={"evaluationTemplate": "{{x}}", "goalsTemplate": "{{y}}", "z": ""})
     text = str(caught.value)

@@ -166,7 +166,7 @@ def test_without_a_time_a_thread_waits_until_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "60", True])
-def test_a_time_that_is_none_is_refused(wrong: Any) -> None:
+def test_an_invalid_time_is_refused(wrong: Any) -> None:
     with pytest.raises((ParameterError, ConfigurationError), match="after_idle_s"):
         EvaluationCycle(after_idle_s=wrong)
 
@@ -182,7 +182,7 @@ def test_a_new_thread_of_the_same_user_hastens_the_old_one() -> None:
     assert chat.model.calls == 1
 
 
-def test_what_waits_is_done_although_nobody_refers_to_it() -> None:
+def test_waiting_work_is_done_without_a_reference_to_it() -> None:
     store = InMemoryStore()
 
     def short() -> None:
@@ -220,7 +220,7 @@ def test_a_waiting_thread_keeps_neither_long_texts_nor_the_history() -> None:
 
 
 @pytest.mark.lengthy
-def test_time_that_is_too_short_is_told() -> None:
+def test_a_time_that_is_too_short_is_reported() -> None:
     chat = Chat(pause=1.0)
     chat.says(*SAID)
     assert not chat.os.drain(0.1)
@@ -228,7 +228,7 @@ def test_time_that_is_too_short_is_told() -> None:
     assert chat.knows() == {*SAID}
 
 
-def test_a_failing_model_is_told_and_the_messages_stay_unread(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_model_is_reported_and_the_messages_stay_unread(caplog: pytest.LogCaptureFixture) -> None:
     chat = Chat(answers=RuntimeError("down"))
     chat.says(*SAID)
     done = chat.cycle.memory.process("room")
@@ -332,7 +332,7 @@ def test_the_end_of_a_script_learns_from_its_conversations(tmp_path: Path, mode:
 
 
 @pytest.mark.lengthy
-def test_the_end_of_a_script_waits_no_longer_than_it_must_and_tells_the_number(tmp_path: Path) -> None:
+def test_the_end_of_a_script_waits_no_longer_than_it_must_and_reports_the_number(tmp_path: Path) -> None:
     done = ended(tmp_path / "memory.db", patience=0.5, pause=600, mode="inline")
     assert done.returncode == 0
     [line] = [line for line in done.stderr.splitlines() if "process ended" in line]

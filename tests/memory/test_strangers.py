@@ -56,7 +56,7 @@ async def test_the_user_is_still_learned_from() -> None:
     ]  # fmt: skip
 
 
-async def test_users_who_take_turns_in_a_room_are_told_apart() -> None:
+async def test_users_who_take_turns_in_a_room_are_distinguished() -> None:
     """Each run has its user, and each message the name of its speaker."""
     chat = Chat(HEAR)
     await chat.say(human("I live in Rome", "Alice"), user="u1", room="group")

@@ -209,7 +209,7 @@ async def test_a_correction_finds_a_slip_about_another_participant(asynchronous:
     assert (await chat.fact(DOCTOR)).state == "corrected"
 
 
-async def test_nobody_corrects_what_another_has_said_about_somebody_else() -> None:
+async def test_users_cannot_correct_another_users_statement_about_somebody_else() -> None:
     hears = [
         ("doctor", says(DOCTOR)),
         ("wrong", says(fact("Eva is a doctor", subject="eva", corrects=["m0"]))),

@@ -161,7 +161,7 @@ def test_a_year_a_month_a_day_and_a_time_are_dates(written: Any, since: str, unt
 @pytest.mark.parametrize(
     "written", ["soon", "2019-13", "2019-02-30", "19", "0000", True, None, [2019], "9" * 5000]
 )
-def test_what_is_no_date_is_as_if_it_were_not_there(written: Any) -> None:
+def test_an_invalid_date_is_ignored(written: Any) -> None:
     fields: dict[str, Any] = {"claim": "X", "type": "fact", "valid_from": written, "valid_to": written}
     claim = ExtractedClaim(**fields).as_claim()
     assert (claim.valid_from, claim.valid_to) == (None, None)
@@ -258,7 +258,7 @@ async def test_a_mood_that_is_mentioned_again_lives_on() -> None:
     assert await chat.known() == ["User is tired"]
 
 
-async def test_a_kind_that_is_told_later_counts() -> None:
+async def test_a_kind_that_is_mentioned_later_counts() -> None:
     """A reflection may note a status before the extraction does."""
     chat = Chat({"so tired": status("User is tired"), "tired of it": status("User is tired", kind="mood")})
     await chat.say("I'm so tired")

@@ -241,7 +241,7 @@ def test_a_message_that_forgets_one_thing_teaches_another() -> None:
     assert "Bergen" not in talk.model.prompt()
 
 
-def test_what_is_said_again_later_is_learned_again() -> None:
+def test_a_fact_that_is_stated_again_later_is_learned_again() -> None:
     talk = Talk({"called Pixel": claims(CAT), "about my cat": forget("Pixel")})
     talk.say("I have a cat called Pixel.").say("Forget about my cat.")
     assert talk.known() == []
@@ -436,7 +436,7 @@ class Group(Talk):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_nobody_can_have_the_facts_of_others_forgotten(named: bool) -> None:
+def test_users_cannot_have_the_facts_of_others_forgotten(named: bool) -> None:
     oslo = claims({"claim": OSLO, "type": "fact", "subject": "bob"})
     talk = Group({"in Oslo": oslo, "where Bob lives": forget("Oslo", named=named)})
     talk.memory.register_entity("bob", "Bob")
@@ -450,7 +450,7 @@ def test_nobody_can_have_the_facts_of_others_forgotten(named: bool) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_nobody_can_take_back_what_others_have_said(named: bool) -> None:
+def test_users_cannot_strike_the_messages_of_others(named: bool) -> None:
     def strike(said: Said, known: Mapping[str, str]) -> Mapping[str, Any]:
         return {"off_record": [{"id": "m1", "message_id": said[0]} if named else "m1"]}
 

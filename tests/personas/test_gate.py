@@ -489,7 +489,7 @@ def test_claims_that_do_not_apply_count_as_in_a_scorer() -> None:
     assert check_of(claims[1]) == ("passed", 9, "precondition_false")
 
 
-def test_agents_are_told_apart_by_message_node_or_function() -> None:
+def test_agents_are_identified_by_message_node_or_function() -> None:
     judge = scored({})
     speaker = Speaker("Well", name="speak")
 

@@ -291,7 +291,7 @@ def test_empty_fluency_and_convergence_are_nine_without_a_call(mode: str) -> Non
     assert judge.calls == 0
 
 
-def test_several_speakers_need_to_be_told_apart() -> None:
+def test_a_scorer_needs_an_agent_if_there_are_several_speakers() -> None:
     with pytest.raises(ConfigurationError, match="got those of Jim, Pam"):
         FluencyScorer(Says(scores())).score(room(("Jim", "a"), ("Pam", "b")))
     judge = Says(scores())

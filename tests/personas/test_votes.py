@@ -108,9 +108,7 @@ def unseen(request: JudgeRequest) -> Any:
         (ConnectionError("no line"), "error", None),
     ],
 )
-def test_nine_that_nobody_judged_is_told_from_a_nine(
-    answer: Any, outcome: str, overall: float | None
-) -> None:
+def test_an_unjudged_nine_differs_from_a_judged_one(answer: Any, outcome: str, overall: float | None) -> None:
     judge = Says(scores(p=answer) if isinstance(answer, int) else answer)
     result = AdherenceScorer(judge, JIM, CLAIM).score(talk("Hi"))
     assert (result.outcome, result.overall) == (outcome, overall)

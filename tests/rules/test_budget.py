@@ -1020,6 +1020,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "problem"), WRONG)
-def test_wrong_parameters_say_what_is_expected(parameters: dict[str, Any], problem: str) -> None:
+def test_errors_about_parameters_name_the_expected_value(parameters: dict[str, Any], problem: str) -> None:
     with pytest.raises(ParameterError, match=f"checker 'budget': {problem}"):
         BudgetChecker("budget", **parameters)

@@ -102,7 +102,7 @@ def test_a_labelled_key_stops_the_step_that_may_not_read_it(mode: str) -> None:
 
 
 @MODES
-def test_a_label_travels_with_what_is_made_of_it(mode: str) -> None:
+def test_a_label_travels_with_derived_keys(mode: str) -> None:
     """A step that reads labelled data labels what it writes, also for a step that sees nothing else."""
     reply = Step("reply", ("sent",), reads=("draft",))
     arbiter_os = ArbiterOS()
@@ -119,7 +119,7 @@ def test_a_label_travels_with_what_is_made_of_it(mode: str) -> None:
 @pytest.mark.lengthy
 @MODES
 @pytest.mark.parametrize("clearing", ["check", "filter"])
-def test_a_clearing_step_clears_what_it_writes(clearing: str, mode: str) -> None:
+def test_a_clearing_step_clears_the_keys_that_it_writes(clearing: str, mode: str) -> None:
     """Both keys are needed when both are read; another key is not enough; `clears="all"` clears every key."""
 
     def sent(writes: tuple[str, ...], **kwargs: Any) -> bool:
@@ -363,7 +363,7 @@ def test_a_subgraph_knows_the_labels_of_its_parent(mode: str) -> None:
 
 
 @MODES
-def test_targets_narrow_who_is_denied_not_what_is_followed(mode: str) -> None:
+def test_targets_narrow_the_denied_nodes_not_the_followed_data(mode: str) -> None:
     """Every node hands labels on."""
     reply, answer = Step("reply", ("question",)), Step("answer", ("sent",))
     arbiter_os = ArbiterOS()

@@ -276,7 +276,7 @@ def test_object_is_found_whatever_stands_around_it(inner: Any) -> None:
     assert json_values(f"Well:\n```json\n{json.dumps(wanted, indent=1)}\n``` {{so}}") == ([wanted], [])
 
 
-def test_schema_tells_the_model_the_bounds() -> None:
+def test_the_schema_of_a_tool_shows_the_bounds_to_the_model() -> None:
     score = Mark.model_json_schema()["properties"]["score"]
     assert score == {"title": "Score", "type": "integer", "minimum": 0, "maximum": 10}
 

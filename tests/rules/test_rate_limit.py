@@ -225,7 +225,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "named", "problem"), WRONG)
-def test_wrong_parameters_say_what_is_expected(given: Any, named: Any, problem: str) -> None:
+def test_errors_about_parameters_name_the_expected_value(given: Any, named: Any, problem: str) -> None:
     with pytest.raises(ParameterError, match=f"checker 'rate': {problem}"):
         RateLimitChecker("rate", *given, **named)
 

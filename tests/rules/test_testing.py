@@ -191,7 +191,7 @@ def test_mistakes_in_what_is_given_are_errors() -> None:
         ({"clock": 1000.0}, "clock is 1000.0; expected a function that returns POSIX seconds"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_an_error_that_says_what_is_expected(
+def test_a_value_of_the_wrong_type_is_an_error_that_names_the_expected_one(
     given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

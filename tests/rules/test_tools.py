@@ -593,7 +593,7 @@ def test_a_missing_argument_is_never_allowed_and_always_denied() -> None:
 
 
 @pytest.mark.parametrize("wrap", [1, 2, 3])
-def test_json_in_a_text_is_what_it_says(wrap: int) -> None:
+def test_json_in_a_text_is_judged_by_its_content(wrap: int) -> None:
     import json
 
     value: Any = {"mode": "ｗrite"}
@@ -732,7 +732,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("parameters", "problem"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_parameter_is_told_with_its_place(parameters: dict[str, Any], problem: str) -> None:
+def test_a_wrong_parameter_is_reported_with_its_place(parameters: dict[str, Any], problem: str) -> None:
     with pytest.raises(ParameterError, match=f"^checker 'files': {problem}"):
         ToolsChecker("files", **parameters)
 
@@ -1157,7 +1157,7 @@ def test_an_output_made_from_a_caught_denial_is_held_back(
 
 @MODES
 @pytest.mark.parametrize(("on_caught", "goes_on"), [("answered", True), ("continue", True), ("deny", False)])
-def test_a_refusal_that_the_model_is_told_need_not_end_the_run(
+def test_a_refusal_that_the_model_reads_need_not_end_the_run(
     on_caught: Any, goes_on: bool, kit: Kit, mode: str
 ) -> None:
     """The item says what was denied, and by whom, in any case."""
@@ -1248,7 +1248,7 @@ def test_a_handler_of_ones_own_that_stops_a_call_has_denied_the_node(kit: Kit, m
     assert work_of(arbiter_os).check_policy_results["own"].kind == "deny"
 
 
-def test_a_denial_that_the_body_does_not_catch_is_told_as_well(kit: Kit) -> None:
+def test_a_denial_that_the_body_does_not_catch_reaches_the_model_too(kit: Kit) -> None:
     arbiter_os, app = governing(
         ToolsChecker("files", deny=["delete_file"]),
         graph_of(calling(kit.delete, {"path": "/x"}), name="work"),

@@ -360,7 +360,7 @@ def test_worked_numbers_of_agreement() -> None:
     assert found == pytest.approx([0.7434, 0.8154, 0.8491], abs=5e-5)
 
 
-def test_agreement_without_disagreement_to_expect_is_none() -> None:
+def test_agreement_is_none_if_no_disagreement_is_expected() -> None:
     """If every label is the same, chance explains everything."""
     assert kappa(["pass"] * 5, ["pass"] * 5) is None
     assert krippendorff_alpha([[1, 1], [1, 1]]) is None

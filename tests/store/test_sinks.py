@@ -304,7 +304,7 @@ def test_a_repository_that_raises_stops_no_nudge(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("wrong", ["sqlite:///evaluation.db", SqlRepository, object()])
-def test_what_is_no_repository_is_refused_at_once(wrong: Any) -> None:
+def test_an_object_that_is_not_a_repository_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"repository: expected an object with log_correction\(\)"):
         PersonaGate(MockJudge({}), JIM, repository=wrong)
     with pytest.raises(ConfigurationError, match=r"repository: expected an object with log_intervention\(\)"):

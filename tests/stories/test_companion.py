@@ -45,7 +45,7 @@ def test_a_file_remembers_from_one_run_to_the_next(tmp_path: Path) -> None:
         assert (kept.state, kept.valid_to is not None) == ("superseded", True)
 
 
-def test_a_model_that_is_none_is_one_line(tmp_path: Path) -> None:
+def test_an_unknown_model_is_reported_in_one_line(tmp_path: Path) -> None:
     done = run_example("companion", tmp_path, "--model", "nobody:nothing")
     assert done.returncode == 2
     assert "the model 'nobody:nothing' could not be made" in done.stderr

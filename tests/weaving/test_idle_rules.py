@@ -657,7 +657,7 @@ def test_a_rule_that_asks_under_a_condition_is_reported_before_it_asks(mode: str
 
 
 @MODES
-def test_a_node_that_asks_first_tells_by_its_denial(mode: str) -> None:
+def test_a_first_node_that_asks_without_a_checkpointer_is_denied_without_a_warning(mode: str) -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(ApprovalChecker("boss"))
     with warned() as texts, pytest.raises(PolicyViolationError, match="no checkpointer"):

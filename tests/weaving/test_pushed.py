@@ -115,7 +115,7 @@ class Noted(BaseModel):
 
 @WAYS
 @pytest.mark.parametrize("by", ["checker", "schema"])
-def test_messages_pushed_by_a_refused_node_are_not_saved_beside_the_checkpoint(
+def test_messages_pushed_by_a_refused_node_are_not_saved_with_the_checkpoint(
     push: Callable[[], None], key: str, by: str
 ) -> None:
     """LangGraph saves what a failed node has written so far, and `get_state` shows it."""

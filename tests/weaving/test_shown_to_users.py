@@ -364,7 +364,7 @@ def without_addresses(part: object) -> str:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_a_governed_graph_tells_of_itself_what_the_bare_one_tells(shape: Any) -> None:
+def test_a_governed_graph_describes_itself_as_the_bare_one_does(shape: Any) -> None:
     """Except that it has one channel more."""
     graph, _ = shape([], "sync", InMemorySaver())
     expected = described(graph)

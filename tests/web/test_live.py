@@ -151,7 +151,7 @@ def test_streams_end_when_the_file_of_the_ledger_is_gone_and_pages_say_so(
         assert httpx.get(address).status_code == 200
 
 
-def test_a_stream_that_lags_is_told_that_everything_may_have_grown(
+def test_a_stream_that_lags_hears_that_everything_may_have_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arbiter.web.live, "_KEPT", 5)
