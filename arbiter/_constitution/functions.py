@@ -188,7 +188,8 @@ def _parameters_of(function: Any, contract: type[Contract]) -> Iterable[inspect.
         return inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise RegistrationError(
-            f"{contract.kind} {_name_of(function)}() does not say what it takes. Wrap it in a function that does."
+            f"{contract.kind} {_name_of(function)}() has no signature that can be read. "
+            "Wrap it in a function with named parameters."
         ) from None
 
 

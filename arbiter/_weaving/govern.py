@@ -369,7 +369,7 @@ def _check_evaluators(contract: Contract, registry: Registry) -> None:
         if modes[owner] == "off" and not isinstance(contract, NodeEvaluator):
             raise ConfigurationError(
                 f"{contract.kind} {contract.name!r} {what} evaluator {owner!r}, whose mode is 'off'. "
-                "Set the evaluator's mode to 'enforce', or that of what reads it to 'off' too."
+                f"Set the evaluator's mode to 'enforce', or the mode of this {contract.kind} to 'off', too."
             )
 
 

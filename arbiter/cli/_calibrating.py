@@ -118,7 +118,7 @@ def write_sample(labels: Path, run: str, row: str, count: int, *, seed: int, bli
     report = load_report(run_folder(run))
     if row not in report.rows:
         raise ConfigurationError(
-            f"{row!r} is no row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
+            f"{row!r} is not a row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
         )
     sample = _sample(report, row, count, seed)
     if not sample:

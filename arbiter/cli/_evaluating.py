@@ -244,7 +244,7 @@ def _of_agents(suite: Suite, options: Options) -> Suite:
         if unknown := [name for name in wanted if name not in known or not name]:
             shown = ", ".join(filter(None, known)) or "none"
             raise ConfigurationError(
-                f"--dimensions: {unknown[0]!r} is no dimension of the suite {suite.name!r}. Dimensions: {shown}."
+                f"--dimensions: {unknown[0]!r} is not a dimension of the suite {suite.name!r}. Dimensions: {shown}."
                 f"{nearest(unknown[0], known)}"
             )
         suite = replace(suite, scorers={known[name].name: known[name].given for name in wanted})
@@ -262,7 +262,7 @@ def _of_agents(suite: Suite, options: Options) -> Suite:
         ids = [agent.id for agent in agents.agents]
         if unknown := [name for name in wanted if name not in ids]:
             raise ConfigurationError(
-                f"--agents: {unknown[0]!r} is no agent of the suite {suite.name!r}. Agents: {', '.join(ids)}."
+                f"--agents: {unknown[0]!r} is not an agent of the suite {suite.name!r}. Agents: {', '.join(ids)}."
                 f"{nearest(unknown[0], ids)}"
             )
         agents = replace(agents, agents=[agent for agent in agents.agents if agent.id in wanted])
@@ -519,7 +519,7 @@ def print_plan(run: str, drop: float | None, row: str | None) -> None:
     report = load_report(run_folder(run))
     if row is not None and row not in report.rows:
         raise ConfigurationError(
-            f"{row!r} is no row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
+            f"{row!r} is not a row of the run. Rows: {', '.join(report.rows)}.{nearest(row, report.rows)}"
         )
     if drop is not None and not 0 < drop < math.inf:
         raise ConfigurationError(f"--drop is {drop:g}; expected a number above 0.")

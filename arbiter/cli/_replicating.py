@@ -70,7 +70,7 @@ class _Table:
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{file} cannot be read: {error}.") from None
         if not is_mapping(found) or found.get("format") != _FORMAT:
-            raise ConfigurationError(f"{file} is no table of experiments.")
+            raise ConfigurationError(f"{file} is not a table of experiments.")
         return cls(file=file, runs=dict(found["runs"]))
 
     def began(self, scenario: str, run_id: str) -> None:

@@ -131,7 +131,7 @@ def _sessions(report: Report, metric: str) -> dict[str, _Session]:
     metrics = ExperimentResult.of(report).plan.metrics
     if metric not in metrics:
         raise ConfigurationError(
-            f"{metric!r} is no metric of the run {report.run_id}. Metrics: {', '.join(metrics)}."
+            f"{metric!r} is not a metric of the run {report.run_id}. Metrics: {', '.join(metrics)}."
             f"{nearest(metric, metrics)}"
         )
     if metric == "ideas_quantity":

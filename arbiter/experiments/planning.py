@@ -107,7 +107,9 @@ def plan_schema(dimensions: Collection[str]) -> type[Planned]:
             for each in self.directives:
                 for name in each.sampled_values:
                     if name not in dimensions:
-                        raise ValueError(f"{name!r} is no dimension; expected one of {', '.join(dimensions)}")
+                        raise ValueError(
+                            f"{name!r} is not a dimension; expected one of {', '.join(dimensions)}"
+                        )
             return self
 
     return Plan

@@ -115,7 +115,7 @@ class ExperimentPlan:
         names = {"format", "hash", *(field.name for field in fields(cls))}
         if not is_mapping(found) or found.get("format") != _FORMAT or {*found} != names:
             raise ConfigurationError(
-                f"{path}: is no plan of an experiment. Write one: arbiter experiment plan SCENARIO --out {path}."
+                f"{path} is not a plan of an experiment. Write one: arbiter experiment plan SCENARIO --out {path}."
             )
         plan = cls.from_dict(found)
         if plan.hash != found["hash"]:

@@ -156,7 +156,7 @@ def replicated(results: Sequence[ExperimentResult]) -> Replication:
     for result in results:
         if result.plan.scenario not in SCENARIOS:
             raise ConfigurationError(
-                f"{result.plan.scenario!r} is no scenario of the paper. It has {', '.join(SCENARIOS)}."
+                f"{result.plan.scenario!r} is not a scenario of the paper. It has {', '.join(SCENARIOS)}."
             )
         if "synthetic" in result.marks:
             raise ConfigurationError(

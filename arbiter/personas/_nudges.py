@@ -205,7 +205,9 @@ def _nudging(
         kinds = {cast.name(agent): kind for agent, kind in nudges.items()}
     for agent in kinds.keys() - cast.personas.keys():
         agents = ", ".join(map(repr, cast.personas))
-        raise ConfigurationError(f"intervention {name!r}: nudges: {agent!r} is no agent. Agents: {agents}.")
+        raise ConfigurationError(
+            f"intervention {name!r}: nudges: {agent!r} is not an agent. Agents: {agents}."
+        )
     for kind in (otherwise, *kinds.values()):
         if kind not in NUDGES:
             known = ", ".join(map(repr, NUDGES))

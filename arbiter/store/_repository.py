@@ -397,7 +397,7 @@ class SqlRepository:
         for name in changes:
             if name not in SETTINGS:
                 raise StoreError(
-                    f"set_config: {name!r} is no setting of GateConfig.{nearest(name, SETTINGS)}"
+                    f"set_config: {name!r} is not a setting of GateConfig.{nearest(name, SETTINGS)}"
                 )
         with self._writing() as connection:
             base = self._config(connection, agent_id)

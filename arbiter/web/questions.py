@@ -320,7 +320,7 @@ def edited(question: Question, fields: Sequence[Field], form: Mapping[str, str])
 
 
 def _refused(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _unfit(question: Question, changes: Mapping[str, Any]) -> dict[str, str]:

@@ -241,7 +241,7 @@ def test_the_whole_table_has_15_rows_that_count() -> None:
 
 
 def test_own_scenarios_and_templates_are_not_compared_with_the_paper() -> None:
-    with pytest.raises(ConfigurationError, match="'tea' is no scenario of the paper"):
+    with pytest.raises(ConfigurationError, match="'tea' is not a scenario of the paper"):
         replicated([measured()])
     synthetic = Experiment("debate-controversial", mode="template", scale=0.05).run(folder=None)
     with pytest.raises(ConfigurationError, match="scores are synthetic"):

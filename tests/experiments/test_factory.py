@@ -327,7 +327,7 @@ def test_dimensions_that_do_not_fit_are_sent_back_and_then_refused(answer: str, 
 def test_a_plan_with_an_unknown_dimension_is_refused() -> None:
     wrong = json.dumps({"directives": [{"subpopulation_description": "x", "sampled_values": {"shoes": 1}}]})
     model = Scripted(answers=[dimensions_answer(), wrong])
-    with pytest.raises(FactoryError, match="'shoes' is no dimension; expected one of about personality"):
+    with pytest.raises(FactoryError, match="'shoes' is not a dimension; expected one of about personality"):
         AgentFactory("averageCustomer", model, cache=None).plan(3)
 
 

@@ -409,7 +409,7 @@ def test_an_experiment_is_held_to_its_plan(project: Path) -> None:
     with pytest.raises(ConfigurationError, match="It was edited"):
         experiment().run(plan=file)
     file.write_text("{}")
-    with pytest.raises(ConfigurationError, match="is no plan"):
+    with pytest.raises(ConfigurationError, match="is not a plan of an experiment"):
         experiment().run(plan=file)
 
 

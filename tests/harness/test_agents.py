@@ -297,8 +297,11 @@ def test_options_choose_agents_dimensions_and_the_window(crew: Path, monkeypatch
     assert report["agents"]["ilka"]["dimensions"]["tone"]["sample_size"] == 14
     assert Said("run", "--threshold", "9").code == 1
     for options, said in (
-        (["--agents", "elka"], "'elka' is no agent of the suite 'crew'. Agents: ilka, tomasz. Did you mean"),
-        (["--dimensions", "tone"], "'tone' is no dimension of the suite"),
+        (
+            ["--agents", "elka"],
+            "'elka' is not an agent of the suite 'crew'. Agents: ilka, tomasz. Did you mean",
+        ),
+        (["--dimensions", "tone"], "'tone' is not a dimension of the suite"),
         (["--window", "7x"], "window: expected a number and h, d or w, such as 7d, got '7x'"),
         (["--until", "today"], "until: expected a time with an offset"),
         (["--threshold", "12"], "threshold"),
