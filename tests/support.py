@@ -167,7 +167,7 @@ PATIENCE = 120.0
 class Hold:
     """A call that takes until the test lets it go or ends; see the fixture `hold`.
 
-    What waits for it although it should not gets an error in the end.
+    A caller that waits for it although it should not gets an error in the end.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ def typed(*arguments: str, answers: str = "", code: int = 0) -> str:
 
 
 def started(*arguments: str, folder: Path, code: int) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, where nobody can be asked. Nothing ends in a traceback."""
+    """The command in a process of its own, without a terminal to ask in. It must not end in a traceback."""
     done = subprocess.run(
         python("-m", "arbiter", *arguments),
         cwd=folder,

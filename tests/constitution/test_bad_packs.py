@@ -148,7 +148,8 @@ NO_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_only_regular_files_are_read(
     make: Callable[[Path], Any], says: str, kind: str, tmp_path: Path
 ) -> None:
-    """The mistake of the one file is reported with those of the others, and nobody waits for a writer."""
+    """The mistake of the one file is reported with those of the others, and the loader does not wait for a
+    writer."""
     (tmp_path / kind).mkdir()
     make(tmp_path / kind / "pipe.yaml")
     (tmp_path / kind / "wrong.yaml").write_text("version: 2\n")

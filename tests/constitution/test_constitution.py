@@ -153,7 +153,7 @@ def test_the_order_is_that_of_the_files(tmp_path: Path) -> None:
 
 
 def test_a_rule_knows_where_it_was_declared(tmp_path: Path) -> None:
-    """File and line, for whoever reports on it."""
+    """The place has file and line, for reports."""
     project(
         tmp_path, policies__a="checkers:\n  - name: x\n    use: forbid_sequence\n    bad_sequence: [LOAD]\n"
     )
@@ -168,7 +168,7 @@ def test_a_single_file_is_a_constitution(tmp_path: Path) -> None:
 
 
 def test_code_can_add_to_a_constitution(tmp_path: Path) -> None:
-    """Contracts of both kinds hold, and a name is taken whoever took it."""
+    """Contracts of both kinds hold, and a name that one kind has taken is taken for the other."""
     arbiter_os = ArbiterOS.from_constitution(project(tmp_path, policies__a=NO_TOOLS))
     with pytest.raises(RegistrationError, match="no_tools"):
         arbiter_os.add_policy_checker(Check("no_tools", good))
@@ -317,7 +317,8 @@ def test_a_rule_may_be_tightened_and_with_override_loosened(tmp_path: Path, chan
     ],
 )
 def test_loosening_needs_override(tmp_path: Path, change: str, where: str) -> None:
-    """What is not known to be tighter is refused, with the place of what it would change."""
+    """A change that is not known to be tighter is refused, with the place of the rule that it would
+    change."""
     project(tmp_path, policies__base=BASE, policies__mine=f"extends: [base]\ncheckers:\n  - {change}\n")
     with pytest.raises(PackError) as caught:
         load_constitution(tmp_path, allow=["tests."])
@@ -442,7 +443,7 @@ def test_a_circle_of_packs_is_named(tmp_path: Path) -> None:
 
 
 def test_a_reference_to_a_broken_pack_is_not_a_mistake(tmp_path: Path) -> None:
-    """One mistake is told once."""
+    """One mistake is reported once."""
     project(
         tmp_path,
         policies__base="checkers: 3\n",
@@ -597,7 +598,7 @@ def test_a_core_whose_meanings_changed_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("use", ["graph", "label", "function", "checker"])
 @pytest.mark.parametrize("load", ["reload", "shadow"])
 def test_a_core_in_use_keeps_its_members(tmp_path: Path, use: str, load: str) -> None:
-    """What goes by the old members would match no rule that goes by the new ones."""
+    """Graphs that use the old members would match no rule that names the new ones."""
     project(tmp_path, policies__a=CORE.format("UsedCore", "USE_IT", "Same.", "true"))
     arbiter_os = ArbiterOS.from_constitution(tmp_path)
     old = find_instruction("USE_IT")
@@ -635,7 +636,7 @@ def test_a_core_that_nothing_uses_may_change_and_its_rules_are_made_anew(tmp_pat
 
 
 def test_a_reload_may_bring_an_evaluator_with_the_router_that_reads_it(tmp_path: Path) -> None:
-    """What is new is checked together, also on graphs that are governed."""
+    """New rules are checked together, also on graphs that are governed."""
     arbiter_os = ArbiterOS.from_constitution(project(tmp_path, policies__a=NO_TOOLS))
     app = arbiter_os.govern(chain(Spy("write", score=0.1), extra=[Spy("reflect")]))
     project(tmp_path, policies__a=REFLECTING)
@@ -786,7 +787,7 @@ def test_a_shadow_rule_that_misbehaves_is_only_reported(
 
 
 class Bad(PolicyChecker):
-    """Misbehaves as it is told."""
+    """Misbehaves in the way that the test sets."""
 
     def __init__(self, name: str, answer: str) -> None:
         super().__init__(name)

@@ -41,7 +41,7 @@ every_instruction = pytest.mark.parametrize("instruction", BUILT_IN, ids=repr)
 
 
 class LegalCore(Instruction):
-    """What a user writes to add a core."""
+    """A core that a user adds."""
 
     REVIEW = define("Checks a contract against the playbook.", unverified=True)
     SIGN = define("Signs a contract in the company's name.", acts=True)

@@ -156,7 +156,7 @@ def test_a_pack_that_ships_is_named_as_its_file_and_names_its_schema(folder: Any
 
 
 def test_the_kernel_has_ten_rules() -> None:
-    """What the benchmark of a kernel measures."""
+    """The benchmark of a kernel measures these ten."""
     assert len(load_constitution("arbiter:kernel").checkers) == 10
 
 

@@ -82,7 +82,7 @@ def model() -> ScriptedModel:
 
 
 def facts_of(graph: Any) -> GraphFacts:
-    """What whoever governs a graph tells about it."""
+    """The facts about a graph that `govern` collects."""
     return GraphFacts(
         nodes={name: code_of(node.bound) for name, node in graph.nodes.items()},
         metadata=graph.config.get("metadata", {}) if graph.config else {},

@@ -85,7 +85,7 @@ class Strict(Limit):
 
 
 def test_a_class_attribute_is_the_default_of_a_parameter() -> None:
-    """What the constructor is given comes before it, by keyword or by position."""
+    """An argument of the constructor wins over it, by keyword or by position."""
     rule = Ending("rule")
     assert (rule.on_deny, rule.target_nodes, rule.max_redirects) == ("end", ("pay",), 2)
     rule = Ending("rule", None, ["tell"], on_deny="audit")

@@ -194,8 +194,8 @@ PROMISES: dict[str, tuple[str, str, dict[str, str]]] = {
 def test_unverified_output_of_a_model_is_not_acted_on(
     promise: str, plays: list[list[Turn]], redirected: bool, asynchronous: bool
 ) -> None:
-    """With no-ops, loops, branches, Sends and subgraphs in between; over several invokes of a thread, resumed elsewhere
-    after a pause, and where a router sends the run away. What is verified is acted on."""
+    """With no-ops, loops, branches, Sends and subgraphs in between; over several invokes of a thread, resumed
+    elsewhere after a pause, and where a router sends the run away. Verified output is acted on."""
     pack, writes, rules = PROMISES[promise]
     script, saver, config = (
         Script(writes=writes, sends=not redirected),
@@ -269,7 +269,7 @@ def test_new_output_of_a_model_reaches_no_agent_and_no_user(act: str) -> None:
 
 @MODES
 def test_verified_output_is_acted_on(mode: str) -> None:
-    """Also by several steps, with others between; and what nobody made needs nobody to verify it."""
+    """Also by several steps, with others between; and without output there is nothing to verify."""
     script, graph = chain("pay", "draft", "rest", "check", "rest", "pay", "tell", "hand", "answer")
     app = ArbiterOS.from_constitution("arbiter:think-then-verify").govern(graph, instructions=KINDS)
     run(app, {}, mode=mode)
@@ -277,7 +277,7 @@ def test_verified_output_is_acted_on(mode: str) -> None:
 
 
 def test_an_earlier_run_and_another_process_have_verified_nothing() -> None:
-    """What was written in one invoke of a thread is not acted on in the next one, also by another process."""
+    """Output of one invoke of a thread is not acted on in the next one, also by another process."""
     saver, config = InMemorySaver(), thread("1")
     for names in (["draft"], ["rest"]):
         _, graph = chain(*names, saver=saver)

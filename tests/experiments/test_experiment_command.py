@@ -274,7 +274,8 @@ for each in (agents, corrector, judge):
 
 @pytest.mark.lengthy
 def test_a_table_that_was_stopped_goes_on(project: Path) -> None:
-    """A budget is that of the whole table. What was judged is not bought again, and neither is a whole experiment."""
+    """A budget is that of the whole table. Judgements are not bought again, and neither is a whole
+    experiment."""
     (project / "counted.py").write_text(COUNTED)
     models = [each.replace("models.py", "counted.py") for each in WITH]
     table = ("experiment", "table1", *models, *SMALL, "--format", "json")

@@ -298,7 +298,7 @@ def test_a_scale_keeps_two_environments() -> None:
 
 @pytest.mark.parametrize("answer", [None, {"score": "high"}, ["nonsense"], ValueError("no answer")])
 def test_a_judge_that_answers_nonsense_gives_no_result(answer: Any) -> None:
-    """The scores are missing, none is made up, and the reason is told."""
+    """The scores are missing, none is made up, and the reason is reported."""
     result = experiment(judge=Says(answer), metrics=["fluency", "convergence"]).run(folder=None)
     assert result.marks == ("not_scored",)
     assert not any(scores for metrics in result.scores.values() for scores in metrics.values())

@@ -33,7 +33,7 @@ class World:
         return [rng.gauss(self.mean, self.case) for _ in range(self.cases)]
 
     def row(self, rng: random.Random, qualities: list[float], *, drop: float = 0.0, repeats: int = 1) -> Row:
-        """What a run measures of an agent that got worse by `drop`."""
+        """The row that a run measures for an agent that got worse by `drop`."""
         scores: dict[str, tuple[float | None, ...]] = {}
         for place, quality in enumerate(qualities):
             answers = [quality - drop + rng.gauss(0, self.agent) for _ in range(repeats)]
@@ -45,7 +45,7 @@ class World:
 
 
 def verdicts(before: Mapping[str, Row], after: Mapping[str, Row]) -> dict[str, Verdict]:
-    """What the gate says about rows by name."""
+    """The verdicts of the gate about rows, by name."""
     named = [{name: _named(row, name) for name, row in rows.items()} for rows in (before, after)]
     baseline = Baseline.of(run(*named[0].values()), captured_at=CAPTURED)
     found = GATE.compare(run(*named[1].values()), baseline)

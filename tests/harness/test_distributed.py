@@ -249,7 +249,7 @@ def once(name: str) -> bool:
 
 
 def bought() -> Counter[str]:
-    """What the target and the judge were asked, with the number of times."""
+    """The questions to the target and the judge, with the number of times."""
     return Counter(Path("bought.txt").read_text().splitlines())
 
 
@@ -285,7 +285,8 @@ def test_a_suite_on_ray_gives_the_same_report(project: Path, cluster: str) -> No
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing_and_buys_nothing_twice(project: Path, cluster: str) -> None:
-    """One worker dies in a node, another between two judgements. What had arrived is not bought again."""
+    """One worker dies in a node, another between two judgements. Answers that had arrived are not bought
+    again."""
     odd = Project(project, dies=3, dies_judged=4)
     report = odd.measured(cluster)
     assert [result.status for result in report.results] == ["completed"] * 6
@@ -474,8 +475,8 @@ def test_agents_on_ray_give_the_same_report(project: Path, cluster: str, options
 
 @pytest.mark.slow
 def test_an_experiment_on_ray_has_the_same_result(project: Path, cluster: str) -> None:
-    """One worker dies in a conversation, another while its conversation is judged. What had arrived is not bought
-    again, and a worker keeps one event loop, to which the connections of its models belong."""
+    """One worker dies in a conversation, another while its conversation is judged. Answers that had arrived
+    are not bought again, and a worker keeps one event loop, to which the connections of its models belong."""
     name = f"models_{uuid4().hex[:8]}"
     (project / f"{name}.py").write_text(MODELS + TALKING)
     models = [f"--{role}={name}.py:{given}" for role, given in ROLES.items()]

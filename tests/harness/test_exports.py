@@ -600,7 +600,7 @@ def speaks(state: dict[str, Any]) -> list[Any]:
 def test_odd_texts_are_the_same_in_both_kinds_of_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is lost but what no file can hold, which is escaped."""
+    """Only characters that no file can hold are escaped; the others stay."""
     cases = [Case(f"c{place}", {"messages": [["user", str(place)]]}) for place in range(len(ODD))]
     turns = count()
 

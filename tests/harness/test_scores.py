@@ -1,4 +1,4 @@
-"""What the return value of a scorer means."""
+"""The meaning of the return value of a scorer."""
 
 from __future__ import annotations
 

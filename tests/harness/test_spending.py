@@ -1,4 +1,4 @@
-"""What a run spends: tokens and calls by purse, budgets, and judges that are asked on behalf of cases."""
+"""The spending of a run: tokens and calls by purse, budgets, and judges that are asked on behalf of cases."""
 
 from __future__ import annotations
 

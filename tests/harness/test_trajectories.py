@@ -1,4 +1,4 @@
-"""What ran, compared with what a case expects."""
+"""The node runs of a case, compared with its expectations."""
 
 from __future__ import annotations
 

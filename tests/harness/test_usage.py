@@ -87,7 +87,7 @@ def test_replayed_answers_cost_nothing_and_are_counted_apart() -> None:
 
 @pytest.mark.parametrize("tokens", [usage(10, 2), None])
 def test_earlier_sessions_of_a_run_are_counted_with_it(tokens: Any) -> None:
-    """What a journal kept of a case is added up with what this session uses."""
+    """The usage in a journal is added to the usage of this session."""
     before = Usage(prices={"m": {"input": 1.0, "output": 1.0}})
     before.add("judge", "m", tokens, thread_id="a")
     kept = {

@@ -1,4 +1,4 @@
-"""What a node may know: the committed past and itself, never a sibling; the same decisions every time."""
+"""A node sees the committed past and itself, never a sibling; the same decisions every time."""
 
 from __future__ import annotations
 

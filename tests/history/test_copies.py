@@ -237,7 +237,7 @@ def test_another_process_reads_a_pickled_history() -> None:
 
 
 def test_pickling_a_history_looks_at_each_part_of_the_states_once() -> None:
-    """What many states share, such as the messages of a conversation, is not looked at for each of them."""
+    """A part that many states share, such as the messages of a conversation, is read once."""
 
     def times(steps: int) -> int:
         arbiter_os = ArbiterOS()
@@ -302,7 +302,7 @@ def test_a_copy_of_the_view_of_a_contract_has_the_same_content(copied: Any, mode
 
 
 def test_a_router_that_pickles_its_history_has_read_no_evaluation() -> None:
-    """What a policy reads is committed with the node, and a copy is not a decision."""
+    """Results that a policy reads are committed with the node, and a copy is not a decision."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(Judge("good", lambda h: EvaluationResult(1.0, True)))
     results: list[Any] = []

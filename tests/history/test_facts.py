@@ -207,7 +207,7 @@ def test_a_run_begins_to_count_anew() -> None:
 
 
 def test_a_graph_that_is_called_again_starts_afresh() -> None:
-    """What it counted the first time is already part of the graph that called it."""
+    """Its first count is already part of the graph that called it."""
     inner = fold(fold({}, [NESTED_RUN]), [counting(k=4)])
     outer = fold({}, [{"inner": inner, **counting(k=0)}])
     again = fold(inner, [NESTED_RUN])
@@ -275,8 +275,8 @@ one_or_more = st.one_of(st.just([RUN]), st.lists(plain, min_size=1, max_size=2))
 def test_facts_that_wait_are_read_as_if_they_were_folded(
     program: list[list[dict[str, Any]]], keep: int, most: int, grown: int, looked: list[bool], back: int
 ) -> None:
-    """Whoever reads, whatever he reads, and when, finds what a fold at each superstep would
-    give; also where two runs go on from one past."""
+    """Every read, at any time, returns the result of a fold at each superstep; also if two runs go on from
+    one past."""
     value: Value = {}
     waiting = Past(value, keep=keep)
     outer = Past(fold({}, [RUN, {"id": "", "node": "a", "step": 0, "at": 0.0, "in": "X"}]))
@@ -312,7 +312,7 @@ def committed(number: int, writes: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def told(past: Past) -> list[Any]:
-    """All that a past says; its value last, since reading that is what folds."""
+    """All answers of a past; its value last, because reading the value folds."""
     policies = ("p", "q")
     return [
         (past.seq, past.steps, past.run_from, past.redirects("r")),

@@ -96,13 +96,13 @@ def history(*supersteps: Item | list[Item]) -> History:
 
 
 def shown(value: Any, width: int = 80) -> str:
-    """What is printed of one field of a node's input, without the indentation."""
+    """The printed form of one field of a node's input, without the indentation."""
     lines = history_text(history(Item(input_state={"it": value})), width).split("\n")[3:]
     return "\n".join(line[6:] for line in lines)
 
 
 def printed(of: History, encoding: str = "utf-8", **console: Any) -> str:
-    """What a console writes to a file of that encoding."""
+    """The text that a console writes to a file of that encoding."""
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
     pprint_history(of, Console(file=file, width=80, **console))
@@ -655,7 +655,7 @@ def test_many_evaluations_are_capped() -> None:
 
 
 class Verbose:
-    """What a `repr` that shows everything would make too long."""
+    """An object whose `repr` shows everything and is too long."""
 
     def __init__(self, held: Any) -> None:
         self.held = held

@@ -123,7 +123,7 @@ def sqlite_saver(path: Path) -> Generator[SqliteSaver]:
 
 
 def size_of(path: Path) -> int:
-    """What the checkpointer stored, in bytes."""
+    """The size of the stored checkpoints, in bytes."""
     total = 0
     with sqlite3.connect(path) as db:
         for table in ("checkpoints", "writes"):

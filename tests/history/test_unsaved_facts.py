@@ -1,5 +1,5 @@
-"""Without a checkpointer a fact is handed to the hidden channel itself, and is no write of LangGraph's. What the nodes
-after it see of the past is the same."""
+"""Without a checkpointer a fact is handed to the hidden channel itself, and is no write of LangGraph's. Later
+nodes see the same past."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Log(TypedDict, total=False):
 
 
 def last_seen(graph: Any, mode: str, given: Any = None) -> tuple[Any, Sequence[tuple[str, int]]]:
-    """What the node `end` sees of the past, and the items of the history with their attempts."""
+    """The past that the node `end` sees, and the items of the history with their attempts."""
     arbiter_os, witness = governing()
     run(arbiter_os.govern(graph), given or {"log": []}, thread("one"), mode=mode)
     (seen,) = (seen for seen in witness.seen if seen[0] == "end")
@@ -199,7 +199,7 @@ def test_cached_outputs_are_counted(mode: str) -> None:
 
 @MODES
 def test_siblings_are_in_the_order_of_their_tasks(mode: str) -> None:
-    """Whoever of them is done first."""
+    """The order does not depend on which is done first."""
 
     def work(state: Any) -> Any:
         return {"log": [f"w{state['n']}"]}

@@ -1,4 +1,4 @@
-"""What contracts are shown, and what the history shows, cannot be changed by those who look at it."""
+"""Readers cannot change the views of contracts, nor the history."""
 
 from __future__ import annotations
 
@@ -468,7 +468,7 @@ def live(history: History) -> Any:
 
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_a_node_gets_its_own_objects_where_no_checker_looked(size: int) -> None:
-    """Nothing is copied but what was looked at; an audit has no effect at all."""
+    """Only parts that a checker read are copied; an audit has no effect at all."""
     big, small = [{"n": n} for n in range(size)], {"n": 1}
     got: list[Any] = []
 

@@ -25,7 +25,7 @@ ACTS = {**PAYS, "write": "GENERATE"}
 
 
 def started(path: Path) -> list[tuple[Any, ...]]:
-    """What another connection finds of entries that were committed ahead."""
+    """The entries committed ahead that another connection finds."""
     with sql(path) as select:
         rows = select("SELECT body FROM entries WHERE kind = 'started' ORDER BY id")
     return [

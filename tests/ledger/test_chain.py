@@ -1,4 +1,4 @@
-"""Whoever edits the database past Arbiter is found: by thread and entry, with what stays intact."""
+"""An edit of the database past Arbiter is found: by thread and entry, with the intact parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def untouched() -> bytes:
 
 
 def attacked(tmp_path: Path, attack: Attack, **options: Any) -> Verification:
-    """What verification finds after an attack by SQL on a ledger of three threads with three entries each."""
+    """The findings of a verification after an attack by SQL on a ledger of three threads with three entries
+    each."""
     path = tmp_path / "l.db"
     path.write_bytes(untouched())
     with sql(path) as run:

@@ -1,4 +1,4 @@
-"""What the constitution in force says about records holds for what the ledger keeps."""
+"""The `records:` of the constitution in force set what the ledger keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed process had committed to its checkpointer comes back into the ledger, once."""
+"""Node runs that a killed process had committed to its checkpointer come back into the ledger, once."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_subgraph_that_goes_on_after_a_question_has_each_node_run_once(
 def test_a_thread_that_another_process_takes_over_at_once_has_each_node_run_once(
     tmp_path: Path, clock: Callable[[], float]
 ) -> None:
-    """What the first process has in its queue is not lost: the second waits for it a little."""
+    """The queue of the first process is not lost: the second process waits for it a little."""
     saver, path = InMemorySaver(), tmp_path / "l.db"
     with Ledger(path, flush_every=60) as first, Ledger(path, flush_every=0.05) as second:
         for ledger in (first, second):

@@ -39,7 +39,8 @@ class State(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Step:
-    """What a node does, and where it leads: ahead by so many nodes, or back to the first while `n` is small."""
+    """The work of a node, and its next node: ahead by so many nodes, or back to the first while `n` is
+    small."""
 
     leaves: str
     ahead: int

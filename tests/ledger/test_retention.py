@@ -1,4 +1,5 @@
-"""What a ledger lets go of: at somebody's request, or because it was kept long enough. The chain stays whole."""
+"""Contents that a ledger deletes: on request, or because they were kept long enough. The chain stays
+whole."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def test_two_gates_on_one_node_are_refused() -> None:
 
 @MODES
 def test_a_gate_takes_an_earlier_attempt_with_its_command(mode: str) -> None:
-    """What that draft said about where to go, and what it streamed, comes with it."""
+    """Its destination and its stream come with it."""
     calls: list[int] = []
 
     def speak(state: Any) -> Any:
@@ -458,7 +458,7 @@ def test_a_retry_policy_goes_on_with_the_next_attempt(mode: str) -> None:
 def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
     mode: str, memory: bool | None
 ) -> None:
-    """What a graph is given as input it saves and streams; so its chat nodes get the advice, each for its call."""
+    """A graph saves and streams its input, so its chat nodes get the advice, each for its call."""
     seen: list[list[Any]] = []
 
     def think(state: Any) -> Any:
@@ -495,7 +495,7 @@ def test_advice_for_a_graph_goes_to_its_nodes_and_into_none_of_its_checkpoints(
 
 
 def test_advice_without_a_place_in_any_node_of_a_graph_is_reported() -> None:
-    """Nothing is lost without a word."""
+    """Lost advice is reported."""
     inside = chain(Spy("a"))
     builder = StateGraph(Chat)
     builder.add_node("agent", inside)

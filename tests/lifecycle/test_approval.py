@@ -296,7 +296,7 @@ def asked_twice(story: str, nested: bool, saver: Any) -> tuple[Any, Spy, list[fl
 def test_an_answer_does_not_answer_the_next_question(
     story: str, durability: Any, nested: bool, mode: str, tmp_path: Path
 ) -> None:
-    """Whoever goes on without an answer, which gives LangGraph's last resume value out again, is asked again."""
+    """A run that goes on without an answer, for which LangGraph repeats its last resume value, asks again."""
     if nested and (durability == "exit" or story == "another input"):
         pytest.skip(
             "LangGraph keeps no question of a subgraph for the exit, and its state is not the parent's"

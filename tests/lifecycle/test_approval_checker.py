@@ -1,4 +1,4 @@
-"""Who may approve, until when, and what an answer can say: `ApprovalChecker`, and questions of one's own."""
+"""Approvers, deadlines and answers: `ApprovalChecker`, and questions of your own."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_the_second_of_four_eyes_is_not_those_of_the_first(mode: str) -> None:
 
 @MODES
 def test_edited_input_is_checked_again_by_all(mode: str) -> None:
-    """Also by a condition, which nobody's approval overrules."""
+    """Also by a condition, which no approval overrules."""
     pay = Spy("pay")
     arbiter_os, app = bank(pay, approvers=["alice"])
     arbiter_os.add_policy_checker(
@@ -214,7 +214,7 @@ def test_edited_input_is_checked_again_by_all(mode: str) -> None:
 
 @MODES
 def test_an_edit_by_one_is_shown_to_the_other(mode: str) -> None:
-    """What was approved before the edit was approved for another input."""
+    """An approval from before the edit was for another input."""
     pay = Spy("pay")
     arbiter_os, app = bank(pay, approvers=["alice"])
     arbiter_os.add_policy_checker(ApprovalChecker("audit", target_nodes=["pay"], approvers=["bob"]))
@@ -456,7 +456,7 @@ def test_on_deny_is_checked_as_everywhere() -> None:
 
 @MODES
 def test_a_graph_without_a_checkpointer_denies_with_the_remedy(mode: str) -> None:
-    """There the question would be lost: nobody could ever answer it."""
+    """There the question would be lost, because it could never be answered."""
     pay = Spy("pay")
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(ApprovalChecker("boss"))

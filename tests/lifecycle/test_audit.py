@@ -187,7 +187,7 @@ def test_each_rule_under_audit_changes_nothing_and_off_is_not_asked(name: str, m
 
 
 def twice(governing: Any, mode: str) -> Any:
-    """What is seen of two runs of a thread whose body pauses."""
+    """The visible outcome of two runs of a thread whose body pauses."""
 
     def work(state: Any) -> Any:
         return {"log": [interrupt("pin?"), interrupt("sure?")]}
@@ -337,7 +337,8 @@ def test_an_evaluator_under_audit_decides_nothing(mode: str) -> None:
 
 @MODES
 def test_results_read_by_a_rule_under_audit_are_not_committed(mode: str) -> None:
-    """What is read is committed, and later rules find it; a rule that does not count must not bring that about."""
+    """Results that are read are committed, and later rules find them; a rule without effect must not cause
+    that."""
     seen: list[Any] = []
 
     def look(history: History) -> bool:

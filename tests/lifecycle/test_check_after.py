@@ -251,7 +251,7 @@ def test_commands_are_refused_whole(mode: str) -> None:
 
 @MODES
 def test_a_command_from_a_subgraph_is_refused(mode: str) -> None:
-    """What comes up to the parent graph is an output of the node that runs the subgraph."""
+    """A command to the parent graph is an output of the node that runs the subgraph."""
 
     def hand_over(_: State) -> Command[Any]:
         return Command(graph=Command.PARENT, update={"log": ["inner"], "amount": 7}, goto="last")
@@ -325,7 +325,7 @@ def same(*_: Any) -> str:
 
 
 def test_a_refused_output_is_never_served_from_the_cache() -> None:
-    """What a redirect left in a node's cache is not taken for the node's result."""
+    """The entry that a redirect left in a node's cache is not taken for the node's result."""
     from langgraph.cache.memory import InMemoryCache
 
     pay = Spy("pay", amount=7)

@@ -50,7 +50,7 @@ def newsroom(write: Any, saver: Any = None, *more: Any, **parameters: Any) -> tu
 
 
 def nowhere(history: Any, output: Any) -> None:
-    """A router that sends nobody anywhere."""
+    """A router that never redirects."""
 
 
 @MODES
@@ -448,7 +448,7 @@ SHAPES: dict[str, Any] = {
 @MODES
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_output_is_kept_as_it_was(shape: str, mode: str, tmp_path: Path) -> None:
-    """What an approved run comes to is what it comes to with nobody asking."""
+    """An approved run has the result of a run without a question."""
 
     def build(saver: Any) -> Any:
         builder = StateGraph(State)

@@ -1,4 +1,4 @@
-"""An evaluator can change nothing, and nobody waits for what nobody reads."""
+"""An evaluator can change nothing, and no code waits for a result that it does not read."""
 
 from __future__ import annotations
 
@@ -455,7 +455,8 @@ def test_a_worker_that_ends_leaves_no_evaluation_behind(monkeypatch: pytest.Monk
 
 @MODES
 def test_an_evaluator_runs_in_a_context_of_its_own(mode: str) -> None:
-    """Whoever reads its result: it leaves nothing there, and the graph's config does not reach it."""
+    """Also if a rule or a caller reads its result: it leaves nothing in their context, and the graph's config
+    does not reach it."""
     own: ContextVar[str] = ContextVar("own", default="unset")
     found: list[str] = []
 

@@ -138,7 +138,7 @@ class Before(PolicyChecker):
 
 
 class After(Before):
-    """Judges outputs too, and nobody knows by what."""
+    """Judges outputs too, by unknown criteria."""
 
     calls = 0
 

@@ -78,8 +78,8 @@ for kind in ("quick", "slow", "async"):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_evaluations_go_on_in_the_child_of_a_fork() -> None:
-    """As with `gunicorn --preload` or Celery: the app ran before the fork, and its background is at work. Read by
-    nobody, and by a gate."""
+    """As with `gunicorn --preload` or Celery: the app ran before the fork, and its background is at work. The
+    results are unread, or read by a gate."""
     done = subprocess.run(python("-c", FORKED), capture_output=True, text=True, timeout=120)
     expected = [
         line

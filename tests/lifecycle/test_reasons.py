@@ -1,4 +1,4 @@
-"""Reasons say which field and which rule. What stood in the state is in no reason that is kept."""
+"""Reasons say which field and which rule. No stored reason has a value of the state."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def graph_of(saver: Any, body: Any = None) -> Any:
 
 
 def facts_in(app: Any, config: Any) -> str:
-    """What the newest checkpoint says of past node runs, as text."""
+    """The facts about past node runs in the newest checkpoint, as text."""
     saved = app.checkpointer.get_tuple(config)
     facts = list(Past(saved.checkpoint["channel_values"]["__arbiter_ledger"]).facts())
     assert any(fact["node"] == "work" for fact in facts)

@@ -1,7 +1,7 @@
 """The snippets of the evaluators guide that users of ArbiterOS know, run as they stand.
 
-The text of each is the guide's. Two things are replaced: the package that it imports from, and the
-name of the class. What the guide takes for granted (an `arbiter_os`, a `generate_fn`) is given.
+The text of each is the guide's. Two things are replaced: the package that it imports from, and the name of
+the class. The objects that the guide assumes (an `arbiter_os`, a `generate_fn`) are provided.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def ours(snippet: str) -> str:
 
 
 def given() -> dict[str, Any]:
-    """What the guide takes for granted: the public names, and an `arbiter_os`."""
+    """The objects that the guide assumes: the public names, and an `arbiter_os`."""
     names: dict[str, Any] = {name: getattr(arbiter, name) for name in arbiter.__all__}
     return {
         **names,
@@ -368,7 +368,7 @@ def after(*snippets: str, **more: Any) -> dict[str, Any]:
 
 
 def judged(evaluator: NodeEvaluator, *outputs: dict[str, Any]) -> EvaluationResult:
-    """What an evaluator says of the last of several GENERATE steps with these outputs."""
+    """The result of an evaluator for the last of several GENERATE steps with these outputs."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(evaluator)
     for output in outputs:
@@ -383,7 +383,7 @@ def judged(evaluator: NodeEvaluator, *outputs: dict[str, Any]) -> EvaluationResu
 
 @pytest.mark.parametrize("name", sorted(SNIPPETS))
 def test_every_snippet_compiles_after_the_two_replacements(name: str) -> None:
-    """Nothing else has to be changed in any of them."""
+    """No snippet needs another change."""
     text = ours(SNIPPETS[name])
     assert "alpha" not in text.lower()
     compile(text, name, "exec", dont_inherit=True)
@@ -601,7 +601,7 @@ def test_reward_evaluator_adds_up_an_episode() -> None:
 
 
 def test_the_part_of_an_evaluator_that_fails_gracefully() -> None:
-    """What it leaves out makes it return nothing. That is no score, and nobody else notices."""
+    """Without the omitted part it returns None, which is no score and affects nothing else."""
     result, errors = evaluated_by(after(FAIL_GRACEFULLY)["evaluate"])
     assert result is None
     assert "returned None" in errors["shown"]

@@ -258,7 +258,7 @@ def test_a_question_without_a_checkpointer_is_information() -> None:
 
 
 def test_audit_makes_a_warning_of_an_error() -> None:
-    """What is only recorded breaks nothing."""
+    """A rule that only records breaks nothing."""
     rule = demands()
     rule.mode = "audit"
     report = governing(rule).lint(graph("START pay END")())

@@ -1,4 +1,5 @@
-"""What users say about the agent is theirs: other users, and the models that read them, do not get it."""
+"""Statements of users about the agent are theirs: other users, and the models that read them, do not get
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that a user writes can stop the others: 100,000 characters of anything cost little."""
+"""No text of a user can stop the others: 100,000 characters of anything cost little."""
 
 from __future__ import annotations
 

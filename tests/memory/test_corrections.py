@@ -1,4 +1,5 @@
-"""People correct slips, change their minds and repeat themselves, in any language; nobody is blamed for it."""
+"""People correct slips, change their minds and repeat themselves, in any language, and lose no trust by
+it."""
 
 from __future__ import annotations
 

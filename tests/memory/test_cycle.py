@@ -550,7 +550,7 @@ def test_a_missing_user_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_run_without_a_thread_and_a_user_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """What it teaches is lost to every later run."""
+    """Its facts are lost to every later run."""
     builder = StateGraph(Chat).add_node("reply", lambda state: {"messages": [AIMessage("ok")]})
     _, _, app = contexts(app=builder.add_edge(START, "reply").compile())
     app.invoke(hi())

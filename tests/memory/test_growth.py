@@ -480,7 +480,7 @@ def test_a_subject_is_looked_up_by_the_name_that_the_model_gives() -> None:
 async def test_traces_are_bounded_and_what_they_lead_to_goes_with_them(
     any_store: BaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left that a request to forget would not find."""
+    """A request to forget finds every record that is left."""
     monkeypatch.setattr(_traces, "KEPT", 20)
     monkeypatch.setattr(_traces, "EVERY", 1)
     store = MemoryStore(any_store)

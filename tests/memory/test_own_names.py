@@ -1,4 +1,4 @@
-""" "I'm Ada" makes Ada the user, for the claims of that user and for nobody else's."""
+""" "I'm Ada" makes Ada the user, for the claims of that user alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said in a short conversation is learned once the thread is quiet, once."""
+"""A short conversation is read when its thread is quiet, once."""
 
 from __future__ import annotations
 

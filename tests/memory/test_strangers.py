@@ -110,7 +110,7 @@ async def test_what_a_stranger_is_called_is_not_kept(any_store: BaseStore) -> No
 
 
 async def test_the_name_of_a_registered_person_is_not_the_users() -> None:
-    """Even if no other name is there; and nobody gets what belongs to that person."""
+    """Even if no other name is there; and no other person gets that person's records."""
     chat = Chat(HEAR)
     await chat.cycle.memory.aregister_entity("bob", "Bob")
     await chat.say(human("I live in Rome", "Bob"))

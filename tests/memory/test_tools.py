@@ -1,4 +1,4 @@
-"""The agent's own tools: they search, remember and forget for the user of the run, and for nobody else."""
+"""The agent's own tools: they search, remember and forget for the user of the run alone."""
 
 from __future__ import annotations
 

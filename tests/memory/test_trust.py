@@ -407,7 +407,8 @@ def test_a_turn_that_is_evaluated_twice_counts_once(any_store: BaseStore) -> Non
 def test_only_what_somebody_else_confirms_earns_trust(
     any_store: BaseStore, kind: str, speaker: str, before: str, after: str, total: int
 ) -> None:
-    """From claims to trust, without a model: nobody loses or earns trust by repeating or changing own words."""
+    """From claims to trust, without a model: users neither lose nor earn trust by repeating or changing their
+    own words."""
     store = MemoryStore(any_store)
 
     async def scenario() -> list[int]:

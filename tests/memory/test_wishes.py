@@ -1,4 +1,4 @@
-"""What users want forgotten, in dialogues: the model reads it in any language, code carries it out."""
+"""Wishes to forget, in dialogues: the model reads them in any language, code carries them out."""
 
 from __future__ import annotations
 

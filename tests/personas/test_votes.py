@@ -1,4 +1,4 @@
-"""Several votes on a question, scores by element, and what nobody judged."""
+"""Several votes on a question, scores by element, and elements without a judgement."""
 
 from __future__ import annotations
 

@@ -155,9 +155,9 @@ def circles(needed: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def rooms(folder: str) -> dict[str, set[str]]:
-    """What each file and each folder side by side in a folder needs of the others; "" is the package.
+    """The other files and folders of the same folder that each file or folder imports; "" is the package.
 
-    The folder's own `__init__` is no room: it hands on the names of all.
+    The folder's own `__init__` does not count: it hands on the names of all.
     """
     prefix = f"{folder}." if folder else ""
     needed: dict[str, set[str]] = {}
@@ -220,7 +220,7 @@ def test_only_the_weaving_touches_langgraphs_inner_parts() -> None:
 
 
 def test_built_ins_depend_on_the_contracts_only() -> None:
-    """What ships with Arbiter could have been written by a user."""
+    """A user could have written the rules that ship with Arbiter."""
     values = {"_threads", "errors", "instructions", "verdicts", "history"}
     allowed = CONTRACTS | values | BUILT_INS | HELPERS
     beyond = {module: nouns(module) - allowed for module in MODULES if noun(module) in BUILT_INS}
@@ -297,7 +297,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 @pytest.mark.lengthy
 def test_importing_arbiter_brings_little_that_langgraph_has_not_brought() -> None:
-    """What is optional, or needed to print or to load packs only, is imported where it is used."""
+    """Optional packages, and modules that only print or load packs, are imported where they are used."""
     brought = modules_after("import arbiter") - modules_after("import langgraph.graph")
     foreign = {name.partition(".")[0] for name in brought if not name.startswith("_cython")}
     assert foreign <= {"arbiter"}
@@ -337,7 +337,7 @@ def test_govern_is_a_method_and_no_module() -> None:
 
 
 def modules_after(statement: str) -> set[str]:
-    """What a fresh interpreter has loaded after that statement."""
+    """The modules that a fresh interpreter has loaded after that statement."""
     code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -1,4 +1,5 @@
-"""What the README and docs/ promise, in their words: each docstring here is a sentence of one of these pages.
+"""The promises of the README and docs/, in their words: each docstring here is a sentence of one of these
+pages.
 
 The pages are short enough to read, plain in their English, and their examples run.
 """
@@ -1237,7 +1238,7 @@ def test_facts_learned_in_one_thread_are_known_in_the_next(mode: str) -> None:
 
 
 def judged(score: int) -> str:
-    """What a judge answers about the four claims that ship."""
+    """A judge's answer about the four claims that ship."""
     claims = load_propositions(None, "adherence").propositions
     scores = [{"id": claim.id, "score": 9 - score if claim.inverted else score} for claim in claims]
     return json.dumps({"judgements": scores})

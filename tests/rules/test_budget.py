@@ -1,4 +1,5 @@
-"""A budget is never passed at admission, whoever asks at once; what was used is counted once; it survives a crash."""
+"""A budget is never passed at admission, however many node runs begin at once; each use is counted once; it
+survives a crash."""
 
 from __future__ import annotations
 
@@ -512,7 +513,7 @@ def test_under_audit_no_model_call_is_stopped(mode: str) -> None:
 
 @MODES
 def test_after_a_call_without_usage_nothing_more_is_allowed(mode: str) -> None:
-    """What cannot be counted is not nothing; unless one says that it is to be ignored."""
+    """A call that cannot be counted does not count as zero, unless the rule ignores such calls."""
     silent, talker = Talker(usage=None, called=[]), Talker(called=[])
     budget = BudgetChecker("budget", tokens=1000)
     _, app = governed(chain_of(says(silent), says(talker)), budget)
@@ -671,7 +672,7 @@ def test_after_a_crash_in_a_fan_out_the_budget_goes_on_where_it_stood(mode: str,
 
 
 class Killed(BaseException):
-    """What ends a process."""
+    """An exception that ends a process."""
 
 
 def killed_in(number: int, alive: list[bool]) -> Any:

@@ -178,7 +178,7 @@ class Watched(dict[str, Any]):
     ["state.amount > 1", "has(state.other) || state.amount > 1", "state.user.name == 'ann'"],
 )
 def test_only_named_fields_are_looked_at(expression: str) -> None:
-    """What nobody asks for may be anything, and is never touched."""
+    """Other fields may hold anything, and are never touched."""
     hostile = Hostile()
     state = Watched(amount=2, other=hostile, user=Watched(name="ann", other=hostile), more=hostile)
     assert asked(expression, state)

@@ -149,7 +149,7 @@ def test_only_clearing_clears(mode: str) -> None:
 @MODES
 @pytest.mark.parametrize("labels_first", [True, False])
 def test_labelling_wins_over_clearing_in_one_superstep(labels_first: bool, mode: str) -> None:
-    """What a sibling wrote was never seen by the step that clears, whatever their order."""
+    """The step that clears never saw the sibling's writes, in either order."""
     again = Step("a_search" if labels_first else "z_search", ("web",))
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(untrusted(on_deny="end"))
@@ -164,7 +164,7 @@ def test_labelling_wins_over_clearing_in_one_superstep(labels_first: bool, mode:
 
 @MODES
 def test_two_clearing_siblings_clear_once(mode: str) -> None:
-    """What comes to be labelled after them is labelled."""
+    """Keys that are labelled after them stay labelled."""
     checks = [Step("check", ("web",)), Step("filter", ("web",))]
     once = layered([SEARCH], checks, [REPLY])
     twice = layered([SEARCH], checks, [Step("search_again", ("web",))], [REPLY])
@@ -378,7 +378,7 @@ def test_targets_narrow_the_denied_nodes_not_the_followed_data(mode: str) -> Non
 
 
 def test_many_clearings_push_out_no_label() -> None:
-    """Of a policy's tallies 256 are kept; a label that nobody clears stays while others come and go."""
+    """Of a policy's tallies 256 are kept; a label that no step clears stays while others come and go."""
     rounds = 300
 
     def loop(state: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a router does where it may not redirect once more: the normal edges, the end, or the best attempt."""
+"""The effect of a router at its cap: the normal edges, the end, or the best attempt."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_a_lost_best_attempt_leaves_the_last_attempt_and_an_error(mode: str) -> 
 
 
 def test_a_fork_has_the_attempts_that_led_to_it(tmp_path: Path) -> None:
-    """What came after the point of the fork is not of its past, though the checkpointer still has it."""
+    """Later node runs of the origin are not part of its past, although the checkpointer still has them."""
     saver = InMemorySaver()
     _, app = reflecting(Writer([0.1, 0.45, 0.2, 0.3, 0.2]), saver)
     assert app.invoke(EMPTY, thread("1"))["score"] == 0.45
@@ -374,7 +374,7 @@ def test_a_fan_out_does_not_lose_its_branches(mode: str) -> None:
 @MODES
 @pytest.mark.parametrize("max_redirects", [0, 1])
 def test_a_piece_of_work_is_not_replaced_by_another_one(max_redirects: int, mode: str) -> None:
-    """What was let go is done; the next section is other work, however well the first was scored."""
+    """The first section is done; the next one is other work, however well the first was scored."""
     drafts = {"a": 0.8, "b": 0.5}
 
     def write(state: Any) -> dict[str, Any]:
@@ -432,7 +432,7 @@ class OwnError(ConnectionError):
 def failing(
     told: Sequence[Any], *, retry: Any = None, saver: Any = None, **parameters: Any
 ) -> tuple[ArbiterOS, Any, list[Any]]:
-    """`call` raises what it is told to, then returns; after an error comes `mend`, which leads back."""
+    """`call` raises the given errors, then returns; after an error comes `mend`, which leads back."""
     calls: list[Any] = []
 
     def call(state: Any) -> Any:

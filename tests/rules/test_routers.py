@@ -39,7 +39,7 @@ def once(target: str) -> Any:
 
 @pytest.mark.parametrize("threshold", [float("nan"), float("inf"), float("-inf"), "0.5", True, None])
 def test_a_threshold_is_a_finite_number(threshold: Any) -> None:
-    """Nothing is below any other, so the router would never redirect, or fail at each output."""
+    """With another threshold the router would never redirect, or fail at each output."""
     with pytest.raises(ParameterError, match=r"threshold: expected a (finite )?number, got"):
         MetricThresholdPolicyRouter("low", "score", threshold, "reflect")
 

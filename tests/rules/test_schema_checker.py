@@ -334,7 +334,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("schema", "problem"), WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_schema_fails_when_the_checker_is_made(schema: Any, problem: str) -> None:
-    """Nothing is found out in the middle of a run, and nothing comes from the network."""
+    """No mistake shows up in the middle of a run, and no schema is fetched from the network."""
     with pytest.raises(ParameterError, match=problem) as caught:
         SchemaChecker("shape", input=schema)
     assert caught.value.owner == "checker 'shape'"

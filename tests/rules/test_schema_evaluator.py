@@ -22,7 +22,7 @@ class Paid(BaseModel):
 
 
 def judged(evaluator: SchemaEvaluator, output: dict[str, Any], mode: str = "sync") -> EvaluationResult:
-    """What the evaluator says of a node that returned that."""
+    """The result of the evaluator for a node with that output."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_evaluator(evaluator)
     run(arbiter_os.govern(chain(Spy("work", **output))), {"log": []}, mode=mode)
@@ -65,7 +65,7 @@ TEXTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("value", "problem"), TEXTS.values(), ids=TEXTS.keys())
 def test_a_key_may_hold_json_as_text(value: Any, problem: str) -> None:
-    """In a fence or not, in a message or not. What is no JSON scores 0.0 and never raises."""
+    """In a fence or not, in a message or not. A text that is not JSON scores 0.0 and never raises."""
     result = answer_judged(SchemaEvaluator("shape", AMOUNT, key="answer"), value)
     assert (result.score, result.passed) == ((0.0, False) if problem else (1.0, True))
     assert problem in result.feedback

@@ -805,7 +805,7 @@ UNCOMMITTED: dict[str, Any] = {
 def test_steps_of_a_subgraph_count_only_if_they_are_committed(
     verified: PolicyChecker, ending: str, mode: str
 ) -> None:
-    """What a node in it has verified was not kept, and so it does not allow what follows."""
+    """A verification in it was not kept, so it does not allow the next step."""
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_checker(verified)
     add_ending(arbiter_os, ending)

@@ -1,4 +1,4 @@
-"""Tools that are denied do not run, whoever calls them and however the call is spelled."""
+"""Denied tools do not run, from any caller and in any spelling of the call."""
 
 from __future__ import annotations
 
@@ -387,7 +387,7 @@ ASYNC_WAYS = ("arun", "ainvoke", "abatch", "a task", "a thread of asyncio")
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tool_that_a_body_calls_is_stopped(way: str, kit: Kit) -> None:
-    """Nobody hands the config on; the call is seen all the same."""
+    """The body does not hand the config on; the call is seen all the same."""
 
     def node(state: Any) -> None:
         WAYS[way](kit, "/x")
@@ -406,7 +406,7 @@ def test_a_tool_that_a_body_calls_is_stopped(way: str, kit: Kit) -> None:
 
 @MODES
 def test_a_call_that_was_changed_after_the_check_is_stopped(kit: Kit, mode: str) -> None:
-    """What counts is what the tool is about to get."""
+    """The arguments that the tool is about to get count."""
 
     def swap(request: Any, execute: Any) -> Any:
         path = {**request.tool_call["args"], "path": "/etc/passwd"}
@@ -1093,7 +1093,8 @@ def test_a_governed_runnable_is_watched_whatever_callbacks_the_caller_passes(mod
 
 
 def catching(kit: Kit, mode: str, answers: bool = False) -> Any:
-    """A graph whose node calls a tool, catches what it raises and goes on; `answers`: the model is told."""
+    """A graph whose node calls a tool, catches its exception and goes on; with `answers`, the model gets an
+    answer."""
     call = {"name": "delete_file", "args": {"path": "/x"}, "id": "1", "type": "tool_call"}
     told: list[Any] = [ToolMessage("no", tool_call_id="1")] if answers else [AIMessage("all done", id="done")]
 

@@ -31,7 +31,7 @@ def test_the_story_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_remembers_from_one_run_to_the_next(tmp_path: Path) -> None:
-    """What was learned before is answered from by a companion that was started later."""
+    """A companion that is started later answers from earlier facts."""
     with open_store(tmp_path / "memory.db") as store:
         companion = Companion(store)
         companion.say("Hi, I'm Ada. I live in Seattle, and I bake for a living.", "one")

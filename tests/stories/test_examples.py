@@ -75,7 +75,7 @@ def nodes(outcome: Outcome) -> list[str]:
 
 
 def run(script: str, *arguments: str, folder: Path) -> str:
-    """What `script` prints when it is started in `folder`, 80 columns wide."""
+    """The output of `script`, started in `folder`, 80 columns wide."""
     path = os.pathsep.join([str(EXAMPLES.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     finished = subprocess.run(
         python("-W", "error", str(EXAMPLES / script), *arguments),
@@ -330,7 +330,7 @@ def test_questions_are_arguments_and_quiet_prints_only_the_answers(tmp_path: Pat
 
 @pytest.mark.lengthy
 def test_a_question_is_printed_as_it_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    """What looks like rich's markup neither colours nor breaks the page."""
+    """Text in the form of rich's markup neither colours nor breaks the page."""
     assert stdlib_assistant.main(["[/red] [bold]?"]) == 0
     assert capsys.readouterr().out.count("[/red] [bold]?") >= 2
 
@@ -381,7 +381,7 @@ PAYMENTS = "payments/main.py"
 
 @pytest.fixture
 def story(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What the payments example tells, by its numbered parts, in single lines."""
+    """The output of the payments example, by its numbered parts, in single lines."""
     payments_graph.BANK.clear()
     payments.main()
     parts = re.split(r"^\d\. ", capsys.readouterr().out, flags=re.M)

@@ -18,7 +18,8 @@ SESSION = UUID("11111111-2222-3333-4444-555555555555")
 
 
 class Stub:
-    """What a server got. `script` has the statuses of the next answers to scores; then it accepts."""
+    """A server that keeps its requests. `script` has the statuses of the next answers to scores; then it
+    accepts."""
 
     def __init__(self, port: int = 0) -> None:
         self.script: list[int] = []

@@ -1,4 +1,4 @@
-"""A governed graph behaves as the graph it was made from: graphs that nobody thought of."""
+"""A governed graph behaves as the graph it was made from: on generated graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a node's body writes by itself, with `push_message` and its like, is part of what the node writes."""
+"""Messages that a node's body writes by itself, with `push_message` and its like, are part of the node's
+writes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Where no callback handler listens, a governed node runs without the runs that LangGraph would open for handlers.
-What a body finds in its config, and whoever begins to listen further inside, is told the same as in the bare graph."""
+"""Where no callback handler listens, a governed node runs without the runs that LangGraph would open for
+handlers. A body finds the same in its config as in the bare graph, and handlers that begin further inside get
+the same events."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Allow(PolicyChecker):
 
 
 def looked_at(config: Any) -> Any:
-    """What can be seen of a config, without what differs from run to run."""
+    """The visible parts of a config that are the same in every run."""
     manager = config["callbacks"]
     assert isinstance(manager, CallbackManager | AsyncCallbackManager)
     assert isinstance(manager.parent_run_id, UUID)

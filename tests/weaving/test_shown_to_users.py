@@ -69,7 +69,7 @@ def works(call: Callable[[], Any]) -> str:
 
 
 def read(config: Any) -> Any:
-    """All that LangGraph's reader of channels gives, as `ToolNode` asks it and in each other way."""
+    """Every answer of LangGraph's reader of channels, as `ToolNode` asks it and in each other way."""
     reader = config["configurable"][_constants.CONFIG_KEY_READ]
     names = list(reader.args[1])
     shown = {name: reader(name, fresh) for name in names for fresh in (False, True)}
@@ -339,7 +339,8 @@ def test_a_config_that_user_code_keeps_holds_nothing_of_arbiter(mode: str, saved
 
 
 def described(graph: Any) -> dict[str, Any]:
-    """What a compiled graph tells of itself: public attributes, and what methods without parameters return."""
+    """The description of a compiled graph: public attributes, and the results of methods without
+    parameters."""
     shown: dict[str, Any] = {}
     names: list[str] = dir(graph)
     for name in names:

@@ -303,7 +303,8 @@ def test_pages_of_measurements_are_accessible(
 
 
 def _findings(browser: Chromium, shown: Shown, addresses: Sequence[str]) -> dict[str, Any]:
-    """What axe-core finds on these pages in light and dark, and their widths if they are above 320 px."""
+    """The findings of axe-core on these pages in light and dark, and their widths if they are above 320
+    px."""
 
     def visit(tab: Tab) -> dict[str, Any]:
         page = tab.page

@@ -112,7 +112,7 @@ def test_every_commit_is_announced_to_every_stream(where: str) -> None:
 def test_a_stream_that_begins_between_a_commit_and_the_next_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The poller announces the commit after the stream has looked, and before it is among those that are told."""
+    """The poller announces the commit after the stream has looked, and before it is among its listeners."""
     with Ledger(tmp_path / "arbiter.db", flush_every=0.01) as ledger:
         _, app = payments(ledger)
         before = run(app, ledger, "t0")
