@@ -247,7 +247,7 @@ def is_writable(path: Path) -> bool:
 def read_only_uri(path: Path) -> str:
     """The URI that opens a SQLite file for reading and never makes it."""
     log = path.with_name(f"{path.name}-wal")
-    # Without a log, and with no right to make one, SQLite reads the file only if it counts on nobody's changes.
+    # Without a log, and with no right to make one, SQLite reads the file only if no other process may change it.
     is_still = not is_writable(path) and not (log.exists() and log.stat().st_size)
     return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
 

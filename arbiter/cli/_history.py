@@ -39,7 +39,7 @@ def show_history(
     if follow and (filters or run is not None or format == "json"):
         raise ConfigurationError("--follow shows a whole thread, as a table or as jsonl.")
     with opened(where) as ledger:
-        ledger.threads(since=wanted["since"], until=wanted["until"])  # wrong times are told in any case
+        ledger.threads(since=wanted["since"], until=wanted["until"])  # reports wrong times in any case
         if not ledger.threads().page(limit=1):
             if screen.format == "json":
                 screen.data([])

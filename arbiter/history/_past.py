@@ -230,7 +230,7 @@ class Past:
                 known.setdefault(key, []).append((path, name))
         for key, found in known.items():
             facts = of_fact[key]
-            if len(found) == len(facts):  # otherwise the siblings cannot be told apart
+            if len(found) == len(facts):  # otherwise the siblings cannot be distinguished
                 found.sort(key=lambda one: task_order(one[0]))
                 for fact, (_, name) in zip(facts, found, strict=True):
                     fact["id"] = name

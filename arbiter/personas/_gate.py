@@ -509,7 +509,7 @@ class PersonaGate(CorrectionGate):
                 return _rewritten(await aoutcome(asked))
 
         async def asked_of(steps: Steps[Judgements]) -> Judgements | Exception:
-            # Made here: if the run is cancelled before this begins, nothing is left that nobody awaits.
+            # Made here: if the run is cancelled before this begins, no coroutine is left that is never awaited.
             return await aoutcome(awaited_in_turn(op.timeout, self.engine.arun(steps)))
 
         answers = await asyncio.gather(*map(asked_of, op.questions.values()))

@@ -182,7 +182,7 @@ class _Call:
                 found += self._of_kind("condition", [source], node)
         if not self._before and self._edges.get((START, node)) is True:
             found += self._of_kind("condition", [START], node)
-        # Nothing in the graph leads here from what has completed, and the entry does not say where it led.
+        # No edge leads here from a completed node, and the entry has no destination.
         ran = [source for source, _, sent in self._last() if source in self._waiting and sent is None]
         return list(dict.fromkeys(found)) or self._of_kind("jump", ran, node)
 

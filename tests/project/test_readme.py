@@ -243,9 +243,9 @@ HEADLESS = re.compile(
 PRIVATE = re.compile(r"\b(nobody|whoever|(is|are|be|was) told)\b", re.I)
 
 
-def docstrings() -> Iterator[tuple[Path, str]]:
-    """The docstrings of the package, each with its module."""
-    for module in sorted((docs_check.ROOT / "arbiter").rglob("*.py")):
+def docstrings(folder: str) -> Iterator[tuple[Path, str]]:
+    """The docstrings of a folder, each with its module."""
+    for module in sorted((docs_check.ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
                 text := ast.get_docstring(node)
@@ -256,11 +256,15 @@ def docstrings() -> Iterator[tuple[Path, str]]:
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
     "texts",
-    [lambda: [(page, prose(page)) for page in docs_check.pages()], lambda: list(docstrings())],
-    ids=["pages", "docstrings"],
+    [
+        lambda: [(page, prose(page)) for page in docs_check.pages()],
+        lambda: list(docstrings("arbiter")),
+        lambda: list(docstrings("tests")),
+    ],
+    ids=["pages", "docstrings", "tests"],
 )
 def test_sentences_have_subjects(texts: Callable[[], Sequence[tuple[Path, str]]]) -> None:
-    """At most one sentence in 200 begins with "What it saw is ..." or "One that ...", and none says "is told"."""
+    """At most one sentence in 200 begins with "What it saw is ..." or "One that ...", and private words are absent."""
     sentences = [
         (docs_check.shown(file), " ".join(sentence.split()))
         for file, text in texts()
