@@ -47,11 +47,11 @@ def advise(run: NodeRun) -> Steps:
         except Exception as exc:
             run.record.failed(f"advisor {registration.name}", describe(exc))
     for members in blocks.values():
-        _lend_block(run, members)
+        _add_block(run, members)
     return None
 
 
-def _lend_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
+def _add_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> None:
     id, lead, _ = members[0]
     try:
         _give(run, lead, lead.compose([advice for _, _, advice in members]), id)
@@ -62,7 +62,7 @@ def _lend_block(run: NodeRun, members: Sequence[tuple[str, Advisor, Any]]) -> No
 def _give(run: NodeRun, advisor: Advisor, advice: Any, id: str) -> None:
     """Add advice to the node's input, or keep it for the nodes inside."""
     if not run.is_graph:
-        lend(run, advice, id, key=advisor.messages_key)
+        add_transient(run, advice, id, key=advisor.messages_key)
     elif advice is not None and advice != "":
         run.handed = (*run.handed, DelegatedAdvice(advisor.name, advice, id, advisor.messages_key))
 
@@ -71,7 +71,7 @@ def _take_inherited(run: NodeRun) -> None:
     """Add the advice for the graph around this node, as far as the node's input has a place for it."""
     for handed in run.inherited:
         try:
-            lend(run, handed.advice, handed.id, key=handed.messages_key)
+            add_transient(run, handed.advice, handed.id, key=handed.messages_key)
         except TypeError:
             continue
         handed.taken = True
@@ -86,7 +86,7 @@ def note_untaken(run: NodeRun) -> None:
             )
 
 
-def lend(
+def add_transient(
     run: NodeRun, advice: Any, id: str, *, key: str = "messages", feedback: bool = False, output: Any = None
 ) -> None:
     """Add advice to the input of this call: to the messages at `key`, else to those at `messages`.
@@ -145,7 +145,7 @@ def _all_messages(value: object) -> bool:
     return isinstance(value, list) and bool(parts) and all(isinstance(one, BaseMessage) for one in parts)
 
 
-def without_lent(run: NodeRun, output: Any) -> Any:
+def without_transient(run: NodeRun, output: Any) -> Any:
     """The output without the transient advice, in case the node returned it."""
     transient = run.transient
 
@@ -161,9 +161,9 @@ def without_lent(run: NodeRun, output: Any) -> Any:
     if isinstance(output, dict):
         return _own_fields(run, given)
     if isinstance(output, BaseModel):
-        return given.model_copy(update=changes) if (changes := _lent_back(run, given)) else given
+        return given.model_copy(update=changes) if (changes := _restored(run, given)) else given
     if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        return dataclasses.replace(given, **changes) if (changes := _lent_back(run, given)) else given
+        return dataclasses.replace(given, **changes) if (changes := _restored(run, given)) else given
     return given
 
 
@@ -182,7 +182,7 @@ def _own_fields(run: NodeRun, output: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in output.items() if k not in back} if back else output
 
 
-def _lent_back(run: NodeRun, output: Any) -> dict[str, Any]:
+def _restored(run: NodeRun, output: Any) -> dict[str, Any]:
     """The original values of a model's fields that were returned with their transient values."""
     given = run.given or {}
     state = as_state(output)

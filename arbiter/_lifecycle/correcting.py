@@ -10,7 +10,7 @@ from typing import Any, cast
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
-from arbiter._lifecycle.advising import lend, without_lent
+from arbiter._lifecycle.advising import add_transient, without_transient
 from arbiter._lifecycle.outcomes import log
 from arbiter._lifecycle.registry import Registration
 from arbiter._lifecycle.requests import BODY, DRAFT, Call, Raised, ReadCheckpoint, SaveNote, Steps
@@ -107,21 +107,21 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
     yield from _go_on(run, registration)
     while True:
         attempt = len(record.drafts) + 1
-        lent = LentMessages(run, registration)
+        messages = SharedMessages(run, registration)
         try:
             output = yield DRAFT
         finally:
-            edits = lent.take_back()
+            edits = messages.take_back()
         draft = draft_in(output)
         if type(draft) is Raised:
             return output
         if edits:
             draft = replaced(draft, lambda part: edits.get(id(part), part))  # noqa: B023 - called at once
             output = _with_draft(output, draft)
-        if (lost := lent.not_returned(edits.values(), as_state(draft))) is not None:
+        if (lost := messages.not_returned(edits.values(), as_state(draft))) is not None:
             record.failed(f"gate {registration.name}", lost)
         if run.transient:
-            draft = without_lent(run, draft)
+            draft = without_transient(run, draft)
             output = _with_draft(output, draft)
         run.states.output = run.shown(draft)
         written = joined([*run.pushed, as_state(draft)])
@@ -169,7 +169,7 @@ def correct(run: NodeRun, registration: Registration[Any]) -> Steps:
                 f"gate {registration.name}", f"the attempt could not be saved: {describe(kept.error)}"
             )
         run.input, run.transient = given, transient
-        _lend_feedback(run, registration, answer.feedback, draft)
+        _add_feedback(run, registration, answer.feedback, draft)
     for emit in run.streamed:
         emit()
     return output
@@ -181,11 +181,11 @@ _NOT_RETURNED = (
 )
 
 
-_lent: set[int] = set()
+_in_use: set[int] = set()
 """The ids of the last messages of the lists that gated bodies use at this moment."""
 
 
-class LentMessages:
+class SharedMessages:
     """The messages of a node's input while its body uses them.
 
     The body gets them in a list of its own, and its edits of them are undone when it is done. So a draft that the
@@ -197,24 +197,24 @@ class LentMessages:
         self._key = key = registration.contract.messages_key
         messages = _messages(run, registration)
         self._last = id(messages[-1]) if messages else 0
-        self._is_first = self._last not in _lent
+        self._is_first = self._last not in _in_use
         if self._is_first:
-            _lent.add(self._last)
+            _in_use.add(self._last)
         else:
             messages = own_copies(messages)
         self._said = SaidBefore(messages)
         given = as_state(run.input).get(key)
         self._list = list(messages) if isinstance(given, list) else None
         if messages or self._list is not None:
-            lent = messages[0] if self._list is None else self._list
-            run.input = with_parts(run.input, {key: lent})
+            part = messages[0] if self._list is None else self._list
+            run.input = with_parts(run.input, {key: part})
             if run.given is not None and key in run.given:
-                run.given = {**run.given, key: lent}
+                run.given = {**run.given, key: part}
 
     def take_back(self) -> dict[int, Any]:
         """Undo the body's edits. Returns a copy with the edit for each edited message, by the `id()` of the message."""
         if self._is_first:
-            _lent.discard(self._last)
+            _in_use.discard(self._last)
         return {id(self._said.messages[at]): self._said.undo(at) for at in self._said.edited()}
 
     def not_returned(self, edited: Collection[Any], draft: Mapping[str, Any]) -> str | None:
@@ -306,14 +306,14 @@ def _go_on(run: NodeRun, registration: Registration[Any]) -> Steps:
         except Exception as exc:
             record.failed(f"gate {registration.name}", f"resume: {describe(exc)}")
             return
-    _lend_feedback(run, registration, feedback)
+    _add_feedback(run, registration, feedback)
 
 
-def _lend_feedback(run: NodeRun, registration: Registration[Any], feedback: Any, output: Any = None) -> None:
+def _add_feedback(run: NodeRun, registration: Registration[Any], feedback: Any, output: Any = None) -> None:
     record = run.record
     id, key = f"arbiter-{record.id}-draft-{len(record.drafts)}", registration.contract.messages_key
     try:
-        lend(run, feedback, id, key=key, feedback=True, output=output)
+        add_transient(run, feedback, id, key=key, feedback=True, output=output)
     except Exception as exc:
         record.failed(f"gate {registration.name}", f"the feedback could not be passed on: {describe(exc)}")
 

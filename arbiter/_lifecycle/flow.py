@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
-from arbiter._lifecycle.advising import advise, note_untaken, without_lent
+from arbiter._lifecycle.advising import advise, note_untaken, without_transient
 from arbiter._lifecycle.asking import begin_approved, keep_approved
 from arbiter._lifecycle.checking import check, check_output
 from arbiter._lifecycle.correcting import audit_draft, correct
@@ -155,7 +155,7 @@ def _called(run: NodeRun) -> Steps:
         return output
     if run.handed:
         note_untaken(run)
-    return without_lent(run, output) if run.transient else output
+    return without_transient(run, output) if run.transient else output
 
 
 def _handed_up(run: NodeRun, raised: Raised) -> Any:

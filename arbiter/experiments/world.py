@@ -198,7 +198,7 @@ def _go_on(state: Conversation, runtime: Runtime[Setting]) -> str:
 
 
 def _prompt(setting: Setting, agent: str, said: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The conversation from the side of one agent. System messages in it are thoughts that a treatment lends."""
+    """The conversation from the side of one agent. System messages in it are transient thoughts of a treatment."""
     persona = next(each for each in setting.personas if each.name == agent)
     others = ", ".join(each.name for each in setting.personas if each is not persona) or "a facilitator"
     role = [ROLE.format(name=agent, text=persona.text, others=others)]

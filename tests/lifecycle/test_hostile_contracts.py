@@ -489,7 +489,7 @@ def test_advice_does_not_become_state_by_way_of_a_model(schema: Any, body: Any) 
     assert output.get("hint") is None
 
 
-def test_a_value_of_the_nodes_own_that_equals_a_lent_one_is_kept() -> None:
+def test_a_value_of_the_nodes_own_that_equals_a_transient_one_is_kept() -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.add_advisor(Tell("t", {"amount": 1}))
     app = arbiter_os.govern(chain(Spy("a", amount=1)))

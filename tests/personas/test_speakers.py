@@ -463,7 +463,7 @@ class Plains:
 
 @pytest.mark.parametrize("schema", [Models, Plains])
 def test_feedback_does_not_come_back_in_a_model(schema: Any) -> None:
-    """A node may return the whole state that it was given, with the message that was lent to it."""
+    """A node may return the whole state that it was given, with its transient message."""
     drafts = iter(["one", "two"])
 
     def jim(state: Any) -> Any:
