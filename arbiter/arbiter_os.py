@@ -519,13 +519,11 @@ class ArbiterOS:
                 f"{adder} got the class {contract.__name__}; make an object of it: {contract.__name__}(...)."
             )
         if not isinstance(contract, kind):
-            is_rule = inspect.isroutine(contract) and hasattr(self, kind.kind)
-            remedy = (
-                f"Decorate the function with @arbiter_os.{kind.kind}, or subclass" if is_rule else "Subclass"
-            )
-            raise RegistrationError(
-                f"{adder} got {contract!r}; expected a {kind.__name__}. {remedy} arbiter.{kind.__name__}."
-            )
+            given = cast(Any, contract)
+            remedy = f"Subclass arbiter.{kind.__name__}."
+            if inspect.isroutine(given) and hasattr(self, kind.kind):
+                remedy = f"Decorate the function with @arbiter_os.{kind.kind}."
+            raise RegistrationError(f"{adder} got {given!r}; expected a {kind.__name__}. {remedy}")
         contract.ensure_valid()
         with self._lock:
             if any(contract is known for known in self._core.registry.registered(kind)):

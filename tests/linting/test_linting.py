@@ -332,8 +332,9 @@ def test_the_table_fits_80_columns_and_shows_text_as_it_is() -> None:
 
 def test_a_notebook_shows_the_table() -> None:
     report, _ = sourced("policies/<pay>.yaml:14")
-    assert "policies/&lt;pay&gt;.yaml:14" in report._repr_html_()
-    assert "START → draft → pay" in report._repr_html_()
+    html = report._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert "policies/&lt;pay&gt;.yaml:14" in html
+    assert "START → draft → pay" in html
 
 
 def test_json_holds_everything() -> None:
