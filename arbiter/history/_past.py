@@ -220,18 +220,16 @@ class Past:
 
         `records` are of node runs that this process knows, newest first.
         """
-        facts: Sequence[RunFact] = self._state[0]["facts"]
         of_fact: dict[tuple[str, int, str, int], list[RunFact]] = {}
-        for fact in facts:
-            key = (fact.get("ns", ""), fact["step"], fact["node"], rounded(fact["at"]))
+        for fact in self._state[0]["facts"]:
+            key = (fact["node"], fact["step"], fact.get("ns", ""), rounded(fact["at"]))
             of_fact.setdefault(key, []).append(fact)
-        oldest, older = min(at for _, _, _, at in of_fact), 0
+        oldest, older = min(at for *_, at in of_fact) / 100 - 1, 0
         known: dict[tuple[str, int, str, int], list[Record]] = {}
         for record in records:
-            at = rounded(record.started)
-            if at >= oldest:
+            if record.started >= oldest:
                 older = 0
-                key = (record.namespace, record.step, record.node, at)
+                key = (record.node, record.step, record.namespace, rounded(record.started))
                 if key in of_fact:
                     known.setdefault(key, []).append(record)
             elif (
