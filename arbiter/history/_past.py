@@ -178,7 +178,7 @@ class Past:
     never read as a whole. The most frequent questions are answered without folding.
     """
 
-    __slots__ = ("_columns", "_keep", "_state", "before")
+    __slots__ = ("_columns", "_keep", "_state", "_stored", "before")
 
     def __init__(
         self,
@@ -196,18 +196,25 @@ class Past:
         self._keep = keep
         self._columns = columns
         """The columns of the checkpoint before this past."""
+        self._stored: Value | None = None
         self.before = before
 
     @classmethod
     def restored(cls, stored: Value, keep: int) -> Past:
         """The past that a checkpoint has stored."""
         value, columns = restore(stored)
-        return cls(value, keep=keep, columns=columns)
+        past = cls(value, keep=keep, columns=columns)
+        if len(value.get("facts", ())) <= keep:
+            past._stored = stored
+        return past
 
     def stored(self) -> Value:
-        """The value in the form that a checkpoint stores."""
-        stored, self._columns = store(self.value, self._columns, self._keep)
-        return stored
+        """The value in the form that a checkpoint stores. Worked out once: LangGraph asks for it at every
+        superstep, and also when an input arrives.
+        """
+        if self._stored is None:
+            self._stored, self._columns = store(self.value, self._columns, self._keep)
+        return self._stored
 
     @property
     def is_packed(self) -> bool:
