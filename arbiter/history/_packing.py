@@ -226,13 +226,14 @@ def _packed(columns: Columns, lasting: Sequence[int], totals: Value) -> bytes:
     texts = _kept(columns.texts, _cut(columns.text_lengths, MOST_TEXT), lasting)
     distinct_texts, of_text = _coded(texts)
     times, steps = columns.times, columns.steps
-    numbers = (of_row, of_results, of_text, _steps_of(times), columns.took, [steps[0], *_steps_of(steps)[1:]])
+    numbers = (_steps_of(times), columns.took, [steps[0], *_steps_of(steps)[1:]])
+    body = (of_row, of_results, of_text, *map(_column, numbers))
     header = (
         f'{{"form":{_FORM},"count":{len(times)},"at":{times[0]},"rows":[{distinct_rows}],'
         f'"results":[{distinct_results}],"texts":[{distinct_texts}],"totals":{_encode(totals)}}}'
     )
     packer = zlib.compressobj(_LEVEL, zdict=_USUAL)
-    return packer.compress(b"\n".join([header.encode(), *map(_column, numbers)])) + packer.flush()
+    return packer.compress(b"\n".join([header.encode(), *body])) + packer.flush()
 
 
 _LEVEL = 4
@@ -249,8 +250,8 @@ def _kept(texts: Sequence[str], cut: int, lasting: Iterable[int]) -> Sequence[st
     return kept
 
 
-def _coded(texts: Sequence[str]) -> tuple[str, list[int]]:
-    """The distinct JSON texts, joined, and a code for each text.
+def _coded(texts: Sequence[str]) -> tuple[str, bytes]:
+    """The distinct JSON texts, joined, and the column with a code for each text.
 
     The codes compress well: 1 for a text that was not there before, 0 for none, and one more than its number
     for any other. Numbers count from 1.
@@ -258,8 +259,7 @@ def _coded(texts: Sequence[str]) -> tuple[str, list[int]]:
     numbers = dict.fromkeys(texts)
     numbers.pop("", None)
     if not numbers:
-        return "", [0] * len(texts)
-    distinct = ",".join(numbers)
+        return "", _ZEROS
     code_of = {"": 0, **dict(zip(numbers, count(2)))}
     codes = list(map(code_of.__getitem__, texts))
     # Of equal texts the first one is set last.
@@ -267,7 +267,7 @@ def _coded(texts: Sequence[str]) -> tuple[str, list[int]]:
     first.pop("", None)
     for place in first.values():
         codes[place] = 1
-    return distinct, codes
+    return ",".join(numbers), _column(codes)
 
 
 def _decoded(codes: Sequence[int]) -> list[int]:
@@ -279,6 +279,10 @@ def _decoded(codes: Sequence[int]) -> list[int]:
 def _steps_of(numbers: Sequence[int]) -> list[int]:
     """The difference between each number and the one before; 0 for the first."""
     return [0, *map(sub, numbers[1:], numbers)]
+
+
+_ZEROS = b"0 0\n"
+"""A column of zeros."""
 
 
 def _column(numbers: Sequence[int]) -> bytes:
