@@ -36,6 +36,7 @@ from typing import Annotated, Any, TypedDict, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
@@ -184,14 +185,16 @@ def answer(state: Large) -> dict[str, Any]:
     return {"value": state["value"] + 1, "messages": [AIMessage("An answer.")]}
 
 
-def chain(length: int, body: Callable[[Any], Any], state: type[Any] = Number) -> Graph:
+def chain(
+    length: int, body: Callable[[Any], Any], state: type[Any] = Number, checkpointer: Any = None
+) -> Graph:
     builder: Any = StateGraph(state)
     before = START
     for number in range(length):
         builder.add_node(f"n{number}", body)
         builder.add_edge(before, f"n{number}")
         before = f"n{number}"
-    return cast(Graph, builder.compile())
+    return cast(Graph, builder.compile(checkpointer=checkpointer))
 
 
 def fan_out(width: int, *, is_async: bool) -> Graph:
@@ -692,6 +695,31 @@ def long_loop(effort: Effort) -> Iterator[Row]:
     )
 
 
+def checkpointed(effort: Effort) -> Iterator[Row]:
+    """Graphs with a checkpointer, which stores the facts of policies at each superstep: runs of new threads, and
+    runs of one thread that holds as many facts as are kept.
+    """
+
+    def contestant(arbiter_os: ArbiterOS | None, thread: str | None) -> Contestant:
+        graph = chain(10, increment, checkpointer=InMemorySaver())
+        app = graph if arbiter_os is None else governed(arbiter_os, graph)
+
+        def run() -> None:
+            for _ in range(5):
+                of = thread or str(next(_ids))
+                app.invoke({"value": 0}, {"configurable": {"thread_id": of}})
+
+        if thread is not None:
+            for _ in range(6):
+                run()
+        return Contestant(run=run, settle=(lambda: None) if arbiter_os is None else arbiter_os.drain)
+
+    for label, thread in (("new threads", None), ("a long thread", "long")):
+        names = (BARE, AGAIN, NOTHING, POLICIES)
+        rounds = compete({name: contestant(arbiter_for(name), thread) for name in names}, effort.seconds)
+        yield Row(case=f"checkpointer, {label}", cells=ratios(rounds, {}), note=_bare(rounds, 50) + " a step")
+
+
 def unrelated(effort: Effort) -> Iterator[Row]:
     """An ungoverned graph right after another graph ran bare, ran governed, ran governed with policies."""
     mine, other = chain(50, increment), chain(20, increment)
@@ -834,6 +862,7 @@ CASES: dict[str, Callable[[Effort], Iterator[Row]]] = {
     "fan-out": fan_out_of_32,
     "loop": long_loop,
     "large": large_state,
+    "checkpointer": checkpointed,
     "unrelated": unrelated,
     "memory": memory,
     "slow-evaluator": slow_evaluator,

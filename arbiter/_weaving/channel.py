@@ -94,12 +94,14 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
     __slots__ = ("core", "done", "ending", "execution", "origin", "past")
 
-    def __init__(self, origin: Origin, key: str = FACTS) -> None:
+    def __init__(
+        self, origin: Origin, key: str = FACTS, past: Past | None = None, execution: Execution | None = None
+    ) -> None:
         super().__init__(dict, key)
         self.core = core = origin.core
         self.origin = origin
-        self.past = Past({}, keep=core.settings.facts)
-        self.execution: Execution | None = None
+        self.past = Past({}, keep=core.settings.facts) if past is None else past
+        self.execution = execution
         self.done: dict[str, tuple[RunFact, Any]] = {}
         """The fact and path of this superstep's finished tasks, by id, if no checkpointer saves writes.
 
@@ -121,13 +123,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
     def UpdateType(self) -> Any:  # noqa: N802 - BaseChannel's name
         return dict
 
-    def _with(self, past: Past, execution: Execution | None) -> FactsChannel:
-        new = FactsChannel(self.origin, self.key)
-        new.past, new.execution = past, execution
-        return new
-
     def copy(self) -> FactsChannel:
-        return self._with(self.past, self.execution)
+        return FactsChannel(self.origin, self.key, self.past, self.execution)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FactsChannel:
         if self.execution is None:  # the instance of a graph, which is being copied
@@ -138,7 +135,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
     def from_checkpoint(self, checkpoint: Value | Any) -> FactsChannel:
         value: Value = {} if checkpoint is MISSING else checkpoint
-        return self._with(Past.restored(value, self.core.settings.facts), Execution(self.core.recorder))
+        past = Past.restored(value, self.core.settings.facts)
+        return FactsChannel(self.origin, self.key, past, Execution(self.core.recorder))
 
     def checkpoint(self) -> Value | Any:
         return self.past.stored() or MISSING

@@ -147,12 +147,15 @@ class LazyManager(BaseCallbackManager):
 
     def _made(self, config: Any, number: int, first: BaseCallbackManager | None) -> BaseCallbackManager:
         outer: BaseCallbackManager = config["callbacks"]
-        made = BaseCallbackManager([], parent_run_id=uuid7() if first is None else first.parent_run_id)
+        # The run is that of all steps. The first step's manager keeps its id, and need not become real for it.
+        run_id = vars(self if first is None else first).setdefault("parent_run_id", uuid7())
+        made = BaseCallbackManager([], parent_run_id=run_id)
         made.set_handlers(outer.inheritable_handlers)
         made.add_tags(outer.inheritable_tags)
         made.add_tags([tag for tag in config.get("tags") or () if tag not in made.tags])
-        made.add_metadata(outer.inheritable_metadata)
-        made.add_metadata(config.get("metadata") or {})
+        made.add_metadata(outer.inheritable_metadata, inherit=False)
+        made.add_metadata(config.get("metadata") or {}, inherit=False)
+        made.inheritable_metadata = made.metadata.copy()
         made.add_tags([f"seq:step:{number}"], inherit=False)
         return made
 

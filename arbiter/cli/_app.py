@@ -118,7 +118,9 @@ def run(
     input: Annotated[str, typer.Option(help="The input as JSON, or a file that contains it.")] = "{}",
     constitution: ConstitutionOption = None,
     allow: AllowOption = None,
-    thread: Annotated[str | None, typer.Option(help="The thread id, for graphs with a checkpointer.")] = None,
+    thread: Annotated[
+        str | None, typer.Option(help="The thread id. Needs a checkpointer or --ledger, which keeps it.")
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(help="The answer to the question on which the thread waits: JSON, or a plain word."),

@@ -56,10 +56,10 @@ def run_graph(
         arbiter_os.load_constitution(constitution, allow=allow)
     governed: Any = arbiter_os.govern(graph)
     if governed.checkpointer in (None, False):
-        if resume is not None or thread is not None:
+        if resume is not None or (thread is not None and ledger is None):
             raise ConfigurationError(
                 f"{where} has no checkpointer, so no thread is kept; "
-                "compile it with one for --thread and --resume."
+                "compile it with one for --thread and --resume, or record the thread with --ledger."
             )
         governed.checkpointer = InMemorySaver()  # so that it can pause and ask on this terminal
     thread = thread or f"run-{uuid.uuid4().hex[:8]}"

@@ -28,8 +28,8 @@ import json
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, count, repeat
 from operator import sub
 from typing import Any, NamedTuple
 
@@ -64,24 +64,18 @@ format.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Row(NamedTuple):
-    """One fact, encoded."""
-
-    row: str
-    results: str
-    texts: str
-    result_count: int
-    text_length: int
-    at: int
-    took: int
-    step: int
-
-
-class Rows(NamedTuple):
-    """Encoded facts, kept so that the next superstep encodes only its own."""
+class Columns(NamedTuple):
+    """Encoded facts, one column for each part, kept so that the next superstep encodes only its own."""
 
     newest: RunFact | None = None
-    encoded: Sequence[Row] = ()
+    rows: Sequence[str] = ()
+    results: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    result_counts: Sequence[int] = ()
+    text_lengths: Sequence[int] = ()
+    times: Sequence[int] = ()
+    took: Sequence[int] = ()
+    steps: Sequence[int] = ()
 
 
 def rounded(at: float) -> int:
@@ -156,6 +150,8 @@ def _made(fact: RunFact, results: Mapping[str, Any], texts: Mapping[str, Mapping
 
 def _cut(amounts: Sequence[int], most: int) -> int:
     """The first place from which on the `amounts` sum up to at most `most`."""
+    if sum(amounts) <= most:
+        return 0
     for place in range(len(amounts) - 1, -1, -1):
         most -= amounts[place]
         if most < 0:
@@ -163,20 +159,21 @@ def _cut(amounts: Sequence[int], most: int) -> int:
     return 0
 
 
-def store(value: Value, known: Rows, keep: int) -> tuple[Value, Rows]:
-    """The value in the form that a checkpoint stores, and its rows, which make the next call cheaper."""
+def store(value: Value, known: Columns, keep: int) -> tuple[Value, Columns]:
+    """The value in the form that a checkpoint stores, and its columns, which make the next call cheaper."""
     facts: list[RunFact] = value.get("facts", [])
     if keep <= PLAIN or len(facts) <= _FEW:
-        return value, Rows()
-    rows = _encoded(facts, known)
-    places = {fact["id"]: place for place, fact in enumerate(facts)}
+        return value, Columns()
+    columns = _encoded(facts, known)
+    after = value["seq"] + 1 - len(facts)
     nodes: dict[str, list[Any]] = {}
-    lasting: set[int] = set()
+    lasting: list[int] = []
     for node, (number, fact, done) in value["last"].items():
-        place = places.get(fact["id"])
-        if place is not None:
-            lasting.add(place)
-        nodes[node] = [value["nodes"][node], number, fact if place is None else len(facts) - place, done]
+        place = number - after
+        is_there = place >= 0 and facts[place]["id"] == fact["id"]
+        if is_there:
+            lasting.append(place)
+        nodes[node] = [value["nodes"][node], number, len(facts) - place if is_there else fact, done]
     totals: Value = {key: part for key, part in value.items() if key not in _APART}
     totals["nodes"] = nodes
     if "instructions" in value:
@@ -185,25 +182,32 @@ def store(value: Value, known: Rows, keep: int) -> tuple[Value, Rows]:
             instruction: [count, *(numbers[instruction] for numbers in completed if instruction in numbers)]
             for instruction, count in value["instructions"].items()
         }
-    packed = _packed(rows.encoded, lasting, totals)
-    return {"packed": packed, **({"tallies": value["tallies"]} if "tallies" in value else {})}, rows
+    packed = _packed(columns, lasting, totals)
+    return {"packed": packed, **({"tallies": value["tallies"]} if "tallies" in value else {})}, columns
 
 
 _COMPLETED = ("first", "latest")
 
 
-def _encoded(facts: Sequence[RunFact], known: Rows) -> Rows:
-    new: list[Row] = []
+def _encoded(facts: Sequence[RunFact], known: Columns) -> Columns:
+    new: list[tuple[Any, ...]] = []
     for fact in reversed(facts):
         if fact is known.newest:
-            return Rows(facts[-1], [*known.encoded, *reversed(new)][-len(facts) :])
-        new.append(_row(fact))
-    return Rows(facts[-1], new[::-1])
+            break
+        new.append(_encoded_parts(fact))
+    else:
+        known = Columns()
+    parts = zip(*reversed(new), strict=True) if new else repeat(())
+    return Columns(
+        facts[-1],
+        *([*column, *added][-len(facts) :] for column, added in zip(known[1:], parts, strict=False)),
+    )
 
 
-def _row(fact: RunFact) -> Row:
+def _encoded_parts(fact: RunFact) -> tuple[Any, ...]:
+    """A fact's entry in each column."""
     results, texts = _results_of(fact), _texts_of(fact)
-    return Row(
+    return (
         _encode({key: part for key, part in fact.items() if key not in _NOT_IN_A_ROW}),
         _encode(results) if results else "",
         _encode(texts) if texts else "",
@@ -215,59 +219,70 @@ def _row(fact: RunFact) -> Row:
     )
 
 
-def _packed(encoded: Sequence[Row], lasting: set[int], totals: Value) -> bytes:
-    rows, results, texts, result_counts, text_lengths, times, took, steps = zip(*encoded, strict=True)
-    distinct_rows, of_row = _distinct(rows, 0, lasting)
-    distinct_results, of_results = _distinct(results, _cut(result_counts, MOST_RESULTS), lasting)
-    distinct_texts, of_text = _distinct(texts, _cut(text_lengths, MOST_TEXT), lasting)
-    codes = map(_coded, (of_row, of_results, of_text))
-    columns = (*codes, _steps_of(times), took, _steps_of((0, *steps))[1:])
+def _packed(columns: Columns, lasting: Sequence[int], totals: Value) -> bytes:
+    distinct_rows, of_row = _coded(columns.rows)
+    results = _kept(columns.results, _cut(columns.result_counts, MOST_RESULTS), lasting)
+    distinct_results, of_results = _coded(results)
+    texts = _kept(columns.texts, _cut(columns.text_lengths, MOST_TEXT), lasting)
+    distinct_texts, of_text = _coded(texts)
+    times, steps = columns.times, columns.steps
+    numbers = (_steps_of(times), columns.took, [steps[0], *_steps_of(steps)[1:]])
+    body = (of_row, of_results, of_text, *map(_column, numbers))
     header = (
-        f'{{"form":{_FORM},"count":{len(encoded)},"at":{times[0]},"rows":[{distinct_rows}],'
+        f'{{"form":{_FORM},"count":{len(times)},"at":{times[0]},"rows":[{distinct_rows}],'
         f'"results":[{distinct_results}],"texts":[{distinct_texts}],"totals":{_encode(totals)}}}'
     )
-    packer = zlib.compressobj(zdict=_USUAL)
-    return packer.compress(b"\n".join([header.encode(), *map(_column, columns)])) + packer.flush()
+    packer = zlib.compressobj(_LEVEL, zdict=_USUAL)
+    return packer.compress(b"\n".join([header.encode(), *body])) + packer.flush()
 
 
-def _distinct(texts: Sequence[str], cut: int, lasting: set[int]) -> tuple[str, list[int]]:
-    """The distinct JSON texts, and the number of each fact's text, counted from 1; 0 if it has none or it is
-    not kept.
+_LEVEL = 4
+"""Of zlib. The usual 6 takes half as long again and saves one byte in a hundred."""
+
+
+def _kept(texts: Sequence[str], cut: int, lasting: Iterable[int]) -> Sequence[str]:
+    """The texts from the place `cut` on and in the places `lasting`, and "" in the others."""
+    if not cut:
+        return texts
+    kept = [""] * cut + [*texts[cut:]]
+    for place in lasting:
+        kept[place] = texts[place]
+    return kept
+
+
+def _coded(texts: Sequence[str]) -> tuple[str, bytes]:
+    """The distinct JSON texts, joined, and the column with a code for each text.
+
+    The codes compress well: 1 for a text that was not there before, 0 for none, and one more than its number
+    for any other. Numbers count from 1.
     """
-    numbers: dict[str, int] = {"": 0}
-    column = [
-        numbers.setdefault(text, len(numbers)) if place >= cut or place in lasting else 0
-        for place, text in enumerate(texts)
-    ]
-    return ",".join(list(numbers)[1:]), column
-
-
-def _coded(numbers: Sequence[int]) -> list[int]:
-    """Numbers of distinct texts as codes that compress well: 1 for a text that was not there before, 0 for none,
-    and one more than its number for any other.
-    """
-    known, codes = 0, list[int]()
-    for number in numbers:
-        if number > known:
-            known = number
-            codes.append(1)
-        else:
-            codes.append(number + 1 if number else 0)
-    return codes
+    numbers = dict.fromkeys(texts)
+    numbers.pop("", None)
+    if not numbers:
+        return "", _ZEROS
+    code_of = {"": 0, **dict(zip(numbers, count(2)))}
+    codes = list(map(code_of.__getitem__, texts))
+    # Of equal texts the first one is set last.
+    first = dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
+    first.pop("", None)
+    for place in first.values():
+        codes[place] = 1
+    return ",".join(numbers), _column(codes)
 
 
 def _decoded(codes: Sequence[int]) -> list[int]:
-    """The numbers that `_coded` encoded."""
-    known, numbers = 0, list[int]()
-    for code in codes:
-        known += code == 1
-        numbers.append(known if code == 1 else max(code - 1, 0))
-    return numbers
+    """The numbers of the texts that `_coded` encoded; 0 for none."""
+    new = count(1)
+    return [next(new) if code == 1 else code and code - 1 for code in codes]
 
 
 def _steps_of(numbers: Sequence[int]) -> list[int]:
     """The difference between each number and the one before; 0 for the first."""
     return [0, *map(sub, numbers[1:], numbers)]
+
+
+_ZEROS = b"0 0\n"
+"""A column of zeros."""
 
 
 def _column(numbers: Sequence[int]) -> bytes:
@@ -276,30 +291,45 @@ def _column(numbers: Sequence[int]) -> bytes:
     """
     least = min(numbers)
     width = ((max(numbers) - least).bit_length() + 7) // 8
-    column = array("Q", [number - least for number in numbers])
+    if least:
+        numbers = [number - least for number in numbers]
+    return b"%d %d\n" % (least, width) + b"".join(_bytes_of(numbers, width))
+
+
+def _bytes_of(numbers: Sequence[int], width: int) -> Iterable[bytes]:
+    if width <= 1:
+        return (bytes(numbers),) if width else ()
+    column = array("Q", numbers)
     if sys.byteorder == "big":
         column.byteswap()
     data = column.tobytes()
-    return b"%d %d\n" % (least, width) + b"".join([data[place::8] for place in range(width)])
+    return (data[place::8] for place in range(width))
 
 
 def _numbers(data: bytes, count: int) -> tuple[list[int], bytes]:
     """The numbers of the first column in `data`, and the data after it."""
     head, data = data.split(b"\n", 1)
     least, width = map(int, head.split())
+    numbers = _numbers_of(data, count, width)
+    return [least + number for number in numbers] if least else numbers, data[width * count + 1 :]
+
+
+def _numbers_of(data: bytes, count: int, width: int) -> list[int]:
+    if width <= 1:
+        return [*data[:count]] if width else [0] * count
     mixed = bytearray(8 * count)
     for place in range(width):
         mixed[place::8] = data[place * count : (place + 1) * count]
     column = array("Q", bytes(mixed))
     if sys.byteorder == "big":
         column.byteswap()
-    return [least + number for number in column], data[width * count + 1 :]
+    return column.tolist()
 
 
-def restore(stored: Value) -> tuple[Value, Rows]:
-    """The stored value and its rows. Packed facts get ids of their own; see `is_packed_id`."""
+def restore(stored: Value) -> tuple[Value, Columns]:
+    """The stored value and its columns. Packed facts get ids of their own; see `is_packed_id`."""
     if "packed" not in stored:
-        return stored, Rows()
+        return stored, Columns()
     header_line, data = zlib.decompressobj(zdict=_USUAL).decompress(stored["packed"]).split(b"\n", 1)
     header: Mapping[str, Any] = json.loads(header_line)
     if (form := header["form"]) not in _READ:
@@ -320,15 +350,14 @@ def restore(stored: Value) -> tuple[Value, Rows]:
     results = _from_one(header["results"])
     texts = _from_one(header["texts"])
     totals: Value = header["totals"] if form != _FORM else _apart(header["totals"])
-    first = totals["seq"] - len(times) + 1
     facts: list[RunFact] = []
-    for place, at in enumerate(times):
-        fact, result, text = rows[of_row[place]], of_results[place], of_text[place]
-        if result or text:
-            fact = _made(fact, results[result], texts[text])
-        name = fact.get("task", f"{_PACKED}{first + place}@{at}")
-        identity = {"id": name, "step": steps[place], "at": at / 100}
-        facts.append({**fact, **identity, "took": took[place] / 100})
+    first = totals["seq"] - len(times) + 1
+    for number, (row, result, text, at, lasted, step) in enumerate(
+        zip(of_row, of_results, of_text, times, took, steps, strict=True), first
+    ):
+        fact = _made(rows[row], results[result], texts[text]) if result or text else rows[row]
+        name = fact.get("task", f"{_PACKED}{number}@{at}")
+        facts.append({**fact, "id": name, "step": step, "at": at / 100, "took": lasted / 100})
     last = {
         node: [number, facts[-place] if isinstance(place, int) else place, done]
         for node, (number, place, done) in totals["last"].items()
@@ -336,7 +365,8 @@ def restore(stored: Value) -> tuple[Value, Rows]:
     value = {**totals, "facts": facts, "last": last}
     if "tallies" in stored:
         value["tallies"] = stored["tallies"]
-    encoded = zip(
+    known = Columns(
+        facts[-1],
         _taken([_encode(row) for row in rows], of_row),
         _taken([_encode(result) if result else "" for result in results], of_results),
         _taken([_encode(text) if text else "" for text in texts], of_text),
@@ -345,9 +375,8 @@ def restore(stored: Value) -> tuple[Value, Rows]:
         times,
         took,
         steps,
-        strict=True,
     )
-    return value, Rows(facts[-1], list(map(Row._make, encoded)))
+    return value, known
 
 
 def _apart(totals: Value) -> Value:
@@ -372,8 +401,8 @@ def _from_one(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{}, *parts]
 
 
-def _taken(parts: Sequence[Any], places: Iterable[int]) -> Iterator[Any]:
-    return map(parts.__getitem__, places)
+def _taken(parts: Sequence[Any], places: Iterable[int]) -> list[Any]:
+    return list(map(parts.__getitem__, places))
 
 
 _PACKED = "#"

@@ -7,10 +7,10 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from arbiter.history._facts import EMPTY, KEEP, KEEP_TALLIES, NO_TALLY_YET, fold
-from arbiter.history._packing import Rows, bounded, is_packed_id, restore, rounded, store
+from arbiter.history._packing import Columns, bounded, is_packed_id, restore, rounded, store
 from arbiter.history._packing import RunFact as RunFact
 from arbiter.history._packing import Value as Value
-from arbiter.history._record import Described, Position
+from arbiter.history._record import Described, Position, Record
 
 
 def task_order(path: Any) -> str:
@@ -37,6 +37,7 @@ NO_TALLY = Tally(0, 0, 0)
 
 
 _LONGEST_TAIL = 32
+_OLDER = 100
 
 
 _UNUSUAL = frozenset({"by", "status", "inner", "why", "start"})
@@ -163,7 +164,7 @@ class _Tail:
                 kept[key] = list(self.tally(policy, key, new["seq"]) or NO_TALLY_YET)
 
 
-_NO_ROWS = Rows()
+_NO_COLUMNS = Columns()
 
 
 _NO_TAIL = _Tail()
@@ -177,7 +178,7 @@ class Past:
     never read as a whole. The most frequent questions are answered without folding.
     """
 
-    __slots__ = ("_keep", "_rows", "_state", "before")
+    __slots__ = ("_columns", "_keep", "_state", "_stored", "before")
 
     def __init__(
         self,
@@ -187,26 +188,33 @@ class Past:
         tail: _Tail = _NO_TAIL,
         at: int = 0,
         steps: int = 0,
-        rows: Rows = _NO_ROWS,
+        columns: Columns = _NO_COLUMNS,
     ) -> None:
         self._state = (value, tail, at, steps)
         """A value, what came after it, and how many facts and supersteps of that are part of this past. One attribute,
         since threads share it."""
         self._keep = keep
-        self._rows = rows
-        """The rows of the checkpoint before this past."""
+        self._columns = columns
+        """The columns of the checkpoint before this past."""
+        self._stored: Value | None = None
         self.before = before
 
     @classmethod
     def restored(cls, stored: Value, keep: int) -> Past:
         """The past that a checkpoint has stored."""
-        value, rows = restore(stored)
-        return cls(value, keep=keep, rows=rows)
+        value, columns = restore(stored)
+        past = cls(value, keep=keep, columns=columns)
+        if len(value.get("facts", ())) <= keep:
+            past._stored = stored
+        return past
 
     def stored(self) -> Value:
-        """The value in the form that a checkpoint stores."""
-        stored, self._rows = store(self.value, self._rows, self._keep)
-        return stored
+        """The value in the form that a checkpoint stores. Worked out once: LangGraph asks for it at every
+        superstep, and also when an input arrives.
+        """
+        if self._stored is None:
+            self._stored, self._columns = store(self.value, self._columns, self._keep)
+        return self._stored
 
     @property
     def is_packed(self) -> bool:
@@ -214,26 +222,35 @@ class Past:
         facts: Sequence[RunFact] = self._state[0].get("facts", ())
         return any(is_packed_id(fact["id"]) for fact in facts)
 
-    def identify(self, runs: Iterable[tuple[str, int, str, float, Any, str]]) -> None:
+    def identify(self, records: Iterable[Record]) -> None:
         """Give facts without a stored id the id of the node run that they describe.
 
-        `runs` are (namespace, step, node, start, path, id) of the node runs that this process knows.
+        `records` are of node runs that this process knows, newest first.
         """
         of_fact: dict[tuple[str, int, str, int], list[RunFact]] = {}
         for fact in self._state[0]["facts"]:
-            key = (fact.get("ns", ""), fact["step"], fact["node"], rounded(fact["at"]))
+            key = (fact["node"], fact["step"], fact.get("ns", ""), rounded(fact["at"]))
             of_fact.setdefault(key, []).append(fact)
-        known: dict[tuple[str, int, str, int], list[tuple[Any, str]]] = {}
-        for namespace, step, node, at, path, name in runs:
-            key = (namespace, step, node, rounded(at))
-            if key in of_fact:
-                known.setdefault(key, []).append((path, name))
+        oldest, older = min(at for *_, at in of_fact) / 100 - 1, 0
+        known: dict[tuple[str, int, str, int], list[Record]] = {}
+        for record in records:
+            if record.started >= oldest:
+                older = 0
+                key = (record.node, record.step, record.namespace, rounded(record.started))
+                if key in of_fact:
+                    known.setdefault(key, []).append(record)
+            elif (
+                older := older + 1
+            ) == _OLDER:  # one may stand before an older sibling, but not before so many
+                break
         for key, found in known.items():
-            facts = of_fact[key]
-            if len(found) == len(facts):  # otherwise the siblings cannot be distinguished
-                found.sort(key=lambda one: task_order(one[0]))
-                for fact, (_, name) in zip(facts, found, strict=True):
-                    fact["id"] = name
+            of_key = of_fact[key]
+            if len(found) != len(of_key):
+                continue  # the siblings cannot be distinguished
+            if len(found) > 1:
+                found.sort(key=lambda record: task_order(record.path))
+            for fact, record in zip(of_key, found, strict=True):
+                fact["id"] = record.id
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Past, (self.value, self.before, self._keep)
@@ -253,8 +270,8 @@ class Past:
             if not at or at + more > _LONGEST_TAIL or len(tail.facts) != at:
                 value, tail, at, steps = self.value, _Tail(), 0, 0
             if tail.add(value, steps + 1, writes):
-                return Past(value, self.before, self._keep, tail, at + more, steps + 1, self._rows)
-        return Past(fold(self.value, writes, self._keep), self.before, self._keep, rows=self._rows)
+                return Past(value, self.before, self._keep, tail, at + more, steps + 1, self._columns)
+        return Past(fold(self.value, writes, self._keep), self.before, self._keep, columns=self._columns)
 
     def inside(self, before: Past | None) -> Past:
         """This past as a subgraph sees it that was called by a node with the past `before`."""

@@ -145,7 +145,7 @@ class ThreadLog:
             return
         with self.lock:
             records = list(islice(reversed(self.by_id.values()), _MOST_IDENTIFIED))
-        past.identify((r.namespace, r.step, r.node, r.started, r.path, r.id) for r in records)
+        past.identify(records)
 
     def new_run(self, epoch: int, past: Past) -> Run:
         """Begin a run with the committed facts of it."""

@@ -411,7 +411,7 @@ checkers: [{name: small, use: condition, deny_when: input.amount > 1000}]
 
 @pytest.mark.parametrize(
     "options",
-    [("-c", "wrong.yaml"), ("-c", "nowhere.yaml"), ("-c", "elsewhere.yaml"), ("--thread", "t")],
+    [("-c", "wrong.yaml"), ("-c", "nowhere.yaml"), ("-c", "elsewhere.yaml"), ("--resume", "yes")],
     ids=" ".join,
 )
 def test_a_mistake_in_the_configuration_of_a_run_makes_no_ledger(
@@ -454,6 +454,15 @@ def test_run_records_with_ledger_and_says_how_to_see_it(
     monkeypatch.setenv("ARBITER_LEDGER", "other.db")
     started(*run, '{"amount": 5}', folder=tmp_path, code=0)
     assert typed("history").splitlines()[-1].startswith("1 thread.")
+
+
+@pytest.mark.lengthy
+def test_a_thread_can_be_named_without_a_checkpointer_if_a_ledger_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "team.py").write_text(GRAPH)
+    run = ("run", "team:graph", "--input", '{"amount": 1}', "--thread", "pay-7")
+    assert "no thread is kept" in started(*run, folder=tmp_path, code=2).stderr
+    done = started(*run, "--ledger", "arbiter.db", folder=tmp_path, code=0)
+    assert "recorded: arbiter history pay-7" in done.stderr
 
 
 @pytest.mark.lengthy

@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from arbiter import ArbiterOS, EvaluationResult, History, HistoryItem, NodeEvaluator, PolicyChecker
 from arbiter._weaving.channel import FACTS
 from arbiter.history._facts import RUN, Value, fold
-from arbiter.history._packing import PLAIN, Rows, restore, store
+from arbiter.history._packing import PLAIN, Columns, restore, store
 from arbiter.history._past import Past
 from arbiter.instructions import GENERATE, VERIFY
 from tests.support import Route, thread
@@ -291,7 +291,7 @@ def test_a_value_is_restored_as_it_was(
         here, elsewhere = here.after(named), elsewhere.after(named)
         stored = elsewhere.stored()
         if keep > PLAIN:
-            assert restore(store(elsewhere.value, Rows(), keep)[0])[0] == restore(stored)[0]
+            assert restore(store(elsewhere.value, Columns(), keep)[0])[0] == restore(stored)[0]
         if stop:
             elsewhere = Past.restored(stored, keep)
         assert seen_of(here) == seen_of(elsewhere)
