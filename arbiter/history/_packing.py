@@ -29,7 +29,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, count, repeat
+from itertools import accumulate, count
 from operator import sub
 from typing import Any, NamedTuple
 
@@ -165,11 +165,11 @@ def store(value: Value, known: Columns, keep: int) -> tuple[Value, Columns]:
     if keep <= PLAIN or len(facts) <= _FEW:
         return value, Columns()
     columns = _encoded(facts, known)
-    after = value["seq"] + 1 - len(facts)
+    after: int = value["seq"] + 1 - len(facts)
     nodes: dict[str, list[Any]] = {}
     lasting: list[int] = []
     for node, (number, fact, done) in value["last"].items():
-        place = number - after
+        place: int = number - after
         is_there = place >= 0 and facts[place]["id"] == fact["id"]
         if is_there:
             lasting.append(place)
@@ -197,11 +197,10 @@ def _encoded(facts: Sequence[RunFact], known: Columns) -> Columns:
         new.append(_encoded_parts(fact))
     else:
         known = Columns()
-    parts = zip(*reversed(new), strict=True) if new else repeat(())
-    return Columns(
-        facts[-1],
-        *([*column, *added][-len(facts) :] for column, added in zip(known[1:], parts, strict=False)),
-    )
+    before: Sequence[Sequence[Any]] = known[1:]
+    added: Sequence[Sequence[Any]] = list(zip(*reversed(new), strict=True)) or [()] * len(before)
+    columns: list[Any] = [[*old, *more][-len(facts) :] for old, more in zip(before, added, strict=True)]
+    return Columns(facts[-1], *columns)
 
 
 def _encoded_parts(fact: RunFact) -> tuple[Any, ...]:
@@ -346,16 +345,16 @@ def restore(stored: Value) -> tuple[Value, Columns]:
     of_row, of_results, of_text, since, took, steps = columns
     since[0] = header["at"]
     times, steps = list(accumulate(since)), list(accumulate(steps))
-    rows = _from_one(header["rows"])
-    results = _from_one(header["results"])
-    texts = _from_one(header["texts"])
+    rows, results, texts = (_from_one(header[kind]) for kind in ("rows", "results", "texts"))
     totals: Value = header["totals"] if form != _FORM else _apart(header["totals"])
     facts: list[RunFact] = []
     first = totals["seq"] - len(times) + 1
-    for number, (row, result, text, at, lasted, step) in enumerate(
-        zip(of_row, of_results, of_text, times, took, steps, strict=True), first
+    texts_of = zip(of_row, of_results, of_text, strict=True)
+    numbers_of = zip(times, took, steps, strict=True)
+    for number, ((row, result, text), (at, lasted, step)) in enumerate(
+        zip(texts_of, numbers_of, strict=True), first
     ):
-        fact = _made(rows[row], results[result], texts[text]) if result or text else rows[row]
+        fact: RunFact = _made(rows[row], results[result], texts[text]) if result or text else rows[row]
         name = fact.get("task", f"{_PACKED}{number}@{at}")
         facts.append({**fact, "id": name, "step": step, "at": at / 100, "took": lasted / 100})
     last = {
@@ -397,7 +396,7 @@ def _apart(totals: Value) -> Value:
     return apart
 
 
-def _from_one(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _from_one(parts: list[RunFact]) -> list[RunFact]:
     return [{}, *parts]
 
 
