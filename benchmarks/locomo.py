@@ -281,10 +281,12 @@ def measured(path: Path, most: int, embeddings: Embeddings | None, told: Callabl
 
 
 def local_embeddings() -> Embeddings | None:
+    embeddings = LocalEmbeddings()
     try:
-        return LocalEmbeddings()
+        embeddings.embed_query("loads the model")
     except ConfigurationError:
         return None
+    return embeddings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

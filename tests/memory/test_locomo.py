@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from arbiter.errors import ConfigurationError
+from arbiter.memory import _embeddings
 from benchmarks import locomo
 
 VERBS = {
@@ -75,3 +77,13 @@ def test_the_provider_shows_at_least_the_evidence_that_plain_bm25_finds(tmp_path
     assert ours.any_evidence / ours.asked >= 0.95
     assert ours.found / ours.asked > 3 * rows["newest 12"].found / ours.asked
     assert ours.lines / ours.asked == 14
+
+
+def test_without_the_local_model_its_rows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is loaded at the first use, so a missing one shows only then."""
+
+    def missing() -> Path:
+        raise ConfigurationError("no model")
+
+    monkeypatch.setattr(_embeddings, "_packaged", missing)
+    assert locomo.local_embeddings() is None

@@ -593,6 +593,39 @@ async def test_words_and_meaning_are_fused() -> None:
     assert {*keys(result.entries)[:2]} == {"m", "z"}
 
 
+class Nearness(Embeddings):
+    """The number in a claim is its distance to every query."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self._vector(int(re.findall(r"\d+", text)[0])) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self._vector(0)
+
+    def _vector(self, distance: int) -> list[float]:
+        angle = distance / 40
+        return [math.cos(angle), math.sin(angle)]
+
+
+async def test_shared_words_do_not_push_out_what_a_question_means() -> None:
+    """A dozen records that are somewhat near, and share a word with the question, leave room for a near one."""
+    store = InMemoryStore(index={"dims": 2, "embed": Nearness(), "fields": ["claim"]})
+    claims = {"near": "2 throws pots"} | {f"k{n}": f"{n} Ada has a hobby" for n in range(8, 22)}
+    memory = MemoryStore(store)
+    for key, claim in claims.items():
+        await memory.aput(NS, key, {"claim": claim})
+    assert "near" in await found(memory, "Which hobby does Ada have?", limit=12)
+
+
+async def test_a_name_is_found_although_its_meaning_is_far() -> None:
+    store = InMemoryStore(index={"dims": 2, "embed": Nearness(), "fields": ["claim"]})
+    claims = {"name": "30 Ada knows Zdzisława"} | {f"k{n}": f"{n} Ada has a friend" for n in range(1, 15)}
+    memory = MemoryStore(store)
+    for key, claim in claims.items():
+        await memory.aput(NS, key, {"claim": claim})
+    assert "name" in await found(memory, "What about Zdzisława?", limit=12)
+
+
 # Facts --------------------------------------------------------------------------------------------
 
 

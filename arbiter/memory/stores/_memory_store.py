@@ -36,7 +36,9 @@ _DEPTH = 40
 """Records of each order that are fused."""
 _DEEP = 100
 _LOOKED_AT = 1_000
-_RANKS, _VECTORS = 60, 1.0
+# On LoCoMo, meaning alone finds more than words alone; with equal weights, or a flat sum over the ranks (60 is
+# usual), the words took places from better hits.
+_RANKS, _VECTORS = 10, 1.5
 _DETACHED: set[asyncio.Task[Any]] = set()
 
 
