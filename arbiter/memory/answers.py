@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -177,22 +177,41 @@ class Reader(Generic[T]):
         return None, 0
 
     def _whole(self, candidate: Any) -> Any:
-        items = candidate
-        if not isinstance(candidate, list):
-            return candidate
-        if self.item_field is not None:
-            return {self.item_field: items}
-        return items[0] if len(items) == 1 else items
+        """The candidate as models mean it: taken out of an object with one other key ("result"), or a bare list or
+        item put where it belongs."""
+        given = candidate
+        if self._is_foreign(candidate) and len(candidate) == 1:
+            inner: Any = next(iter(candidate.values()))
+            given = cast("Any", inner if isinstance(inner, Mapping) else candidate)
+        items: Any = given
+        if isinstance(given, list):
+            if self.item_field is not None:
+                return {self.item_field: items}
+            return items[0] if len(items) == 1 else items
+        return {self.item_field: [items]} if self._is_foreign(items) and self._is_item(items) else items
 
     def _may_be_one(self, candidate: Any) -> bool:
         """False for an object with no key of the schema: if the schema requires none, it would fit and be
         empty."""
+        is_needy = any(field.is_required() for field in self.schema.model_fields.values())
+        return is_needy or not self._is_foreign(candidate)
+
+    def _is_foreign(self, candidate: Any) -> TypeGuard[Mapping[str, Any]]:
+        """True for an object that has keys, and none of the schema's."""
         given = candidate
-        if not isinstance(candidate, Mapping) or not candidate:
-            return True
-        return any(field.is_required() for field in self.schema.model_fields.values()) or any(
-            key in keys for key in given for keys in self.keys.values()
-        )
+        known = {key for keys in self.keys.values() for key in keys}
+        return isinstance(candidate, Mapping) and bool(given) and known.isdisjoint(given)
+
+    def _is_item(self, candidate: Any) -> bool:
+        """True if `candidate` is an item of the list in the schema, and says something."""
+        if self.item_field is None:
+            return False
+        try:
+            value, dropped = self._valid({self.item_field: [candidate]})
+        except ValidationError:
+            return False
+        (item,) = getattr(value, self.item_field) if not dropped else (None,)
+        return isinstance(item, BaseModel) and bool(item.model_fields_set)
 
     def _valid(self, candidate: Any) -> tuple[T, int]:
         dropped: list[int] = []
@@ -277,6 +296,8 @@ def _without_misfits(value: Any, validate: Any, info: ValidationInfo) -> Any:
         return validate(value)
     except ValidationError as error:
         items = value
+        if isinstance(value, Mapping):
+            return validate([value])
         if not isinstance(value, list):
             raise
         wrong = {mistake["loc"][0] for mistake in error.errors() if mistake["loc"]}
@@ -289,4 +310,4 @@ def _without_misfits(value: Any, validate: Any, info: ValidationInfo) -> Any:
 
 TOLERANT = WrapValidator(_without_misfits)
 """For a list in a schema, `Annotated[list[Item], TOLERANT]`: wrong items are left out and counted in
-`StructuredOutcome.dropped_items`. A value that is not a list is an error."""
+`StructuredOutcome.dropped_items`. An object alone is a list of one; another value that is no list is an error."""

@@ -66,6 +66,10 @@ CAIRO = "المستخدم يسكن في القاهرة"
 BERLIN, NO_BERLIN = "User will live in Berlin", "User is not moving to Berlin"
 ROB, BOB = "Rob is a vet", "Bob is a vet"
 DOCTOR, WIFE = "User is a doctor", "The wife of User is a doctor"
+TOKYO, OSAKA = "ユーザーは東京に住んでいる", "ユーザーは大阪に住んでいる"
+BUSAN, DELHI, LEYLA = "사용자는 부산에 산다", "उपयोगकर्ता दिल्ली में रहता है", "ليلى طبيبة"
+AGE, SLIP, WRONG = (fact(f"User is {age}", slot="age", value=age) for age in ("34", "43", "44"))
+MILAN = "The mother of User lives in Milan"
 ROME = status("User lived in Rome until 2019", valid_to="2019", kind="home")
 
 # What is said, what a model finds, what it says of pairs, and what is known in the end.
@@ -184,6 +188,75 @@ TALKS: dict[str, tuple[Sequence[str], Sequence[tuple[str, Part]], Any, Sequence[
         "supersedes",
         ["Mia is 12", "Mia is 31"],
     ),
+    "a Japanese move": (
+        ["東京に住んでいます", "先月、大阪に引っ越しました"],
+        [("東京", says(status(TOKYO))), ("大阪", says(status(OSAKA)))],
+        {(TOKYO, OSAKA): "supersedes"},
+        [OSAKA],
+    ),
+    "a Hindi wish": (
+        ["मैं दिल्ली में रहता हूँ", "कृपया मेरा पता भूल जाओ"],
+        [("दिल्ली", says(status(DELHI))), ("भूल", says(forget=["दिल्ली"]))],
+        "unrelated",
+        [],
+    ),
+    "a Korean wish, and the same again": (
+        ["부산에 살아요", "제 주소는 잊어 주세요", "다시요, 부산에 살아요", "역시 그건 잊어 줘"],
+        [("부산에 살", says(status(BUSAN))), ("잊어", says(forget=["부산"]))],
+        "unrelated",
+        [],
+    ),
+    "an Arabic name": (
+        ["اسمي ليلى وأنا طبيبة", "انسي مهنتي"],
+        [("اسمي", says(fact(LEYLA, subject="ليلى"), names=["ليلى"])), ("انسي", says(forget=["طبيبة"]))],
+        "unrelated",
+        [],
+    ),
+    "a correction of a correction": (
+        ["I'm 34", "oops, 43", "argh, 44"],
+        [
+            ("34", says(AGE)),
+            ("43", says({**SLIP, "corrects": ["m0"]})),
+            ("44", says({**WRONG, "corrects": ["m1"]})),
+        ],
+        "contradicts",
+        [WRONG["claim"]],
+    ),
+    "a correction that is taken back": (
+        ["I'm 34", "oops, 43", "no wait, 34 was right"],
+        [
+            ("I'm 34", says(AGE)),
+            ("43", says({**SLIP, "corrects": ["m0"]})),
+            ("right", says({**AGE, "corrects": ["m1"]})),
+        ],
+        "corrects",
+        [AGE["claim"]],
+    ),
+    "off the record in the middle": (
+        ["My boss is Tim", "Off the record: I will quit", "I like cake"],
+        [("boss", says("Tim is the boss")), ("quit", says("User quits")), ("cake", says("User likes cake"))],
+        "unrelated",
+        ["Tim is the boss", "User likes cake"],
+    ),
+    "a mother who is written in another way": (
+        ["My mother lives in Rome", "Mom lives in Milan now"],
+        [
+            ("Rome", says(status("The mother of User lives in Rome", subject="mother"))),
+            ("Milan", says(status(MILAN, subject="Mother"))),
+        ],
+        "supersedes",
+        [MILAN],
+    ),
+    "a past home that is forgotten": (
+        ["I live in Oslo", "I moved to Bergen", "forget that I ever lived in Oslo"],
+        [
+            ("live in", says(status(OSLO))),
+            ("Bergen", says(status(BERGEN))),
+            ("forget", says(forget=["Oslo"])),
+        ],
+        "supersedes",
+        [BERGEN],
+    ),
 }  # fmt: skip
 
 
@@ -248,6 +321,23 @@ async def test_a_move_that_is_called_off_leaves_the_home() -> None:
         chat.pass_by(days=1)
     chat.pass_by(days=80)
     assert await chat.known() == [NO_BERLIN, OSLO]
+
+
+async def test_a_move_that_is_put_off_leaves_the_home_until_then() -> None:
+    may = status(BERLIN, kind="home", slot="home", value="Berlin", valid_from="2026-05")
+    july = status(
+        "User moves to Berlin in July", kind="home", slot="home", value="Berlin", valid_from="2026-07"
+    )
+    hears = [("in Oslo", says(status(OSLO, kind="home"))), ("May", says(may)), ("July", says(july))]
+    chat = Talk(hears, "supersedes")
+    for text in ("I live in Oslo", "I'm moving to Berlin in May", "It will be July"):
+        await chat.say(text)
+        chat.pass_by(days=1)
+    chat.pass_by(days=80)  # in June
+    notes = await chat.notes("where?")
+    assert [("Oslo" in line, "from 2026-07-01" in line) for line in notes] == [(False, True), (True, False)]
+    chat.pass_by(days=40)
+    assert [line.endswith(july["claim"]) for line in await chat.notes("where?")] == [True]
 
 
 # In confidence ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, get_args
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
 from arbiter.memory.answers import TOLERANT
@@ -96,16 +96,14 @@ def _other_value(new: Statement, known: Statement) -> bool:
 
 _WORDS: dict[str, Relation] = {
     **{word: word for word in get_args(Relation)},
-    "duplicates": "duplicate",
-    "same": "duplicate",
-    "refine": "refines",
-    "supersede": "supersedes",
-    "replaces": "supersedes",
-    "correct": "corrects",
-    "correction": "corrects",
-    "contradict": "contradicts",
-    "end": "ends",
-    "none": "unrelated",
+    **dict.fromkeys(("duplicates", "duplicated", "same", "identical", "equivalent"), "duplicate"),
+    **dict.fromkeys(("refine", "refined", "refinement"), "refines"),
+    **dict.fromkeys(("supersede", "superseded", "replace", "replaces", "replaced"), "supersedes"),
+    **dict.fromkeys(("update", "updates", "updated"), "supersedes"),
+    **dict.fromkeys(("correct", "corrected", "correction"), "corrects"),
+    **dict.fromkeys(("contradict", "contradicted", "contradiction"), "contradicts"),
+    **dict.fromkeys(("end", "ended"), "ends"),
+    **dict.fromkeys(("none", "independent", "different"), "unrelated"),
 }
 
 
@@ -115,6 +113,16 @@ def _relation(given: Any) -> Any:
 
 def _number(given: Any) -> Any:
     return int(found[0]) if isinstance(given, str) and (found := re.search(r"\d+", given)) else given
+
+
+def _judgements(given: Any) -> Any:
+    """A list of judgements; models also map numbers to relations, or list the relations alone."""
+    items = given
+    if isinstance(given, Mapping):
+        return [items] if "relation" in items else [{"pair": at, "relation": items[at]} for at in items]
+    if isinstance(given, list):
+        return [{"relation": each} if isinstance(each, str) else each for each in items]
+    return items
 
 
 class Judgement(BaseModel):
@@ -129,7 +137,15 @@ class Judgement(BaseModel):
 class Judgements(BaseModel):
     """One for each pair."""
 
-    relations: Annotated[list[Judgement], TOLERANT]
+    relations: Annotated[list[Judgement], TOLERANT, BeforeValidator(_judgements)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_number(cls, value: Any) -> Any:
+        """Accept the relations by the numbers of their pairs, without a key around them."""
+        given: Any = value
+        is_map = isinstance(value, Mapping) and all(isinstance(_number(key), int) for key in given)
+        return {"relations": given} if is_map and given else given
 
 
 _ROLE = "You compare new claims with known ones, so that a memory holds each thing once and notices what has changed."

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "fr": (
         "s'il te plaît|s'il vous plaît|stp|svp|merci",
         """oublie tout|oubliez tout|oublie tout sur moi|oublie tout ce que tu sais sur moi
+        |oublie tout ce que tu sais de moi|oubliez tout ce que vous savez de moi
         |oubliez tout ce que vous savez sur moi|efface tout|efface toutes mes données|efface mes données
         |supprime toutes mes données|supprime mes données|supprimez toutes mes données""",
         "oublie ce que je viens de dire|oubliez ce que je viens de dire|oublie mon dernier message",
@@ -109,15 +110,18 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         """全部忘れて|すべて忘れて|全て忘れて|全部忘れてください|すべて忘れてください|全て忘れてください
             |私のことを全部忘れて|私のことを全部忘れてください|私のことをすべて忘れてください
             |私のデータを全部消して|私のデータをすべて削除して|私のデータをすべて削除してください
-            |私のデータを削除してください""",
+            |私のデータを削除してください|私についてのすべてを忘れて|私についてのすべてを忘れてください
+        |私に関するすべてを忘れて|私に関するすべてを忘れてください""",
         "今言ったことを忘れて|今言ったことを忘れてください|さっき言ったことを忘れて|さっき言ったことは忘れて",
     ),
     "ko": (
         "제발|부탁해|부탁해요",
         """다 잊어|전부 잊어|모두 잊어|다 잊어줘|전부 잊어줘|모두 잊어줘|나에 대해 다 잊어줘
             |나에 대한 모든 것을 잊어줘|내 데이터를 모두 삭제해|내 데이터를 모두 삭제해줘
-            |내 데이터를 삭제해줘""",
-        "방금 한 말 잊어|방금 한 말 잊어줘|방금 말한 거 잊어줘",
+            |내 데이터를 삭제해줘|다 잊어 줘|전부 잊어 줘|모두 잊어 줘|나에 대해 다 잊어 줘
+            |나에 대한 모든 것을 잊어 줘|내 데이터를 모두 삭제해 줘|내 데이터를 삭제해 줘""",
+        """방금 한 말 잊어|방금 한 말 잊어줘|방금 말한 거 잊어줘|방금 한 말 잊어 줘
+        |방금 말한 거 잊어 줘""",
     ),
 }
 _LONGEST = 120

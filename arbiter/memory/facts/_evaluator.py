@@ -38,6 +38,7 @@ from arbiter.memory.facts._extraction import (
     Speaker,
     extraction,
     label,
+    meant,
     rendered,
 )
 from arbiter.memory.facts._fact_store import facts_of
@@ -425,12 +426,12 @@ def _sourced(
     if claim.derived_from:
         return claim
     shown = {label(message.id): message.id for message in (*earlier, *fresh) if message.id}
-    wrong = tuple(shown[id] for id in map(label, claim.corrects) if id in shown)
-    told = {label(message.id): message.id for message in fresh if message.id}
-    cited = [label(id) for id in claim.source_message_ids]
-    ids = tuple(told[id] for id in cited if id in told)
+    wrong = tuple(shown[id] for given in claim.corrects if (id := meant(label(given), shown)))
+    told = {label(message.id) for message in fresh if message.id}
+    cited = [id for given in claim.source_message_ids if (id := meant(label(given), shown))]
+    ids = tuple(dict.fromkeys(shown[id] for id in cited if id in told))
     if not ids:
-        if any(message.id and label(message.id) in cited for message in earlier):
+        if cited:
             return None
         humans = [message.id for message in fresh if isinstance(message, HumanMessage) and message.id]
         ids = tuple(humans[-1:]) if guess else ()
@@ -447,9 +448,9 @@ def _introduced(
             for id in (label(message.id), label(ctx.speaker_of(message))):
                 told[id] = (*told.get(id, ()), message.id)
     return [
-        Introduction(name=given.name.strip(), source_message_ids=told[label(given.message_id)])
+        Introduction(name=given.name.strip(), source_message_ids=told[id])
         for given in names
-        if label(given.message_id) in told
+        if (id := meant(label(given.message_id), told))
     ]
 
 

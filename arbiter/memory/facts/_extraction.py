@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from langchain_core.messages import BaseMessage
 from pydantic import (
@@ -66,18 +67,42 @@ Text = Annotated[str | None, BeforeValidator(_optional_text)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
+def _somebody(given: Any) -> Any:
+    """The text, or None for the words with which models say that there is none."""
+    text = _optional_text(given)
+    return None if text is None or text.lower() in _NOBODY else text
+
+
+_NOBODY = ("null", "none", "n/a", "unknown", "unspecified")
+Name = Annotated[str | None, BeforeValidator(_somebody)]
+_SENTENCE = ("claim", "text", "statement", "content", "fact")
+"""The keys under which models put the sentence of a claim."""
+_TYPES = {
+    **{name: name for name in get_args(ClaimType)},
+    **dict.fromkeys(("preference", "event", "experience", "trait", "knowledge", "information"), "fact"),
+    **dict.fromkeys(("belief", "view"), "opinion"),
+    **dict.fromkeys(("state", "mood", "feeling", "plan", "situation"), "status"),
+}
+
+
+def _type(given: Any) -> Any:
+    """The type that a word, or one of several, means; without a word it is a fact."""
+    words = re.findall(r"\w+", given.lower()) if isinstance(given, str) else ()
+    return next((_TYPES[word] for word in words if word in _TYPES), given or "fact")
+
+
 class ExtractedClaim(BaseModel):
-    """One thing that is said in the conversation. Only `claim` and `type` must be right; any other field that cannot be
-    read is as if it were not there."""
+    """One thing that is said in the conversation. Only `claim` must be right; any other field that cannot be read is
+    as if it were not there, and a claim without a type is a fact."""
 
     claim: Annotated[str, AfterValidator(_not_blank)] = Field(
         description="One sentence that can be understood on its own."
     )
-    type: Annotated[ClaimType, BeforeValidator(_word)] = Field(description="fact, status or opinion.")
+    type: Annotated[ClaimType, BeforeValidator(_type)] = Field(description="fact, status or opinion.")
     in_bio: Flag = Field(False, description="Whether the agent's own description says so already.")
     already_known: Flag = Field(False, description="Whether it is among the known facts.")
-    subject: Text = Field(None, description="The id or the name of whom or what it is about.")
-    slot: Text = Field(None, description="What it says of the subject, as a short key: residence.city.")
+    subject: Name = Field(None, description="The id or the name of whom or what it is about.")
+    slot: Name = Field(None, description="What it says of the subject, as a short key: residence.city.")
     value: Text = Field(None, description="What the slot is then: Oslo.")
     kind: Text = Field(None, description="The kind of a status: home, job, partner, mood, plan, ...")
     valid_from: Annotated[
@@ -94,6 +119,16 @@ class ExtractedClaim(BaseModel):
     sensitivity: Annotated[Sensitivity | None, BeforeValidator(_sensitivity)] = None
     known_id: Text = Field(None, description="The id of the known fact that it repeats.")
     corrects: Texts = Field((), description="The ids of earlier messages with a slip that it puts right.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_full(cls, value: Any) -> Any:
+        """Accept a sentence under another key, and a claim without a type."""
+        given: Any = value
+        if not isinstance(value, Mapping):
+            return given
+        key = next((key for key in _SENTENCE if key in given), "claim")
+        return {"type": None, **given, "claim": given.get(key)}
 
     def as_claim(self, zone: tzinfo | None = UTC) -> Claim:
         """The claim; dates without a zone are of `zone`."""
@@ -112,8 +147,18 @@ class InferredClaim(ExtractedClaim):
 
 
 def _an_object(given: Any) -> Any:
-    """The id of a request may stand alone."""
+    """The id of a request may stand alone, or under a longer key."""
+    said = given
+    if isinstance(given, Mapping):
+        key = next((key for key in ("id", "fact_id", "known_id") if key in said), "id")
+        return {**said, "id": said.get(key)}
     return {"id": given} if isinstance(given, str | int) and not isinstance(given, bool) else given
+
+
+def _a_message(given: Any) -> Any:
+    """A message that takes back itself may be named by its id alone."""
+    said = given
+    return {"id": said.get("message_id"), **said} if isinstance(given, Mapping) else said
 
 
 def _listed(given: Any) -> list[Any]:
@@ -138,9 +183,8 @@ class Request(BaseModel):
     message_id: Text = Field(None, description="The id of the new message that asks.")
 
 
-Requests = Annotated[
-    list[Annotated[Request, BeforeValidator(_an_object)]], TOLERANT, BeforeValidator(_listed)
-]
+Asked = Annotated[Request, BeforeValidator(_an_object)]
+Taken = Annotated[Asked, BeforeValidator(_a_message)]
 
 
 class GivenName(BaseModel):
@@ -160,10 +204,10 @@ class GivenName(BaseModel):
 class Wishes(BaseModel):
     """What the new messages ask to be forgotten. A part that cannot be read is as if it were not there."""
 
-    forget: Requests = Field(
+    forget: Annotated[list[Asked], TOLERANT, BeforeValidator(_listed)] = Field(
         default_factory=list[Request], description="Known facts that are to be forgotten."
     )
-    off_record: Requests = Field(
+    off_record: Annotated[list[Taken], TOLERANT, BeforeValidator(_listed)] = Field(
         default_factory=list[Request], description="Messages that are not to be remembered."
     )
     forget_everything: Annotated[bool | None, BeforeValidator(_decision)] = Field(
@@ -177,7 +221,7 @@ class Wishes(BaseModel):
         """Accept an answer that has wishes only."""
         given = value
         if isinstance(value, Mapping) and "claims" not in given and any(key in given for key in _OTHERS):
-            return {**given, "claims": []}
+            return {**given, "claims": given.get("facts", [])}
         return given
 
 
@@ -192,16 +236,30 @@ class Remarks(Wishes):
     )
 
 
+_CLAIMS = AliasChoices("claims", "facts")
+
+
+def _sentences(given: Any) -> Any:
+    """Claims, also as a list of nothing but sentences."""
+    items: Any = given
+    are_texts = isinstance(given, list) and all(isinstance(each, str) for each in items)
+    return [{"claim": each} for each in items] if are_texts else items
+
+
 class ExtractedClaims(Remarks):
     """All that is worth remembering, what speakers are called, and what is to be forgotten."""
 
-    claims: Annotated[list[ExtractedClaim], TOLERANT]
+    claims: Annotated[list[ExtractedClaim], TOLERANT, BeforeValidator(_sentences)] = Field(
+        validation_alias=_CLAIMS
+    )
 
 
 class InferredClaims(Remarks):
     """As `ExtractedClaims`, with what follows from known facts."""
 
-    claims: Annotated[list[InferredClaim], TOLERANT]
+    claims: Annotated[list[InferredClaim], TOLERANT, BeforeValidator(_sentences)] = Field(
+        validation_alias=_CLAIMS
+    )
 
 
 # The prompt ---------------------------------------------------------------------------------------
@@ -240,8 +298,9 @@ _WANTED = """Next to the claims, say what the speakers of the new messages want 
 - off_record: the ids of messages whose speaker does not want them remembered, says so in confidence, or takes them
   back; message_id is the message that says so, if it is another one.
 - forget_everything: true if the speaker of the newest message asks you to forget all that you know about them.
-Idioms ("forget Paris, we go to Rome"), reminders ("don't forget ..."), jokes, and what is quoted, pasted or told of
-somebody else ask you for nothing. Nobody may have facts about other people forgotten that others have told you."""
+Such a wish is no claim. Idioms ("forget Paris, we go to Rome"), reminders ("don't forget ..."), jokes, and what is
+quoted, pasted or told of somebody else ask you for nothing. Nobody may have facts about other people forgotten that
+others have told you."""
 _NAMES = """Say also under names, for each new message whose speaker says how they are called ("I'm Ada"), in whatever
 language, the name and the message_id. Leave out names of others, and what is quoted or played. The subject of what
 such a speaker says about themselves is the speaker's id, not the name. If somebody else has the same name, the subject
@@ -324,6 +383,20 @@ def _listing(facts: Sequence[Fact]) -> str:
 def label(id: str) -> str:
     """An id as prompts show it, in one line of at most 100 characters."""
     return visible(id)[:100]
+
+
+def meant(given: str | None, ids: Collection[str]) -> str:
+    """The one of `ids` that a model means: it may write "Message m1" or "[m1]" for m1. "" if none or several fit."""
+    if given is None or given in ids:
+        return given or ""
+    text = given[:_LONGEST_NAMING]
+    found = [
+        id for id in ids if id and re.search(rf"(?<![\w-]){re.escape(id)}(?![\w-])", text, re.IGNORECASE)
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
+_LONGEST_NAMING = 400
 
 
 def _said(id: str, speaker: Speaker, text: str) -> str:

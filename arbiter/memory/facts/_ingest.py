@@ -195,7 +195,7 @@ class Ingestion:
             same_speaker=speaks_again,
             about_itself=fact.subject in {fact.speaker, *fact.speakers},
             corrected=speaks_again and not {*claim.corrects}.isdisjoint(fact.source_message_ids),
-            other_subject=fact.subject != candidate.subject,
+            other_subject=not candidate.is_about(fact.subject),
         )
 
     def _said(self, ids: Collection[str]) -> list[Said]:

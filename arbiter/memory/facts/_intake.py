@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -33,7 +34,11 @@ _SENSITIVITIES: dict[str | None, Sensitivity] = {
     "personal": "personal",
     "sensitive": "sensitive",
 }
-_USER = frozenset({"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i"})
+_USER = frozenset(
+    {"user", "the user", "human", "the human", "speaker", "the speaker", "customer", "i", "self", "myself"}
+)
+_WITH_ID = re.compile(r".*\((?:id:? *)?([^()]+)\)|(?:id|participant|speaker):? +(.+)|['\"@](.+?)['\"]?")
+"""Names with an id, as prompts show them, or as models write an id."""
 """Generic names that models use for the user of the turn."""
 KINDS = {"fact": "facts", "status": "status", "opinion": "opinions"}
 """The kind of namespace for each type of claim."""
@@ -62,6 +67,12 @@ class Candidate:
     def kinds(self) -> tuple[str, ...]:
         """The kinds that may hold the same claim: one evaluator's status is another's fact."""
         return ("opinions",) if self.claim.type == "opinion" else ("facts", "status")
+
+    def is_about(self, subject: str) -> bool:
+        """True for the same subject. Names of somebody who takes no part are compared in any case."""
+        return self.subject == subject or (
+            self.scope not in (self.subject, subject) and caseless(self.subject) == caseless(subject)
+        )
 
     def as_sensitive(self) -> Candidate:
         """The same candidate, visible in its room only."""
@@ -241,7 +252,7 @@ class Intake:
         """
         users = [speaker for speaker in speakers if speaker != self.ctx.agent_id]
         author = users[0] if users else self.ctx.entity_id
-        named = (claim.subject or "").strip()
+        named = self._with_id((claim.subject or "").strip())
         if not named:
             return author, author
         if self._introduces(author, named, claim.source_message_ids):
@@ -259,6 +270,12 @@ class Intake:
         if known in self.ctx.strangers.values():
             return author, next(name for name, id in self.ctx.strangers.items() if id == known)
         return (known, known) if known is not None else (author, normal_form(named))
+
+    def _with_id(self, named: str) -> str:
+        """The id in a subject like "Ada (id user-1)", if it is a participant's."""
+        found = _WITH_ID.fullmatch(named)
+        id = next((part.strip() for part in found.groups() if part), "") if found else ""
+        return id if id in (self.ctx.entity_id, *(entity.id for entity in self.ctx.entities)) else named
 
     def _introduces(self, author: str, name: str, message_ids: Collection[str]) -> bool:
         """True if one of the messages says that its author is called so, or if an earlier one does and the

@@ -79,7 +79,7 @@ class Knowledge:
         if not id:
             return None
         known = await self.find(candidate, id)
-        if known is None or known.fact.state in CLOSED or known.fact.subject != candidate.subject:
+        if known is None or known.fact.state in CLOSED or not candidate.is_about(known.fact.subject):
             return None
         return known if same_sense(candidate.claim.claim, known.fact.claim) else None
 
@@ -178,7 +178,7 @@ class Knowledge:
         is_slip = not {*candidate.claim.corrects}.isdisjoint(fact.source_message_ids)
         if fact.id == candidate.id or fact.state == "expired":
             return False
-        if fact.subject != candidate.subject and not (
+        if not candidate.is_about(fact.subject) and not (
             is_slip and says_alone(fact, candidate.mention.speaker)
         ):
             return False

@@ -18,7 +18,7 @@ from arbiter.memory._records import Claim, Fact
 from arbiter.memory._tombstones import Pending
 from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._commands import plain_command
-from arbiter.memory.facts._extraction import Request, Wishes, label
+from arbiter.memory.facts._extraction import Request, Wishes, label, meant
 from arbiter.memory.facts._forgetting import Forgetting, Forgotten, Wanted
 from arbiter.memory.facts._normal import caseless
 
@@ -148,7 +148,7 @@ class WishBook:
         found: dict[str, _Asked] = {}
         for request in wishes.forget:
             asking = self._asking(request, humans, newest)
-            fact = shown.get(request.id)
+            fact = shown.get(meant(request.id, shown)) or _saying(request.id, shown)
             if asking is None or fact is None or not self._is_theirs(fact, self.ctx.speaker_of(asking)):
                 self.carried.ignored += 1
                 continue
@@ -156,9 +156,9 @@ class WishBook:
             what.facts.add(fact.id)
             what.asking.add(str(asking.id))
         for request in wishes.off_record:
-            message = known.get(request.id)
+            message = known.get(meant(request.id, known))
             # A new message may ask for itself; an earlier one was read without a wish, so the newest asks for it.
-            asking = self._asking(request, humans, message if request.id in humans else newest)
+            asking = self._asking(request, humans, message if message in humans.values() else newest)
             if (
                 message is None
                 or asking is None
@@ -182,8 +182,10 @@ class WishBook:
     def _asking(
         self, request: Request, humans: Mapping[str, BaseMessage], default: BaseMessage | None
     ) -> BaseMessage | None:
-        """The message that asks; `default` if the model does not name one. None if it names an unknown one."""
-        return default if request.message_id is None else humans.get(request.message_id)
+        """The message that asks; `default` if the model names none, or an unknown one where nobody else speaks."""
+        known = humans.get(meant(request.message_id, humans))
+        is_sure = request.message_id is None or len({*map(self.ctx.speaker_of, humans.values())}) == 1
+        return default if known is None and is_sure else known
 
     def _is_theirs(self, fact: Fact, speaker: str) -> bool:
         return fact.subject == speaker or fact.speakers == (speaker,)
@@ -269,6 +271,11 @@ class WishBook:
 def _confirms(message: BaseMessage, pending: Pending | None) -> bool:
     """True for a wish of another message than the pending one, which may be read a second time."""
     return pending is not None and pending.message_id != message.id
+
+
+def _saying(claim: str, shown: Mapping[str, Fact]) -> Fact | None:
+    """The fact with these words: a model may write them for its id."""
+    return next((fact for fact in shown.values() if caseless(fact.claim) == caseless(claim)), None)
 
 
 def command_of(message: BaseMessage) -> str | None:

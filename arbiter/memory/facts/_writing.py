@@ -27,7 +27,7 @@ from arbiter.memory.facts._changes import (
 )
 from arbiter.memory.facts._intake import Candidate
 from arbiter.memory.facts._knowledge import Knowledge, Known
-from arbiter.memory.facts._normal import normal_form
+from arbiter.memory.facts._normal import caseless, normal_form
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Value
 
@@ -64,7 +64,7 @@ class Writer:
         if relation not in ("corrects", "supersedes", "contradicts") and not ends:
             return record
         until = at if relation == "corrects" else record.valid_from or at
-        if until > at and not old.planned(until):
+        if until > at and not old.planned(until) and not (old.planned(at) and _is_same_value(old, record)):
             close = ending
         else:
             close = corrected if relation == "corrects" else superseded
@@ -309,6 +309,14 @@ class Writer:
             confirms=fact.speakers[:said] if kind == "confirmed" else (),
             at=candidate.mention.at,
         )
+
+
+def _is_same_value(one: Fact, other: Fact) -> bool:
+    """True if both say the same of the same thing, as a plan does that has got another date."""
+    return bool(one.slot and one.value) and (caseless(one.slot or ""), caseless(one.value or "")) == (
+        caseless(other.slot or ""),
+        caseless(other.value or ""),
+    )
 
 
 def _is_narrower(candidate: Candidate, fact: Fact) -> bool:

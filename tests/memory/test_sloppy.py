@@ -1,0 +1,168 @@
+"""Conversations read by a model that answers sloppily: what it means is learned and forgotten all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+
+from arbiter.memory import Entity
+from tests.memory.dialogue_support import Chat, fact, status
+from tests.memory.test_talks import Talk, says
+
+Answer = dict[str, Any]
+CAT = "User has a cat"
+HOME, MOVED = "User lives in Oslo", "User lives in Bergen"
+
+
+class Sloppy(Talk):
+    """`shape` writes the answer about new messages, `pairs` that about two claims."""
+
+    def __init__(
+        self,
+        *hears: Any,
+        shape: Callable[[Answer], Any] = json.dumps,
+        pairs: Callable[[list[Answer]], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(hears, **options)
+        self.shape = shape
+        self.pairs = pairs
+
+    def _answer(self, prompt: str) -> str:
+        answer = json.loads(super()._answer(prompt))
+        if "The new messages:" in prompt:
+            answer = self.shape(answer)
+        elif self.pairs is not None and "relations" in answer:
+            answer = self.pairs(answer["relations"])
+        return answer if isinstance(answer, str) else json.dumps(answer)
+
+
+async def talk(chat: Chat, *said: str) -> None:
+    for number, text in enumerate(said):
+        await chat.say(text, id=f"m{number}")
+        chat.pass_by(minutes=1)
+
+
+def each(**fields: Any) -> Callable[[Answer], Answer]:
+    """The claims with these fields changed."""
+    return lambda answer: {"claims": [{**claim, **fields} for claim in answer["claims"]]}
+
+
+SHAPES: dict[str, Callable[[Answer], Any]] = {
+    "in prose and a fence": lambda a: f"Sure!\n\n```json\n{json.dumps(a, indent=1)}\n```\nAnything else?",
+    "after a thought": lambda a: f'<think>{{"claims": []}}?</think>{json.dumps(a)}',
+    "as Python writes it": lambda a: repr({**a, "forget_everything": None}),
+    "a list alone": lambda a: a["claims"],
+    "a claim alone": lambda a: a["claims"][0],
+    "a claim in place of a list": lambda a: {"claims": a["claims"][0]},
+    "sentences": lambda a: {"claims": [claim["claim"] for claim in a["claims"]]},
+    "in an object around it": lambda a: {"result": a},
+    "facts for claims": lambda a: {"facts": a["claims"], "forget": []},
+    "text for claim": lambda a: {"claims": [{"text": c["claim"], "type": "fact"} for c in a["claims"]]},
+    "without a type": lambda a: {"claims": [{"claim": claim["claim"]} for claim in a["claims"]]},
+    "with a type of its own": each(type="personal fact"),
+    "with words around an id": each(source_message_ids=["Message m0"]),
+    "with a wrong id": each(source_message_ids=[1]),
+    "with null everywhere": each(subject=None, slot=None, known_id=None, corrects=None, valid_to=None),
+    "with words for null": each(subject="null", slot="N/A", known_id="none", valid_from="unknown"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_claim_is_learned_from_an_answer_in_another_shape(shape: str) -> None:
+    chat = Sloppy(("cat", says(CAT)), shape=SHAPES[shape])
+    await talk(chat, "I have a cat")
+    assert await chat.known() == [CAT]
+    assert chat.model.calls == 1
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["None", "the user", "'user-1'", "@user-1", "id: user-1", "Ada (id user-1)", "User (user-1)", "self"],
+)
+async def test_the_user_is_meant_by_many_names(subject: str) -> None:
+    chat = Sloppy(("cat", says(fact(CAT, subject=subject))))
+    await talk(chat, "I have a cat")
+    assert [known.subject for known in await chat.facts()] == ["user-1"]
+
+
+@pytest.mark.parametrize("subject", ["Ada (a friend)", "Ada (user-2)", "Ada", "user-10"])
+async def test_others_stay_others(subject: str) -> None:
+    chat = Sloppy(("cat", says(fact(CAT, subject=subject))))
+    await talk(chat, "She has a cat")
+    assert [known.subject for known in await chat.facts()] == [subject]
+
+
+WISHES: dict[str, Callable[[str], Any]] = {
+    "the id alone": lambda id: id,
+    "its line": lambda id: [f"{id} (fact, about user-1): {CAT}"],
+    "in brackets": lambda id: [f"[{id}]"],
+    "in capitals": lambda id: [id.upper()],
+    "a longer key": lambda id: [{"fact_id": id, "message_id": "m1"}],
+    "the words of the fact": lambda id: ["user has a cat."],
+    "a wrong message": lambda id: [{"id": id, "message_id": "2"}],
+    "the message of the fact": lambda id: [{"id": id, "message_id": "m0"}],
+    "words around the message": lambda id: [{"id": id, "message_id": "Message m1"}],
+}
+
+
+@pytest.mark.parametrize("wish", WISHES)
+async def test_a_wish_is_carried_out_however_the_model_names_it(wish: str) -> None:
+    def shape(answer: Answer) -> Answer:
+        return {**answer, "forget": next((WISHES[wish](one["id"]) for one in answer["forget"]), None)}
+
+    chat = Sloppy(("cat", says(CAT)), ("vergiss", says(forget=["cat"])), shape=shape)
+    await talk(chat, "I have a cat", "bitte vergiss meine Katze")
+    assert await chat.known() == []
+
+
+async def test_a_message_that_takes_itself_back_may_be_named_by_its_id_alone() -> None:
+    def shape(answer: Answer) -> Answer:
+        return {**answer, "off_record": [{"message_id": one["id"]} for one in answer["off_record"]]}
+
+    chat = Sloppy(("cat", says(CAT, off=["cat"])), shape=shape)
+    await talk(chat, "I have a cat, but that is nobody's business")
+    assert await chat.known() == []
+
+
+async def test_where_several_speak_a_wrong_message_asks_for_nobody() -> None:
+    def shape(answer: Answer) -> Answer:
+        return {**answer, "forget": [{**one, "message_id": "?"} for one in answer["forget"]]}
+
+    chat = Sloppy(
+        ("cat", says(fact("Ann has a cat", subject="ann"))),
+        ("forget", says(forget=["cat"])),
+        shape=shape,
+        entities=[Entity(id="ann", names=("Ann",)), Entity(id="ben", names=("Ben",))],
+    )
+
+    def by(who: str, text: str) -> HumanMessage:
+        return HumanMessage(text, additional_kwargs={"entity_id": who})
+
+    await chat.say(by("ann", "I have a cat"), user=None)
+    await chat.say(by("ann", "forget my pet"), by("ben", "why?"), user=None)
+    assert await chat.known("ann") == ["Ann has a cat"]
+
+
+PAIRS: dict[str, Callable[[list[Answer]], Any]] = {
+    "in capitals": lambda pairs: {"relations": [{**pair, "relation": "SUPERSEDES"} for pair in pairs]},
+    "in another form": lambda pairs: {"relations": [{**pair, "relation": "superseded"} for pair in pairs]},
+    "in another word": lambda pairs: {"relations": [{**pair, "relation": "update"} for pair in pairs]},
+    "by number": lambda pairs: {"relations": {str(pair["pair"]): pair["relation"] for pair in pairs}},
+    "by number alone": lambda pairs: {str(pair["pair"]): pair["relation"] for pair in pairs},
+    "words": lambda pairs: [pair["relation"] for pair in pairs],
+    "one alone": lambda pairs: pairs[0],
+    "one in place of a list": lambda pairs: {"relations": pairs[0]},
+}
+
+
+@pytest.mark.parametrize("shape", PAIRS)
+async def test_a_change_is_noticed_from_an_answer_in_another_shape(shape: str) -> None:
+    hears = ("in Oslo", says(status(HOME))), ("in Bergen", says(status(MOVED)))
+    chat = Sloppy(*hears, pairs=PAIRS[shape], compare="supersedes")
+    await talk(chat, "I live in Oslo", "I live in Bergen now")
+    assert await chat.known() == [MOVED]
