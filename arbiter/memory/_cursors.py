@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime, timedelta
 
 from langchain_core.messages import BaseMessage
@@ -43,6 +43,7 @@ class Cursor(Record):
     turn_ended_at: datetime | None = None
 
 
+@dataclass(slots=True)
 class Cursors:
     """The cursor of one evaluator in one room.
 
@@ -50,22 +51,13 @@ class Cursors:
     does not move it, unless its messages include the cursor's message.
     """
 
-    def __init__(
-        self,
-        store: MemoryStore,
-        *,
-        agent_id: str,
-        room_id: str,
-        evaluator: str,
-        clock: Callable[[], datetime],
-        ended_at: datetime | None = None,
-    ) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.room_id = room_id
-        self.evaluator = evaluator
-        self.clock = clock
-        self.ended_at = ended_at
+    store: MemoryStore
+    _: KW_ONLY
+    agent_id: str
+    room_id: str
+    evaluator: str
+    clock: Callable[[], datetime]
+    ended_at: datetime | None = None
 
     async def read(self) -> Cursor:
         return _cursor(await self.store.aget(self._namespace, self.evaluator))

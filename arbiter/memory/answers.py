@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from pydantic import AliasChoices, BaseModel, ValidationError, ValidationInfo, WrapValidator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ValidationError, ValidationInfo, WrapValidator
 
 from arbiter.models import MAX_ANSWER, ChatModel, Reply, aask, described, extract_json, json_values, whole
 
@@ -308,6 +308,19 @@ def _without_misfits(value: Any, validate: Any, info: ValidationInfo) -> Any:
         return left
 
 
+def as_text(value: Any) -> Any:
+    """A number as the text that it stands for: models write ids as numbers."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _none_as_empty(value: Any) -> Any:
+    nothing: list[Any] = []
+    return nothing if value is None else value
+
+
+TEXT = BeforeValidator(as_text)
+LISTED = BeforeValidator(_none_as_empty)
+"""For a list in a schema, for which a model may write null."""
 TOLERANT = WrapValidator(_without_misfits)
 """For a list in a schema, `Annotated[list[Item], TOLERANT]`: wrong items are left out and counted in
 `StructuredOutcome.dropped_items`. An object alone is a list of one; another value that is no list is an error."""

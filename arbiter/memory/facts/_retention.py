@@ -11,14 +11,12 @@ from arbiter.memory.facts._changes import as_of_now, put_away
 from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, namespace
 
-HALF_LIFE_DAYS = 30
 
-
-def weight(fact: Fact, now: datetime) -> float:
-    """The worth of a fact for keeping and showing it: its confidence, halved every 30 days since the last
-    mention."""
+def weight(fact: Fact, now: datetime, half_life_days: float = 30) -> float:
+    """The worth of a fact for keeping and showing it: its confidence, halved every `half_life_days` since the
+    last mention."""
     days = max((now - fact.last_seen_at) / timedelta(days=1), 0.0)
-    return fact.confidence * math.exp2(-days / HALF_LIFE_DAYS)
+    return fact.confidence * math.exp2(-days / half_life_days)
 
 
 async def keep_within(

@@ -13,7 +13,7 @@ from arbiter.memory._characters import composed
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Fact, Goal
-from arbiter.memory.answers import TOLERANT
+from arbiter.memory.answers import LISTED, TEXT, TOLERANT, as_text
 from arbiter.memory.facts._fact_store import facts_of
 from arbiter.memory.goals._progress import GoalUpdate, ObjectiveUpdate
 from arbiter.models import quote, visible
@@ -99,22 +99,13 @@ def _json(goals: Sequence[Goal]) -> str:
 # The answer ---------------------------------------------------------------------------------------
 
 
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 def _text_or_none(value: Any) -> Any:
-    value = _as_text(value)
+    value = as_text(value)
     return value if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str:
     return _text_or_none(value) or ""
-
-
-def _listed(value: Any) -> Any:
-    nothing: list[Any] = []
-    return nothing if value is None else value
 
 
 class ObjectiveAnswer(BaseModel):
@@ -132,7 +123,7 @@ class ObjectiveAnswer(BaseModel):
 class GoalAnswer(BaseModel):
     """A goal of which something has changed."""
 
-    id: Annotated[str, BeforeValidator(_as_text)] = Field(
+    id: Annotated[str, TEXT] = Field(
         validation_alias=AliasChoices("id", "goalId", "goal_id"), description="The id of the goal."
     )
     status: Annotated[
@@ -140,7 +131,7 @@ class GoalAnswer(BaseModel):
         BeforeValidator(_text_or_none),
         WithJsonSchema({"enum": ["IN_PROGRESS", "DONE", "FAILED", None]}),
     ] = None
-    objectives: Annotated[list[ObjectiveAnswer], TOLERANT, BeforeValidator(_listed)] = Field(
+    objectives: Annotated[list[ObjectiveAnswer], TOLERANT, LISTED] = Field(
         default_factory=list[ObjectiveAnswer], description="All of its objectives."
     )
 
@@ -158,7 +149,7 @@ class GoalAnswer(BaseModel):
 class GoalsAnswer(BaseModel):
     """The goals of which something has changed; none if nothing has."""
 
-    goals: Annotated[list[GoalAnswer], TOLERANT, BeforeValidator(_listed)] = Field(
+    goals: Annotated[list[GoalAnswer], TOLERANT, LISTED] = Field(
         validation_alias=AliasChoices("goals", "updates", "goalUpdates", "goal_updates")
     )
 

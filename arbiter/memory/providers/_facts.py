@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -17,6 +16,7 @@ from arbiter.memory._entities import Entities, Entity, named_in, participants
 from arbiter.memory._records import Fact, checked_time, readable
 from arbiter.memory._tombstones import Everything
 from arbiter.memory.facts import FactStore
+from arbiter.memory.facts._retention import weight
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
@@ -31,7 +31,6 @@ ASK_BACK = (
     '"Shall I forget everything I know about you?"'
 )
 CONFLICTING = "(unverified, conflicting)"
-_DAY = 86_400
 _OWNER = "FactsProvider"
 
 
@@ -96,13 +95,10 @@ class FactsProvider(Provider):
         lines = [ASK_BACK] if pending is not None and not pending.turns else []
         lines += [line_of(fact, self.as_of or now) for fact in shown]
         text = "\n".join([*lines, *(line_of(fact, now, about=name) for name, fact in others)])
-        return ProviderResult(
-            text=text,
-            values={self.name: text},
-            data={
-                "facts": [fact.to_value() for fact in shown],
-                "others": [fact.to_value() for _, fact in others],
-            },
+        return self._result(
+            text,
+            facts=[fact.to_value() for fact in shown],
+            others=[fact.to_value() for _, fact in others],
         )
 
     async def _chosen(self, facts: FactStore, ctx: ProviderContext) -> tuple[list[Fact], list[Fact]]:
@@ -134,12 +130,11 @@ class FactsProvider(Provider):
         return list(found.values())
 
     def _ranked(self, facts: Iterable[Fact], now: datetime) -> list[Fact]:
-        def weight(fact: Fact) -> float:
-            days = max(0.0, (now - fact.last_seen_at).total_seconds() / _DAY)
-            return fact.confidence * math.pow(0.5, days / self.half_life_days)
+        def worth(fact: Fact) -> float:
+            return weight(fact, now, self.half_life_days)
 
         newest = sorted(facts, key=lambda fact: fact.last_seen_at, reverse=True)
-        active = sorted((f for f in newest if f.state == "active"), key=weight, reverse=True)
+        active = sorted((f for f in newest if f.state == "active"), key=worth, reverse=True)
         return [*active, *(fact for fact in newest if fact.state == "disputed")]
 
 

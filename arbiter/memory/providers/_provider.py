@@ -141,6 +141,10 @@ class Provider(Advisor):
         own."""
         raise NotImplementedError
 
+    def _result(self, text: str, **data: Any) -> ProviderResult:
+        """A text, also as the value under the provider's name."""
+        return ProviderResult(text=text, values={self.name: text}, data=data)
+
     def advise(self, history: History, state: Mapping[str, Any]) -> Any:
         asked = self._asked(history, state)
         if asked is None:

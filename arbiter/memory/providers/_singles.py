@@ -30,7 +30,7 @@ class TimeProvider(Provider):
     async def get(self, ctx: ProviderContext) -> ProviderResult:
         now = ctx.clock().astimezone(UTC)
         text = now.strftime("%A, %Y-%m-%d %H:%M UTC")
-        return ProviderResult(text=text, values={self.name: text}, data={"now": now.isoformat()})
+        return self._result(text, now=now.isoformat())
 
 
 _ORDER: Mapping[str, int] = {"IN_PROGRESS": 0, "DONE": 1, "FAILED": 2}
@@ -53,11 +53,7 @@ class GoalsProvider(Provider):
         found.sort(key=lambda goal: (_ORDER.get(goal.status, len(_ORDER)), goal.name, goal.id))
         shown = found[: self.most]
         text = "\n".join(line for goal in shown for line in goal_lines(goal))
-        return ProviderResult(
-            text=text,
-            values={self.name: text},
-            data={"goals": [goal.to_value() for goal in shown]},
-        )
+        return self._result(text, goals=[goal.to_value() for goal in shown])
 
 
 def goal_lines(goal: Goal) -> list[str]:
@@ -93,11 +89,7 @@ class RelationshipsProvider(Provider):
         names = await _names(ctx, others) if shown else {}
         lines = [self._line(each, ctx.entity_id, names) for each in shown]
         text = "\n".join(lines)
-        return ProviderResult(
-            text=text,
-            values={self.name: text},
-            data={"relationships": [_data(each) for each in shown]},
-        )
+        return self._result(text, relationships=[_data(each) for each in shown])
 
     def _line(self, found: Relationship, entity_id: str, names: dict[str, str]) -> str:
         other = found.target if found.source == entity_id else found.source
@@ -143,11 +135,7 @@ class ReflectionProvider(Provider):
         thoughts = Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
         shown = await thoughts.all(limit=self.most)
         text = "\n".join(f"[{thought.at.date().isoformat()}] {one_line(thought.text)}" for thought in shown)
-        return ProviderResult(
-            text=text,
-            values={self.name: text},
-            data={"thoughts": [thought.to_value() for thought in shown]},
-        )
+        return self._result(text, thoughts=[thought.to_value() for thought in shown])
 
 
 class TrustProvider(Provider):
@@ -166,11 +154,7 @@ class TrustProvider(Provider):
         if not profile.evidence:
             return ProviderResult()
         text = f"{profile.overall} of 100, confidence {profile.confidence:.2f}"
-        return ProviderResult(
-            text=text,
-            values={self.name: text},
-            data={"overall": profile.overall, "confidence": profile.confidence},
-        )
+        return self._result(text, overall=profile.overall, confidence=profile.confidence)
 
 
 class ProfileProvider(Provider):
@@ -200,4 +184,4 @@ class ProfileProvider(Provider):
         data = {
             type(profile).__name__: profile.model_dump(mode="json", exclude_unset=True) for profile in found
         }
-        return ProviderResult(text=text, values={self.name: text}, data=data)
+        return self._result(text, **data)

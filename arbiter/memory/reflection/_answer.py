@@ -12,8 +12,8 @@ from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, C
 from pydantic.alias_generators import to_camel
 
 from arbiter.memory._records import Claim
-from arbiter.memory.answers import TOLERANT
-from arbiter.memory.facts._extraction import ExtractedClaim
+from arbiter.memory.answers import LISTED, TEXT, TOLERANT
+from arbiter.memory.facts._extraction import ExtractedClaim, meant
 from arbiter.memory.reflection._relationships import normal_tags
 
 MAX_METADATA = 16
@@ -22,16 +22,8 @@ MAX_METADATA_TEXT = 200
 """Longest text in metadata, in characters; longer ones are left out."""
 
 
-def _none_as_list(value: object) -> object:
-    return [] if value is None else value
-
-
 def _none_as_text(value: object) -> object:
     return "" if value is None else value
-
-
-def _number_as_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -76,32 +68,22 @@ class FoundFact(ExtractedClaim):
     def sourced(self, message_ids: Mapping[str, str], zone: tzinfo | None = UTC) -> Claim:
         """The claim for a `FactStore`. Sources that the prompt did not show are dropped; `message_ids`
         maps shown ids to real ones. Dates without a zone are of `zone`."""
-        told = tuple(message_ids[id] for id in self.source_message_ids if id in message_ids)
-        wrong = tuple(message_ids[id] for id in self.corrects if id in message_ids)
+        told, wrong = (
+            tuple(message_ids[id] for name in given if (id := meant(name, message_ids)))
+            for given in (self.source_message_ids, self.corrects)
+        )
         return replace(self.as_claim(zone), source_message_ids=told, corrects=wrong)
+
+
+def _end(name: str) -> AliasChoices:
+    return AliasChoices(f"{name}EntityId", f"{name}_entity_id", f"{name}Id", f"{name}_id", name)
 
 
 class FoundRelationship(BaseModel):
     """What one entity is to another, in one direction."""
 
-    source: Annotated[
-        str,
-        BeforeValidator(_number_as_text),
-        Field(
-            validation_alias=AliasChoices(
-                "sourceEntityId", "source_entity_id", "sourceId", "source_id", "source"
-            )
-        ),
-    ]
-    target: Annotated[
-        str,
-        BeforeValidator(_number_as_text),
-        Field(
-            validation_alias=AliasChoices(
-                "targetEntityId", "target_entity_id", "targetId", "target_id", "target"
-            )
-        ),
-    ]
+    source: Annotated[str, TEXT, Field(validation_alias=_end("source"))]
+    target: Annotated[str, TEXT, Field(validation_alias=_end("target"))]
     tags: Annotated[tuple[str, ...], BeforeValidator(_tags)] = ()
     metadata: Annotated[dict[str, Any], BeforeValidator(_scalars)] = Field(default_factory=dict[str, Any])
 
@@ -114,9 +96,7 @@ class ReflectionAnswer(BaseModel):
         BeforeValidator(_none_as_text),
         Field(description="how the conversation goes, in the first person"),
     ] = ""
-    facts: Annotated[list[FoundFact], TOLERANT, BeforeValidator(_none_as_list)] = Field(
-        default_factory=list[FoundFact]
-    )
-    relationships: Annotated[list[FoundRelationship], TOLERANT, BeforeValidator(_none_as_list)] = Field(
+    facts: Annotated[list[FoundFact], TOLERANT, LISTED] = Field(default_factory=list[FoundFact])
+    relationships: Annotated[list[FoundRelationship], TOLERANT, LISTED] = Field(
         default_factory=list[FoundRelationship]
     )

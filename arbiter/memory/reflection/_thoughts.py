@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 
 from arbiter.memory._records import Thought, readable
@@ -11,13 +12,14 @@ MOST = 200
 """Thoughts kept for each room, the newest."""
 
 
+@dataclass(slots=True)
 class Thoughts:
     """The thoughts of one agent about one room."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.room_id = room_id
+    store: MemoryStore
+    _: KW_ONLY
+    agent_id: str
+    room_id: str
 
     async def add(self, thought: Thought) -> None:
         """Store a thought; it replaces one with the same id. The oldest above `MOST` are dropped."""
