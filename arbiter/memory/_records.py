@@ -4,7 +4,7 @@ from which facts are made."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from types import UnionType
@@ -413,3 +413,8 @@ class Ingested:
     dropped_private: int = 0
     dropped_invalid: int = 0
     fact_ids: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        lists = {"conflicts": [list(pair) for pair in self.conflicts], "fact_ids": list(self.fact_ids)}
+        return {**asdict(self), **lists}

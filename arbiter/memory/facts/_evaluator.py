@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import ceil
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from pydantic import BaseModel
@@ -460,12 +460,9 @@ def _at_once(ctx: EvalContext) -> int:
 
 
 def _outcome(ingested: Ingested, carried: Carried, *, calls: int, clean: bool = True) -> HandlerOutcome:
-    data: dict[str, Any] = asdict(ingested)
-    data["conflicts"] = [list(pair) for pair in ingested.conflicts]
-    data["fact_ids"] = list(ingested.fact_ids)
     counted = f"{ingested.inserted} learned, {ingested.reinforced} confirmed"
     return HandlerOutcome(
         score=1.0 if clean else 0.5,
         feedback=f"{counted}, {carried.forgotten} forgotten" if carried.forgotten else counted,
-        data={**data, **carried.data(), "llm_calls": calls},
+        data={**ingested.to_data(), **carried.data(), "llm_calls": calls},
     )

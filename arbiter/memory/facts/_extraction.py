@@ -218,14 +218,14 @@ class Wishes(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_claims(cls, value: Any) -> Any:
-        """Accept an answer that has wishes only."""
+        """Accept an answer that has other parts only."""
         given = value
         if isinstance(value, Mapping) and "claims" not in given and any(key in given for key in _OTHERS):
             return {**given, "claims": given.get("facts", [])}
         return given
 
 
-_OTHERS = ("forget", "off_record", "forget_everything", "names")
+_OTHERS = ("forget", "off_record", "forget_everything", "names", "profiles")
 
 
 class Remarks(Wishes):

@@ -174,28 +174,25 @@ class Ingestion:
         claim, mention, fact = candidate.claim, candidate.mention, known.fact
         speaks_again = says_alone(fact, mention.speaker)
         return Pair(
-            new=Statement(
-                claim=claim.claim,
-                type=claim.type,
-                slot=claim.slot,
-                value=claim.value,
-                speaker=self._name(mention.speaker),
-                at=mention.at,
-                message_ids=mention.sources[-_SOURCES:],
-            ),
-            known=Statement(
-                claim=fact.claim,
-                type=fact.type,
-                slot=fact.slot,
-                value=fact.value,
-                speaker=self._name(fact.speaker),
-                at=fact.last_seen_at,
-                message_ids=fact.source_message_ids[-_SOURCES:],
-            ),
+            new=self._statement(claim, mention.speaker, mention.at, mention.sources),
+            known=self._statement(fact, fact.speaker, fact.last_seen_at, fact.source_message_ids),
             same_speaker=speaks_again,
             about_itself=fact.subject in {fact.speaker, *fact.speakers},
             corrected=speaks_again and not {*claim.corrects}.isdisjoint(fact.source_message_ids),
             other_subject=not candidate.is_about(fact.subject),
+        )
+
+    def _statement(
+        self, made: Claim | Fact, speaker: str, at: datetime, message_ids: Sequence[str]
+    ) -> Statement:
+        return Statement(
+            claim=made.claim,
+            type=made.type,
+            slot=made.slot,
+            value=made.value,
+            speaker=self._name(speaker),
+            at=at,
+            message_ids=tuple(message_ids[-_SOURCES:]),
         )
 
     def _said(self, ids: Collection[str]) -> list[Said]:

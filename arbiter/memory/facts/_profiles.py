@@ -20,7 +20,6 @@ from pydantic import (
     ValidationError,
     WrapValidator,
     create_model,
-    model_validator,
 )
 
 from arbiter.errors import ParameterError
@@ -108,14 +107,6 @@ def _texts(given: Any) -> tuple[str, ...]:
     return tuple(str(item) for item in items if isinstance(item, str | int))
 
 
-def _without_claims(value: Any) -> Any:
-    """Accept an answer that has profiles only."""
-    given = value
-    if isinstance(value, Mapping) and "profiles" in given and "claims" not in given:
-        return {**given, "claims": []}
-    return given
-
-
 def with_profiles(answer: type[P], schemas: Sequence[Schema]) -> type[P]:
     """The schema of an answer that also has `profiles`, by the names of the models."""
     if not schemas:
@@ -148,7 +139,6 @@ def with_profiles(answer: type[P], schemas: Sequence[Schema]) -> type[P]:
         answer.__name__,
         __base__=answer,
         __doc__=answer.__doc__,
-        __validators__={"without_claims": model_validator(mode="before")(_without_claims)},
         profiles=(Annotated[profiles, BeforeValidator(_object)], Field(default_factory=profiles)),
     )
     return whole

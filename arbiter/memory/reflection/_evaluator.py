@@ -196,7 +196,7 @@ class ReflectionEvaluator(CognitiveEvaluator):
         data: dict[str, Any] = {
             "status": answer.status,
             "messages": len(found.shown),
-            **_as_data(ingested),
+            **ingested.to_data(),
             "dropped_private": ingested.dropped_private + (thought is None and bool(value.thought.strip())),
             "dropped_invalid": ingested.dropped_invalid + answer.dropped_items,
             "relationships": related,
@@ -298,14 +298,3 @@ def _may_be_told(fact: Fact, ctx: EvalContext, speakers: Sequence[str]) -> bool:
     told_by_others = fact.provenance == "third_party" and fact.subject not in fact.speakers
     alone = {*speakers} <= {ctx.agent_id, fact.subject} and not told_by_others
     return alone or fact.visibility == "agent" or ctx.room_id in fact.room_ids
-
-
-def _as_data(ingested: Ingested) -> dict[str, Any]:
-    return {
-        "inserted": ingested.inserted,
-        "reinforced": ingested.reinforced,
-        "superseded": ingested.superseded,
-        "refined": ingested.refined,
-        "conflicts": [list(pair) for pair in ingested.conflicts],
-        "fact_ids": list(ingested.fact_ids),
-    }

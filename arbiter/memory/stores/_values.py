@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, cast
 
@@ -78,20 +79,20 @@ def _same(found: Any, wanted: Any) -> bool:
     return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)
 
 
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "$eq": _same,
+    "$ne": lambda found, limit: not _same(found, limit),
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+
+
 def _holds(found: Any, name: str, limit: Any) -> bool:
-    if name == "$eq":
-        return _same(found, limit)
-    if name == "$ne":
-        return not _same(found, limit)
+    if name not in _TESTS:
+        raise ValueError(f"there is no filter {name!r}: expected {', '.join(_TESTS)}.")
     try:
-        if name == "$gt":
-            return bool(found > limit)
-        if name == "$gte":
-            return bool(found >= limit)
-        if name == "$lt":
-            return bool(found < limit)
-        if name == "$lte":
-            return bool(found <= limit)
+        return bool(_TESTS[name](found, limit))
     except TypeError:
         return False
-    raise ValueError(f"there is no filter {name!r}: expected $eq, $ne, $gt, $gte, $lt or $lte.")
