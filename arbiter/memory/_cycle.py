@@ -194,10 +194,8 @@ class EvaluationCycle(EvaluatorCycle):
         self._keys: weakref.WeakKeyDictionary[MemoryStore, bytes] = weakref.WeakKeyDictionary()
         self._own_key = secrets.token_bytes(16)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._warned = False
         self._reports = Told()
         self._bins_emptied_at: datetime | None = None
-        self._warned_of_strangers = self._warned_of_namesake = False
         self._members: tuple[NodeEvaluator, ...] = ()
         self._quiet = Quiet(after_idle_s, self._work_through, messages_key=messages_key)
         renew_in_child(self)
@@ -315,7 +313,7 @@ class EvaluationCycle(EvaluatorCycle):
         config = _config_here()
         runtime = runtime_of(config)
         place = place_of(config, runtime)
-        store = self.store or self._of_runtime(runtime)
+        store = self._store_of(runtime)
         recent = Shown(latest(state, self.messages_key, self.conversation_length))
         room_id, entity_id = self._where(place, history, newest_human(recent))
         messages = without_hidden(recent)
@@ -372,7 +370,7 @@ class EvaluationCycle(EvaluatorCycle):
         None if the run names neither a user nor a thread. Raises `ConfigurationError` if there is no store.
         """
         runtime = runtime_of(config)
-        store = self.store or self._of_runtime(runtime)
+        store = self._store_of(runtime)
         if store is None:
             raise ConfigurationError(
                 "the memory tools have no store. Give the EvaluationCycle one, or compile the graph with one."
@@ -605,7 +603,7 @@ class EvaluationCycle(EvaluatorCycle):
         scope = _scope(place) or self._room_of_run(_run_of(turn.history))
         found = (*turn.kept["messages"], *turn.kept["new_messages"])
         has_ids = turn.saved and all(isinstance(part, BaseMessage) and part.id for part in found)
-        store = self.store or self._of_runtime(turn.kept["runtime"])
+        store = self._store_of(turn.kept["runtime"])
         ids = MessageIds(scope, kept=turn.saved, key=b"" if has_ids else await self._key(store))
         before = as_messages(turn.kept["messages"], ids)
         new = as_messages(turn.kept["new_messages"], ids)
@@ -642,7 +640,7 @@ class EvaluationCycle(EvaluatorCycle):
             agent_id=self.agent_id,
             entities=self.entities,
             is_private=self._private(config),
-            store=self.store or self._of_runtime(runtime),
+            store=self._store_of(runtime),
             model=self.evaluator_model,
             selector_model=self.selector_model,
             character=self.character,
@@ -666,29 +664,22 @@ class EvaluationCycle(EvaluatorCycle):
             return {}
         messages = heard(said.messages, self._speakers(place, named))
         room_id, entity_id = self._where(place, turn.history, newest_human(messages))
-        store = self.store or self._of_runtime(runtime)
+        store = self._store_of(runtime)
         entities = (*named, Entity(id=self.agent_id, names=(self.character.name,), is_agent=True))
         try:
-            rooms = None if store is None else RoomNames(store, agent_id=self.agent_id, room_id=room_id)
-            own = (
-                []
-                if store is None
-                else await OwnNames(store, agent_id=self.agent_id, entity_id=entity_id).all()
-            )
-            given = [one.name for one in own]
+            rooms, given = None, list[str]()
+            if store is not None:
+                rooms = RoomNames(store, agent_id=self.agent_id, room_id=room_id)
+                own = OwnNames(store, agent_id=self.agent_id, entity_id=entity_id)
+                given = [one.name for one in await own.all()]
             found = await strangers_among(
                 messages, entity_id=entity_id, entities=entities, rooms=rooms, given=given
             )
         except Exception as exc:
             _log.warning("names in this room could not be read: %s", type(exc).__name__)
             found = await strangers_among(messages, entity_id=entity_id, entities=entities, rooms=None)
-        if found and not self._warned_of_strangers:
-            self._warned_of_strangers = True
-            _log.warning(
-                "a human message has a name that is not known as the user's, and no speaker's id: what that person "
-                "says is not learned. Give such messages additional_kwargs={'entity_id': ...} and register the "
-                "entity with memory.register_entity(id, name); if it is the user's own name, register it for the user."
-            )
+        if found:
+            self._reports.strangers()
         return found
 
     def _speakers(self, place: Place, named: Sequence[Entity]) -> frozenset[str] | None:
@@ -708,13 +699,7 @@ class EvaluationCycle(EvaluatorCycle):
         found = place.entity_id or speaker_said(message)
         if found is None or found != self.agent_id:
             return found
-        if not self._warned_of_namesake:
-            self._warned_of_namesake = True
-            _log.warning(
-                "a user has the id of the agent, %r: what is known about that user is kept under %r. Give the "
-                "EvaluationCycle an agent_id that no user has.",
-                *(found, _NAMESAKE + found),
-            )
+        self._reports.namesake(found, _NAMESAKE + found)
         return _NAMESAKE + found
 
     def _room_of_run(self, run_id: str) -> str:
@@ -728,13 +713,7 @@ class EvaluationCycle(EvaluatorCycle):
 
     def _anonymous(self, room_id: str) -> str:
         """The id of an unnamed user. It depends on the room, so two threads never share an unnamed user."""
-        if not self._warned:
-            self._warned = True
-            where = "run has neither a thread_id nor a" if room_id.startswith(_RUN) else "thread has no"
-            _log.warning(
-                "a %s user_id (in the context or in configurable): memories of its user are kept for that %s alone.",
-                *(where, where.partition(" ")[0]),
-            )
+        self._reports.anonymous(has_thread=not room_id.startswith(_RUN))
         return f"thread:{room_id}"
 
     def _budget(self, turn: Turn, message: BaseMessage | None) -> CallBudget:
@@ -757,7 +736,7 @@ class EvaluationCycle(EvaluatorCycle):
         If the store cannot be read, its entities are left out and a warning is logged: evaluators that need
         the store report the failure themselves.
         """
-        store = self.store or self._of_runtime(turn.kept["runtime"])
+        store = self._store_of(turn.kept["runtime"])
         if store is None:
             return self.entities
         place = place_of(turn.config, turn.kept["runtime"])
@@ -784,8 +763,9 @@ class EvaluationCycle(EvaluatorCycle):
             registered=named,
         )
 
-    def _of_runtime(self, runtime: Any) -> MemoryStore | None:
-        store = None if runtime is None else runtime.store
+    def _store_of(self, runtime: Any) -> MemoryStore | None:
+        """The cycle's own store, or that with which the graph was compiled."""
+        store = self.store or (None if runtime is None else runtime.store)
         return None if store is None else self._wrapped(store)
 
     def _wrapped(self, store: BaseStore | MemoryStore) -> MemoryStore:

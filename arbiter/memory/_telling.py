@@ -1,4 +1,5 @@
-"""Warnings about a set-up in which an evaluator or a provider does nothing: each once, with the remedy."""
+"""Warnings about a set-up in which an evaluator or a provider does nothing, or not for everybody: each once, with
+the remedy."""
 
 from __future__ import annotations
 
@@ -51,6 +52,30 @@ class Told:
                 "evaluator %r was stopped after %s s (EvaluationCycle(handler_timeout_s=...)). If it waits for a "
                 "model: %s.",
                 *(name, seconds, _ADDRESS[0].lower() + _ADDRESS[1:]),
+            )
+
+    def strangers(self) -> None:
+        if self._is_new("", "strangers"):
+            _log.warning(
+                "a human message has a name that is not known as the user's, and no speaker's id: what that person "
+                "says is not learned. Give such messages additional_kwargs={'entity_id': ...} and register the "
+                "entity with memory.register_entity(id, name); if it is the user's own name, register it for the user."
+            )
+
+    def namesake(self, user: str, kept_as: str) -> None:
+        if self._is_new("", "namesake"):
+            _log.warning(
+                "a user has the id of the agent, %r: what is known about that user is kept under %r. Give the "
+                "EvaluationCycle an agent_id that no user has.",
+                *(user, kept_as),
+            )
+
+    def anonymous(self, *, has_thread: bool) -> None:
+        if self._is_new("", "anonymous"):
+            where = "thread has no" if has_thread else "run has neither a thread_id nor a"
+            _log.warning(
+                "a %s user_id (in the context or in configurable): memories of its user are kept for that %s alone.",
+                *(where, where.partition(" ")[0]),
             )
 
     def _is_new(self, name: str, cause: str) -> bool:
