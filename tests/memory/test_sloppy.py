@@ -129,23 +129,24 @@ async def test_a_message_that_takes_itself_back_may_be_named_by_its_id_alone() -
     assert await chat.known() == []
 
 
-async def test_where_several_speak_a_wrong_message_asks_for_nobody() -> None:
+@pytest.mark.parametrize("named", ["?", "a1"])
+async def test_where_several_speak_a_wrong_message_asks_for_nobody(named: str) -> None:
     def shape(answer: Answer) -> Answer:
-        return {**answer, "forget": [{**one, "message_id": "?"} for one in answer["forget"]]}
+        return {**answer, "forget": [{**one, "message_id": named} for one in answer["forget"]]}
+
+    def by(who: str, text: str, id: str) -> HumanMessage:
+        return HumanMessage(text, id=id, additional_kwargs={"entity_id": who})
 
     chat = Sloppy(
-        ("cat", says(fact("Ann has a cat", subject="ann"))),
+        ("cat", says(fact("Ben has a cat", subject="ben"))),
         ("forget", says(forget=["cat"])),
         shape=shape,
         entities=[Entity(id="ann", names=("Ann",)), Entity(id="ben", names=("Ben",))],
     )
-
-    def by(who: str, text: str) -> HumanMessage:
-        return HumanMessage(text, additional_kwargs={"entity_id": who})
-
-    await chat.say(by("ann", "I have a cat"), user=None)
-    await chat.say(by("ann", "forget my pet"), by("ben", "why?"), user=None)
-    assert await chat.known("ann") == ["Ann has a cat"]
+    await chat.say(by("ben", "I have a cat", "b1"), by("ann", "I'd rather not know of it", "a1"), user=None)
+    said = [by("ben", "she wants you to forget it?", "b2")]
+    await chat.say(*said, *([by("ann", "yes", "a2")] if named == "?" else []), user=None)
+    assert await chat.known("ben") == ["Ben has a cat"]
 
 
 PAIRS: dict[str, Callable[[list[Answer]], Any]] = {

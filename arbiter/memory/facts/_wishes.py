@@ -147,7 +147,7 @@ class WishBook:
         newest = next(reversed(humans.values()), None)
         found: dict[str, _Asked] = {}
         for request in wishes.forget:
-            asking = self._asking(request, humans, newest)
+            asking = self._asking(request, humans, known, newest)
             fact = shown.get(meant(request.id, shown)) or _saying(request.id, shown)
             if asking is None or fact is None or not self._is_theirs(fact, self.ctx.speaker_of(asking)):
                 self.carried.ignored += 1
@@ -158,7 +158,7 @@ class WishBook:
         for request in wishes.off_record:
             message = known.get(meant(request.id, known))
             # A new message may ask for itself; an earlier one was read without a wish, so the newest asks for it.
-            asking = self._asking(request, humans, message if message in humans.values() else newest)
+            asking = self._asking(request, humans, known, message if message in humans.values() else newest)
             if (
                 message is None
                 or asking is None
@@ -180,12 +180,19 @@ class WishBook:
         return len(theirs) >= _ALL and theirs <= what.facts
 
     def _asking(
-        self, request: Request, humans: Mapping[str, BaseMessage], default: BaseMessage | None
+        self,
+        request: Request,
+        humans: Mapping[str, BaseMessage],
+        known: Mapping[str, BaseMessage],
+        default: BaseMessage | None,
     ) -> BaseMessage | None:
-        """The message that asks; `default` if the model names none, or an unknown one where nobody else speaks."""
-        known = humans.get(meant(request.message_id, humans))
-        is_sure = request.message_id is None or len({*map(self.ctx.speaker_of, humans.values())}) == 1
-        return default if known is None and is_sure else known
+        """The message that asks, one of `humans`; `default` if the model names none. If it names another one, the
+        default asks too, unless it is or may be somebody else's."""
+        named = known.get(meant(request.message_id, known))
+        if request.message_id is None or named in humans.values():
+            return named or default
+        speakers = {*map(self.ctx.speaker_of, [*humans.values(), *([] if named is None else [named])])}
+        return default if len(speakers) == 1 else None
 
     def _is_theirs(self, fact: Fact, speaker: str) -> bool:
         return fact.subject == speaker or fact.speakers == (speaker,)
