@@ -374,7 +374,7 @@ class _Alone(NodeRun):
 
     is_shared = False
 
-    def body(self, held: bool) -> Any:
+    def body(self, buffered: bool) -> Any:
         return _closure(self.input)
 
 

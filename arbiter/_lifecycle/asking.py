@@ -56,8 +56,8 @@ def approve(
         "allowed": ["approve", "edit", "reject"],
     }
     payload.pop("held", None)
-    if run.held is not None:
-        payload["held"] = run.held  # a question replaces the one before
+    if run.pending_question is not None:
+        payload["held"] = run.pending_question  # a question replaces the one before
     decision = yield from put_question(
         run, payload, key, "input", Terms(approvers, min(limits, default=None), retries)
     )
@@ -192,7 +192,7 @@ def _begin_asking(run: NodeRun, payload: Mapping[str, Any]) -> Steps:
     assert run.saved is not None
     entry, since = run.saved.entry, 0
     if entry is not None:
-        lasts = run.saved.paused or run.held is not None or entry["failed"] < entry["retries"]
+        lasts = run.saved.paused or run.pending_question is not None or entry["failed"] < entry["retries"]
         since = entry["since"] if lasts else entry["upto"]
     run.since = since
     run.questions = max(run.questions, since)

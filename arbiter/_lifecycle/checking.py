@@ -224,7 +224,7 @@ def _watch(run: NodeRun) -> Steps:
         except Exception as exc:
             if (stopped := _not_watched(run, checker, exc)) is not None or run.redirect is not None:
                 return stopped
-    for registration in run.plan.waiting if run.held is None else ():
+    for registration in run.plan.waiting if run.pending_question is None else ():
         checker, answer = registration.contract, (yield Call(registration, (run.view,)))
         if type(answer) is not Raised:
             handlers.extend(_installed(run, checker, answer))

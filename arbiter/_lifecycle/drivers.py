@@ -45,7 +45,7 @@ def drive(run: NodeRun) -> Any:
             op = steps.send(answer)
             try:
                 if type(op) is Body:
-                    answer = run.body(op.held)
+                    answer = run.body(op.buffered)
                 elif type(op) is CallAll:
                     answer = _call_all(op, run)
                 elif type(op) is Call:
@@ -93,7 +93,7 @@ async def adrive(run: NodeRun) -> Any:
             op = steps.send(answer)
             try:
                 if type(op) is Body:
-                    answer = await run.abody(op.held)
+                    answer = await run.abody(op.buffered)
                 elif type(op) is CallAll:
                     answer = await _acall_all(op, run)
                 else:
@@ -118,14 +118,14 @@ async def adrive_stream(run: NodeRun) -> AsyncIterator[Any]:
         while True:
             op = steps.send(answer)
             try:
-                if type(op) is Body and not op.held:
+                if type(op) is Body and not op.buffered:
                     total = Sum()
-                    async for chunk in run.astream_body(op.held):
+                    async for chunk in run.astream_body(op.buffered):
                         total.add(chunk)
                         yield chunk
                     answer = total.value
                 elif type(op) is Body:
-                    answer = await run.abody(op.held)
+                    answer = await run.abody(op.buffered)
                 else:
                     answer = await _aperform(op, run)
             except BaseException as exc:

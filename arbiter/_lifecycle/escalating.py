@@ -100,15 +100,16 @@ def escalate(run: NodeRun, output: Any, router: PolicyRouter, verdict: Verdict) 
     return returned
 
 
-def held_question(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
+def pending_question_in(run: NodeRun, saved: Saved) -> Mapping[str, Any] | None:
     """The question that an earlier attempt of this task has asked about its output, or None."""
     for question in saved.shown:
-        held: Mapping[str, Any] = question
-        if isinstance(question.get("held"), Mapping):
-            held = question["held"]
+        # A question that replaced another one carries that one.
+        pending: Mapping[str, Any] = (
+            question["held"] if isinstance(question.get("held"), Mapping) else question
+        )
         # A node that runs a subgraph also has the questions of the nodes in it.
-        if (held.get("type"), held.get("item")) == ("escalation", run.record.id):
-            return held
+        if (pending.get("type"), pending.get("item")) == ("escalation", run.record.id):
+            return pending
     return None
 
 

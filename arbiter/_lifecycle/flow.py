@@ -16,7 +16,7 @@ from arbiter._lifecycle.advising import advise, note_untaken, without_transient
 from arbiter._lifecycle.asking import begin_approved, keep_approved
 from arbiter._lifecycle.checking import check, check_output
 from arbiter._lifecycle.correcting import audit_draft, correct
-from arbiter._lifecycle.escalating import escalate, held_question, kept_output
+from arbiter._lifecycle.escalating import escalate, kept_output, pending_question_in
 from arbiter._lifecycle.evaluations import CycleRun, Evaluations, ReadEvaluations
 from arbiter._lifecycle.observing import note_spent, observe
 from arbiter._lifecycle.outcomes import denied, end, note_output, output_refused
@@ -65,11 +65,11 @@ def _observed(run: NodeRun) -> Steps:
 
 def _govern(run: NodeRun) -> Steps:
     plan = run.plan
-    if plan.escalates or run.may_be_held:
+    if plan.escalates or run.may_have_asked:
         saved = yield ReadCheckpoint(run)
         if type(saved) is not Raised:
             run.saved = saved
-            run.held = held_question(run, saved)
+            run.pending_question = pending_question_in(run, saved)
         elif plan.escalates:
             return saved  # it is unknown whether the body has run
     if (
@@ -81,8 +81,8 @@ def _govern(run: NodeRun) -> Steps:
         if stopped is not None or run.redirect is not None:
             run.record.kept_account.kept_out = True
             return end(run, stopped)
-    if run.held is not None:
-        output = _held_output(run)
+    if run.pending_question is not None:
+        output = _output_in_question(run)
     elif not plan.guards or (output := run.own_input()) is None:
         advised = plan.advisors or (run.parent is not None and run.inherited)
         if plan.gate is None and run.approved_by is None and not advised:
@@ -111,7 +111,7 @@ def _govern(run: NodeRun) -> Steps:
         for queue in plan.awaited:
             yield Resolve(reads.evaluations, queue)
             reads.commit(queue)
-    if plan.routers or run.held is not None:
+    if plan.routers or run.pending_question is not None:
         # The results that routers read are committed. Afterwards evaluators in the background use the view,
         # and what they read of one another decides nothing.
         yield from route(run, output, plan.routers)
@@ -123,13 +123,13 @@ def _govern(run: NodeRun) -> Steps:
     return answer
 
 
-def _held_output(run: NodeRun) -> Any:
+def _output_in_question(run: NodeRun) -> Any:
     """The output that a human was asked about. The body is done; only the answer is left."""
-    assert run.held is not None
+    assert run.pending_question is not None
     entry = None if run.saved is None else run.saved.entry
     used = entry["upto"] if entry is not None and entry["output"] else 0
-    run.questions = max(run.held["question"], used)
-    return kept_output(run.held)
+    run.questions = max(run.pending_question["question"], used)
+    return kept_output(run.pending_question)
 
 
 def _called(run: NodeRun) -> Steps:
@@ -175,9 +175,11 @@ def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
         evaluations.times = {}
     reads = ReadEvaluations(evaluations, plan.audited)
     reads.note()
-    if run.held is not None:
+    if run.pending_question is not None:
         # The human saw these results with the question, so the output is not judged again.
-        known = {name: EvaluationResult(**found) for name, found in run.held["evaluations"].items()}
+        known = {
+            name: EvaluationResult(**found) for name, found in run.pending_question["evaluations"].items()
+        }
         evaluations.know(known, settled=True)
         reads.read.update(known)
     return reads
@@ -218,7 +220,7 @@ def _turn(run: NodeRun, output: Any) -> CycleRun:
         saved=run.is_saved,
     )
     together = CycleRun(plan.cycle, turn, plan.members)
-    if run.held is None:
+    if run.pending_question is None:
         together.begin()
     return together
 

@@ -35,9 +35,9 @@ class CallAll:
 
 @dataclass(slots=True)
 class Body:
-    """Run the node's body. With `held`, its streamed chunks are kept back until they are released."""
+    """Run the node's body. With `buffered`, its streamed chunks are kept back until they are released."""
 
-    held: bool = False
+    buffered: bool = False
 
 
 @dataclass(slots=True)
@@ -223,7 +223,7 @@ class Ended:
 
 
 BODY = Body()
-DRAFT = Body(held=True)
+DRAFT = Body(buffered=True)
 
 
 class NoAnswer:

@@ -26,8 +26,8 @@ from arbiter.verdicts import Verdict
 def route(run: NodeRun, output: Any, registrations: Sequence[Registration[PolicyRouter]]) -> Steps:
     """Ask all routers. The first one that answers and has not reached its cap wins."""
     record = run.record
-    if run.held is not None:
-        yield from _ask_again(run, output, run.held, registrations)
+    if run.pending_question is not None:
+        yield from _ask_again(run, output, run.pending_question, registrations)
         return
     shown = freeze(output)
     routes: dict[str, str | None] = {}
@@ -200,25 +200,25 @@ def parts_of(output: Any) -> list[Any]:
 
 
 def _ask_again(
-    run: NodeRun, output: Any, held: Mapping[str, Any], registrations: Sequence[Registration[PolicyRouter]]
+    run: NodeRun, output: Any, pending: Mapping[str, Any], registrations: Sequence[Registration[PolicyRouter]]
 ) -> Steps:
     """Restore the escalation of this output from the open question.
 
     The router's present approvers count. If it no longer asks, or no longer exists, its earlier question
     counts: the human who was asked is heard.
     """
-    for who, remark in held["notes"].items():
+    for who, remark in pending["notes"].items():
         if who.startswith("router "):
             run.record.note(who, remark)
     registration = next(
-        (registration for registration in registrations if registration.name == held["policy"]), None
+        (registration for registration in registrations if registration.name == pending["policy"]), None
     )
-    asked = Verdict("ask", held["reason"], held)
+    asked = Verdict("ask", pending["reason"], pending)
     if registration is not None and registration.contract.enforced and registration.contract.escalates:
         yield from _resolve(run, registration.contract)
         show_results(run, registration.contract, run.item)
         answer = yield Call(registration, (run.view, freeze(output)))
         if isinstance(answer, Verdict) and answer.kind == "ask":
             asked = answer
-    router = PolicyRouter(held["policy"]) if registration is None else registration.contract
+    router = PolicyRouter(pending["policy"]) if registration is None else registration.contract
     run.escalation = (router, asked)

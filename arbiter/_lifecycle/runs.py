@@ -169,7 +169,7 @@ class NodeRun:
     """
     escalation: tuple[PolicyRouter, Verdict] | None
     """The router that wants a human to see the output, and its verdict."""
-    held: Mapping[str, Any] | None
+    pending_question: Mapping[str, Any] | None
     """The open question of an earlier attempt about the output of this task. The body is done."""
     saved: Saved | None = None
     """The saved data of this node run, once they have been read."""
@@ -185,7 +185,7 @@ class NodeRun:
     """The note that the body has begun on approvals."""
     capped: PolicyRouter | None
     """The router that wants the best attempt, because it may not redirect again."""
-    may_be_held: bool
+    may_have_asked: bool
     """True if an earlier attempt may have asked about its output, even if no rule would ask now."""
     replaced: bool = False
     """True if the node's output differs from the one that its body returned or streamed."""
@@ -226,8 +226,10 @@ class NodeRun:
         self.reads: ReadEvaluations | None = None
         self._contract_config: RunnableConfig | None = None
         # Set here and not as defaults of the class, from which Python reads more slowly.
-        self.redirect = self.held = self.approved_by = self.entry = self.escalation = self.capped = None
-        self.may_be_held = False
+        self.redirect = self.pending_question = self.approved_by = self.entry = self.escalation = (
+            self.capped
+        ) = None
+        self.may_have_asked = False
         self.handlers = ()
         self._inner = None
         self.view = CausalHistory(past, record, run, plan.cycle, states=self.states)
@@ -457,13 +459,13 @@ class NodeRun:
         """The function that finds the LangChain tools of the body."""
         return None
 
-    def body(self, held: bool) -> Any:
+    def body(self, buffered: bool) -> Any:
         raise NotImplementedError
 
-    async def abody(self, held: bool) -> Any:
+    async def abody(self, buffered: bool) -> Any:
         raise NotImplementedError
 
-    def astream_body(self, held: bool) -> AsyncIterator[Any]:
+    def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
         raise NotImplementedError
 
     @property

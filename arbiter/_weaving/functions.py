@@ -165,7 +165,7 @@ class FunctionCall(NodeRun):
     def without_effects(self, config: RunnableConfig) -> RunnableConfig:
         return without_effects(config)
 
-    def body(self, held: bool) -> Any:
+    def body(self, buffered: bool) -> Any:
         token = current_run.set(self)
         try:
             with self._watched():
@@ -186,7 +186,7 @@ class FunctionCall(NodeRun):
             finally:
                 var_child_runnable_config.reset(ambient)
 
-    async def abody(self, held: bool) -> Any:
+    async def abody(self, buffered: bool) -> Any:
         token = current_run.set(self)
         try:
             with self._watched():

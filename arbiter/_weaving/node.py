@@ -261,7 +261,7 @@ class NodeAttempt(NodeRun):
             channel.done.pop(task, None)  # left by an attempt whose later writers failed
         if conf.get(CONFIG_KEY_RESUMING):
             skip_ours(conf)
-            self.may_be_held = self._may_be_held()
+            self.may_have_asked = self._may_have_asked()
         if settings.listeners:
             info = info_of(settings, execution, conf, run, parent)
             execution.info = info
@@ -350,7 +350,7 @@ class NodeAttempt(NodeRun):
         if self.channel.execution is not None:
             self.channel.execution.recovered = recovered
 
-    def _may_be_held(self) -> bool:
+    def _may_have_asked(self) -> bool:
         begun = self.channel.execution is not None and self.channel.execution.first == self.record.step
         return begun and not self.node.core.registry.empty and self.is_saved
 
@@ -410,13 +410,15 @@ class NodeAttempt(NodeRun):
 
     # The driver asks
 
-    def body(self, held: bool) -> Any:
+    def body(self, buffered: bool) -> Any:
         node, input, config = self.node, self.input, self.config
         output: Any
         token = _set_current(self)
         try:
-            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
-                with self._ambient(held) as config:
+            if (
+                buffered or node.is_sequence or self.handlers
+            ):  # a function's own calls go by the ambient config
+                with self._ambient(buffered) as config:
                     output = node.body.invoke(input, config, **self._kwargs)
             elif node.is_function and (func := node.body.func) is not None and not self._kwargs:
                 output = func(input)
@@ -430,13 +432,15 @@ class NodeAttempt(NodeRun):
             self._adopt(saver.get_tuple(self._own_config()))
         return output
 
-    async def abody(self, held: bool) -> Any:
+    async def abody(self, buffered: bool) -> Any:
         node, input, config = self.node, self.input, self.config
         output: Any
         token = _set_current(self)
         try:
-            if held or node.is_sequence or self.handlers:  # a function's own calls go by the ambient config
-                with self._ambient(held) as config:
+            if (
+                buffered or node.is_sequence or self.handlers
+            ):  # a function's own calls go by the ambient config
+                with self._ambient(buffered) as config:
                     output = await node.body.ainvoke(input, config, **self._kwargs)
             elif node.is_function and (afunc := node.body.afunc) is not None and not self._kwargs:
                 output = await afunc(input)
@@ -450,10 +454,10 @@ class NodeAttempt(NodeRun):
             self._adopt(await saver.aget_tuple(self._own_config()))
         return output
 
-    async def astream_body(self, held: bool) -> AsyncIterator[Any]:
+    async def astream_body(self, buffered: bool) -> AsyncIterator[Any]:
         token = _set_current(self)
         try:
-            with self._ambient(held) as config:
+            with self._ambient(buffered) as config:
                 async for chunk in self.node.body.astream(self.input, config, **self._kwargs):
                     yield chunk
         finally:
@@ -545,11 +549,11 @@ class NodeAttempt(NodeRun):
         return self.node.tools
 
     @contextmanager
-    def _ambient(self, held: bool) -> Generator[RunnableConfig]:
+    def _ambient(self, buffered: bool) -> Generator[RunnableConfig]:
         given, handlers = cast(RunnableConfig, self.config), self.handlers
         with watched(given, handlers) if handlers else nullcontext(given) as config:
-            if held:
-                config = self._holding(config)
+            if buffered:
+                config = self._buffering(config)
             before = ambient_before.set(None if self.parent is None else self.parent.config)
             token = var_child_runnable_config.set(config)
             try:
@@ -561,20 +565,20 @@ class NodeAttempt(NodeRun):
                 except ValueError:  # an async generator may be closed in another context
                     pass
 
-    def _holding(self, config: RunnableConfig) -> RunnableConfig:
+    def _buffering(self, config: RunnableConfig) -> RunnableConfig:
         """The config for a draft: its streamed chunks and its own writes to the state are kept back until it
         is accepted.
         """
-        self.streamed = held = []
+        self.streamed = buffer = []
         pushed: list[Mapping[str, Any]] = []
         self.pushed = pushed
 
         def later(emit: Callable[[Any], None]) -> Callable[[Any], None]:
-            return lambda chunk: held.append(partial(emit, chunk))
+            return lambda chunk: buffer.append(partial(emit, chunk))
 
         def from_inside(emit: Callable[[Any], None]) -> Callable[[Any], None]:
             # A graph in the body has the feedback on earlier drafts in its state, and would stream it.
-            return lambda chunk: held.append(partial(emit, chunk)) if chunk[1] == "custom" else None
+            return lambda chunk: buffer.append(partial(emit, chunk)) if chunk[1] == "custom" else None
 
         def writes_later(send: Callable[[Any], None]) -> Callable[[Any], None]:
             def write(writes: Sequence[tuple[str, Any]]) -> None:
@@ -584,7 +588,7 @@ class NodeAttempt(NodeRun):
                 if now:
                     send(now)
                 if own:
-                    held.append(partial(send, own))
+                    buffer.append(partial(send, own))
                     pushed.extend({key: part} for key, part in own if not key.startswith("__"))
 
             return write
@@ -603,15 +607,15 @@ class NodeAttempt(NodeRun):
             inside = from_inside if self.record.drafts else later
             patch[CONFIG_KEY_STREAM] = StreamProtocol(inside(stream), stream.modes)
         tags = [*(config.get("tags") or ()), "nostream"]
-        held_config: RunnableConfig = {**config, "tags": tags, "configurable": {**conf, **patch}}
+        buffered_config: RunnableConfig = {**config, "tags": tags, "configurable": {**conf, **patch}}
         callbacks = config.get("callbacks")
         if isinstance(callbacks, BaseCallbackManager):
             # Handlers that stream events at once (messages, astream_events) would show a rejected draft.
             callbacks = callbacks.copy()
             for handler in [h for h in callbacks.handlers if isinstance(h, _StreamingCallbackHandler)]:
                 callbacks.remove_handler(handler)
-            held_config["callbacks"] = callbacks
-        return held_config
+            buffered_config["callbacks"] = callbacks
+        return buffered_config
 
     def _continued(self) -> Any:
         """The checkpointer, if the subgraph continues earlier work of which it reports nothing here; else

@@ -232,7 +232,7 @@ class ReplayedRun(NodeRun):
     def is_final(self, error: BaseException) -> bool:
         return self.attempt.is_last
 
-    def body(self, held: bool) -> Any:
+    def body(self, buffered: bool) -> Any:
         raise AssertionError("a replayed node run has no body")
 
 
