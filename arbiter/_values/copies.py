@@ -41,7 +41,10 @@ class Copier:
         if kind in _DICTS or kind is MappingProxyType:
             made = self._know(value, {})
             whole: Any = dict if kind in _DICTS else MappingProxyType  # past what freezes each part
-            made.update({self._key(key): self(part) for key, part in whole.items(value)})
+            for key, part in whole.items(value):
+                made[key if type(key) is str else self._key(key)] = (
+                    part if type(part) in _ATOMS else self(part)
+                )
         elif kind in _LISTS:
             made = self._know(value, [])
             made.extend(map(self, list[Any].__iter__(value)))
@@ -130,7 +133,7 @@ def jsonable(value: Any, models: Callable[[Any], Any] | None = None) -> Any:
     """Plain JSON-able data of at most `MAX_VALUES` values; values without a JSON form become text. Never
     raises. `models` returns what stands for an object with fields, in place of its `model_dump()`.
     """
-    return _Export(models or _fields_of).of(value, 0)
+    return Exporter(models)(value)
 
 
 def _fields_of(model: Any) -> Any:
@@ -146,11 +149,19 @@ def unboxed(value: Any) -> Any:
     return float(plain) if isinstance(plain, numpy.generic) else plain  # a longdouble
 
 
-class _Export:
-    def __init__(self, models: Callable[[Any], Any]) -> None:
-        self._models = models
-        self._left = MAX_VALUES
+class Exporter:
+    """Exports one value after the other, each as `jsonable` does."""
+
+    __slots__ = ("_around", "_left", "_models")
+
+    def __init__(self, models: Callable[[Any], Any] | None = None) -> None:
+        self._models = models or _fields_of
+        self._left = 0
         self._around: set[int] = set()
+
+    def __call__(self, value: Any) -> Any:
+        self._left = MAX_VALUES
+        return self.of(value, 0)
 
     def of(self, value: Any, depth: int) -> Any:
         self._left -= 1
@@ -160,6 +171,8 @@ class _Export:
         ):  # needs no look
             return value
         try:
+            if depth < _DEPTH and (kind is dict or kind is list):
+                return self._once(self._fields if kind is dict else self._elements, value, depth)
             return self._plain(value, depth)
         except Exception:  # a value whose own methods fail has at least a type
             return f"<{_name(value)}>"
@@ -170,28 +183,31 @@ class _Export:
             # Python refuses to write numbers of very many digits.
             bits = value.bit_length()
             return value if bits <= _BITS else f"<int of {bits} bits>"
-        if kind is not dict and kind is not list:
-            if issubclass(kind, Enum):
-                return self.of(value.value, depth + 1)
-            if issubclass(kind, str):
-                return _clean(str.__str__(value))
-            if issubclass(kind, float):
-                return float(value) if math.isfinite(value) else str(float(value))
-            if (plain := unboxed(value)) is not value:
-                return self.of(plain, depth)
-        if depth < _DEPTH and (export := self._export_of(kind, value)) is not None:
-            mark = id(value)
-            if mark in self._around:
-                return f"<{_name(value)} that holds itself>"
-            self._around.add(mark)
-            try:
-                return export(value, depth)
-            finally:
-                self._around.remove(mark)
+        if issubclass(kind, Enum):
+            return self.of(value.value, depth + 1)
+        if issubclass(kind, str):
+            return _clean(str.__str__(value))
+        if issubclass(kind, float):
+            return float(value) if math.isfinite(value) else str(float(value))
+        if (plain := unboxed(value)) is not value:
+            return self.of(plain, depth)
+        if depth < _DEPTH and (export := self._export_of(value)) is not None:
+            return self._once(export, value, depth)
         return _clean(str(value))
 
-    def _export_of(self, kind: type, value: Any) -> Callable[[Any, int], Any] | None:
-        if kind is dict or isinstance(value, Mapping):
+    def _once(self, export: Callable[[Any, int], Any], value: Any, depth: int) -> Any:
+        """The export of a value that has parts, unless the value is one of its own parts."""
+        mark = id(value)
+        if mark in self._around:
+            return f"<{_name(value)} that holds itself>"
+        self._around.add(mark)
+        try:
+            return export(value, depth)
+        finally:
+            self._around.remove(mark)
+
+    def _export_of(self, value: Any) -> Callable[[Any, int], Any] | None:
+        if isinstance(value, Mapping):
             return self._fields
         if isinstance(value, list | tuple | set | frozenset):
             return self._elements

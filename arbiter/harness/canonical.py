@@ -33,7 +33,7 @@ def plain_copy(value: Any) -> Any:
     if type(value) in _ATOMS:
         return value
     if is_mapping(value):
-        return {key: plain_copy(part) for key, part in value.items()}
+        return {key: part if type(part) in _ATOMS else plain_copy(part) for key, part in value.items()}
     if is_list(value):
         return [plain_copy(part) for part in value]
     if is_tuple(value):
@@ -42,7 +42,7 @@ def plain_copy(value: Any) -> Any:
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
+    return type(value) is dict or isinstance(value, Mapping)  # `isinstance` asks the class in Python
 
 
 def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:

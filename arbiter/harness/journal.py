@@ -22,7 +22,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import compress
 from operator import attrgetter, is_not
 from pathlib import Path
@@ -608,4 +608,5 @@ def run_folder(name: str, folder: Path = FOLDER, *, suite: str | None = None) ->
 
 def plain_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass of plain values as JSON-able data; paths become texts."""
-    return {name: str(part) if isinstance(part, Path) else part for name, part in asdict(value).items()}
+    parts = {each.name: getattr(value, each.name) for each in fields(value)}
+    return {name: str(part) if isinstance(part, Path) else part for name, part in parts.items()}

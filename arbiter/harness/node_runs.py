@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 
-from arbiter._values.copies import jsonable
+from arbiter._values.copies import Exporter
 from arbiter.harness.canonical import is_list
 from arbiter.harness.trajectories import Visits
 from arbiter.history._items import History, HistoryItem
@@ -22,21 +22,22 @@ __all__ = ["node_runs_of", "steering"]
 
 def node_runs_of(history: History, visits: Visits) -> list[list[dict[str, Any]]]:
     """The node runs of each superstep, of a history with these visits. Waits for no evaluation."""
+    plain = Exporter(_chat_message)
     return [
-        [*map(_node_run, superstep, step)] for superstep, step in zip(history.entries, visits, strict=True)
+        [_node_run(item.record, visit, plain) for item, visit in zip(superstep, step, strict=True)]
+        for superstep, step in zip(history.entries, visits, strict=True)
     ]
 
 
-def _node_run(item: HistoryItem, visit: Mapping[str, Any]) -> dict[str, Any]:
+def _node_run(record: Record, visit: Mapping[str, Any], plain: Exporter) -> dict[str, Any]:
     # The states are read from the record: each view of a part of them costs as much as the part.
-    record = item.record
     found: dict[str, Any] = {"item_id": record.id, "node": visit["node"]}
     if "instruction" in visit:
         found["instruction"] = visit["instruction"]
-    found["status"], found["input"] = record.status, _plain(record.input)
+    found["status"], found["input"] = record.status, plain(record.input)
     if record.status == "completed":
-        found["output"] = _plain(record.output) if record.output else {}
-        if (record.gating or record.account) and (original := _original(record)) not in (None, ""):
+        found["output"] = plain(record.output) if record.output else {}
+        if (record.gating or record.account) and (original := _original(record, plain)) not in (None, ""):
             found["original"] = original
     if record.output and (tokens := _tokens(record.output)) is not None:
         found["tokens"] = tokens
@@ -45,11 +46,6 @@ def _node_run(item: HistoryItem, visit: Mapping[str, Any]) -> dict[str, Any]:
     ):
         found["violations"] = violations
     return found
-
-
-def _plain(value: Any) -> Any:
-    """A state as JSON, with messages as chat APIs have them."""
-    return jsonable(value, _chat_message)
 
 
 def _chat_message(model: Any) -> Any:
@@ -71,7 +67,7 @@ def _listed(part: object) -> Iterable[object]:
     return part if is_list(part) else (part,)
 
 
-def _original(record: Record) -> Any:
+def _original(record: Record, plain: Exporter) -> Any:
     """The first draft of an output that a correction gate accepted after sending it back; None if there is none."""
     gating = record.gating
     if "outcome" in gating:  # a gate of personas
@@ -84,7 +80,7 @@ def _original(record: Record) -> Any:
     drafts = () if record.account is None else record.account.drafts
     if not drafts or any(name.startswith("gate ") for name in record.notes):
         return None
-    return _plain(drafts[0][0])
+    return plain(drafts[0][0])
 
 
 def steering(item: HistoryItem) -> tuple[frozenset[str], frozenset[str]]:

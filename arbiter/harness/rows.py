@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from statistics import fmean
 
 from arbiter.harness.scores import SHARE, Outcome, Scale
-from arbiter.statistics import Interval, paired, wilson
+from arbiter.statistics import Interval, PairedTest, paired, wilson
 
 _DECIMALS = 4
 _PARTS = 64
@@ -92,7 +92,11 @@ class Row:
     def sd(self) -> float | None:
         """The standard deviation (with n - 1) over the cases, or clusters; None if fewer than two were
         scored."""
-        return paired(self.units.values()).sd if self.n > 1 else None
+        return self._spread.sd if self.n > 1 else None
+
+    @cached_property
+    def _spread(self) -> PairedTest:
+        return paired(self.units.values())
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -104,7 +108,7 @@ class Row:
             return wilson(math.fsum(self.units.values()), self.n)
         if self.n < 2:
             return None
-        low, high = paired(self.units.values()).interval
+        low, high = self._spread.interval
         return Interval(max(low, self.scale[0]), min(high, self.scale[1]))
 
     def is_lost(self, case: str) -> bool:

@@ -24,7 +24,7 @@ from arbiter.harness.agents import Agents, AgentsTarget
 from arbiter.harness.baselines import Baseline
 from arbiter.harness.cache import Answers, Cache, CacheMode
 from arbiter.harness.cases import Case, Selection, checked_cases
-from arbiter.harness.gate import GateSettings
+from arbiter.harness.gate import GateSettings, default_settings
 from arbiter.harness.identity import Identity
 from arbiter.harness.journal import FOLDER, Kept, Written, plain_fields, run_folder, runs_of
 from arbiter.harness.judging import Judging
@@ -89,7 +89,7 @@ class Suite:
     target: Any = None
     repeats: int = 1
     votes: int | None = None
-    gate: GateSettings = field(default_factory=GateSettings)
+    gate: GateSettings = field(default_factory=default_settings)
     limits: Limits = field(default_factory=Limits)
     cache: CacheMode = "off"
     seed: int = 42
@@ -409,7 +409,7 @@ def _has_moved(captured: str, suite: str, folder: Path) -> bool:
 
 def _tape(recordings: Recordings | None, cache: Answers | None, target: Target) -> Tape | None:
     """The recorded or cached answers of a graph; None for targets that run in any mode."""
-    if target.kind not in ("graph", "agents"):
+    if (recordings is None and cache is None) or target.kind not in ("graph", "agents"):
         return None
     parts = {**target.parts(), **{f"row {each.name}": str(each.version) for each in target.evaluators}}
     if recordings is not None:

@@ -207,7 +207,7 @@ class Usage:
 
     def of(self, *thread_ids: str) -> Mapping[str, Mapping[str, Spent]]:
         """The amounts of these threads, or of all, by purse and model; in the order of `PURSES`, then by name."""
-        if len(thread_ids) == 1 and thread_ids[0] not in self._spent:
+        if thread_ids and self._spent.keys().isdisjoint(thread_ids):
             return NO_PURSES
         with self._lock:
             many = (

@@ -179,7 +179,7 @@ class ThreadLog:
         """All runs of the thread. Records that a fork shares with its origin appear once."""
         with self.lock:
             unique = {id(record): record for run in self.runs for record in run.records}
-            forgotten = Counter[Kind]()
+            forgotten: Counter[Kind] = Counter()
             for counted in (self._counted, *(run.counted() for run in self.runs)):
                 if counted:
                     forgotten.update(counted)

@@ -101,4 +101,4 @@ def count(function: str, parameter: str, value: Any, *, least: int = 0, most: in
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+    return (type(value) is float or isinstance(value, Real)) and math.isfinite(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
@@ -17,8 +17,8 @@ from arbiter.harness.baselines import Baseline
 from arbiter.harness.calibration import Calibration, looked_up, with_calibrations
 from arbiter.harness.canonical import compact
 from arbiter.harness.cases import Case
-from arbiter.harness.comparisons import Comparison, RegressionError
-from arbiter.harness.gate import GateSettings, RegressionGate
+from arbiter.harness.comparisons import Comparison, RegressionError, RowComparison
+from arbiter.harness.gate import GateSettings, RegressionGate, default_settings
 from arbiter.harness.identity import Identity, Measurement
 from arbiter.harness.journal import Written, score_to_dict
 from arbiter.harness.measures import Measure, labels_of, rows_of
@@ -77,7 +77,7 @@ class Report:
     recorded: tuple[str, ...] = ()
     moved: bool = False
     baseline: Baseline | None = None
-    gate: GateSettings = field(default_factory=GateSettings)
+    gate: GateSettings = field(default_factory=default_settings)
     ci: bool = False
     accept_changed: bool = False
 
@@ -360,7 +360,7 @@ def row_to_dict(row: Row) -> dict[str, Any]:
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
     """The findings of the gate, as JSON-able data."""
-    rows = {name: {**asdict(row), "scale": plain_scale(row.scale)} for name, row in comparison.rows.items()}
+    rows = {name: _comparison_of(row) for name, row in comparison.rows.items()}
     return {
         "exit_code": comparison.exit_code,
         "failures": list(comparison.failures),
@@ -368,6 +368,11 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
         "notes": list(comparison.notes),
         "rows": rows,
     }
+
+
+def _comparison_of(row: RowComparison) -> dict[str, Any]:
+    found = {each.name: getattr(row, each.name) for each in fields(row)}
+    return {**found, "scale": plain_scale(row.scale), "pairs": dict(row.pairs)}
 
 
 def result_to_dict(result: CaseResult) -> dict[str, Any]:
