@@ -93,6 +93,23 @@ class Judging:
         self.judges[row] = JudgeIdentity(model=settings["model"], temperature=settings["temperature"])
         return _RowJudge(self, row, judge, settings, parts or {})
 
+    def parts_of(self, evaluator: NodeEvaluator) -> Mapping[str, str]:
+        """Hashes of what the scores of a node evaluator depend on beside its version: its judges, and their votes.
+        Empty if it asks none."""
+        asked: list[Mapping[str, Any]] = []
+
+        def noted(judge: Judge) -> Judge:
+            asked.append(judge_settings(judge))
+            return judge
+
+        evaluator.with_judges(noted)
+        if not asked:
+            return {}
+        return {
+            f"judge of {evaluator.name}": hash_of(asked),
+            f"number of votes of {evaluator.name}": str(self.votes or 1),
+        }
+
     # Where a question belongs
 
     def begin(self, thread_id: str, place: Place) -> None:
@@ -162,7 +179,7 @@ class _RowJudge:
     ) -> None:
         self._judging = judging
         self._row = row
-        self._settings = settings
+        self.settings = settings
         self._parts = parts
         self._inner: Judge = inner
         self._limiter: Limiter | None = None
@@ -196,7 +213,7 @@ class _RowJudge:
 
     def _asked(self, request: JudgeRequest) -> tuple[Asked, str, JudgeReply | None]:
         thread_id, place = self._judging.place()
-        asked = Asked(request=request, row=self._row, place=place, judge=self._settings, parts=self._parts)
+        asked = Asked(request=request, row=self._row, place=place, judge=self.settings, parts=self._parts)
         return asked, thread_id, self._judging.found(asked, thread_id)
 
 
@@ -210,8 +227,10 @@ def asking_on(thread_id: str) -> Generator[None]:
         judged_thread.reset(token)
 
 
-def judge_settings(judge: Judge) -> dict[str, Any]:
+def judge_settings(judge: Judge) -> Mapping[str, Any]:
     """The model of a judge, its temperature, and a hash of its other arguments: its answers depend on them."""
+    if isinstance(judge, _RowJudge):
+        return judge.settings
     model: Any = innermost(judge.model) if isinstance(judge, ChatJudge) else judge
     given: Any = getattr(model, "_identifying_params", None)
     arguments: Any = given if is_mapping(given) else {}

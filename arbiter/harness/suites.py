@@ -228,7 +228,7 @@ class Suite:
                 )
             if taped is not None:
                 taped.rows_in_answers = frozenset(each.name for each in measured.evaluators)
-            tape = _tape(taped, cache if self.cache == "all" else None, measured)
+            tape = _tape(taped, cache if self.cache == "all" else None, measured, judging)
             session = Session(
                 _run_id() if written is None else str(written.head["run_id"]),
                 cases,
@@ -407,11 +407,15 @@ def _has_moved(captured: str, suite: str, folder: Path) -> bool:
     return False
 
 
-def _tape(recordings: Recordings | None, cache: Answers | None, target: Target) -> Tape | None:
+def _tape(
+    recordings: Recordings | None, cache: Answers | None, target: Target, judging: Judging
+) -> Tape | None:
     """The recorded or cached answers of a graph; None for targets that run in any mode."""
     if (recordings is None and cache is None) or target.kind not in ("graph", "agents"):
         return None
     parts = {**target.parts(), **{f"row {each.name}": str(each.version) for each in target.evaluators}}
+    for each in target.evaluators:
+        parts |= judging.parts_of(each)
     if recordings is not None:
         return RecordedTape(recordings, parts)
     return None if cache is None else CachedTape(cache, parts)

@@ -20,6 +20,7 @@ from arbiter.harness.reports.markdown import render
 from arbiter.harness.reports.report import load_report
 from arbiter.models import RecordingError
 from tests.harness.test_spending import GRADE, model
+from tests.scripted import Named
 from tests.support import Judge, Spy, State, chain
 
 CASES = [Case("a", {"log": []}), Case("b", {"log": ["b"]})]
@@ -226,3 +227,34 @@ def test_an_unknown_mode_is_refused() -> None:
     mode: Any = "mok"
     with pytest.raises(ValueError, match="mode is 'mok'"):
         suite().run(graph(Spy("plan")), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["mock", "cache"])
+@pytest.mark.parametrize("changed", ["model", "temperature", "votes"])
+def test_another_judge_of_a_node_evaluator_makes_its_recorded_scores_stale(mode: str, changed: str) -> None:
+    """The scores of node evaluators are kept with the answers, and no judgement of theirs is replayed."""
+
+    def measured(name: str, temperature: float | None, votes: int | None) -> tuple[Suite, Named]:
+        judge = Named(answers=[GRADE], model_name=name)
+        asked = judge if temperature is None else judge.bind(temperature=temperature)
+        evaluators = [JudgeEvaluator("good", "It is good.", asked)]
+        cache: Any = "off" if mode == "mock" else "all"
+        return Suite("judged", CASES, evaluators=evaluators, cache=cache, votes=votes), judge
+
+    first, _ = measured("gpt-5-mini", None, None)
+    first.run(graph(Spy("plan")), mode="record" if mode == "mock" else "live")
+    name, temperature, votes = "gpt-5-mini", None, None
+    if changed == "model":
+        name = "gpt-5-nano"
+    elif changed == "temperature":
+        temperature = 0.7
+    else:
+        votes = 3
+    other, judge = measured(name, temperature, votes)
+    if mode == "cache":
+        assert other.run(graph(Spy("plan"))).rows["good"].n == 2
+        assert judge.calls > 0
+        return
+    what = "number of votes" if changed == "votes" else "judge"
+    with pytest.raises(RecordingError, match=f"the answer to a .*{what} of good changed"):
+        other.run(graph(Spy("plan")), mode="mock")
