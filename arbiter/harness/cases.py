@@ -280,8 +280,14 @@ class Selection:
         _refuse_unknown("has the tag", self.tags, tags, "Tags")
         chosen = tuple(case for case in cases if self._takes(case))
         if not chosen:
-            text = f" with {self.text!r} in its id" if self.text else ""
-            raise ConfigurationError(f"no case is selected{text}. Cases: {_listed(known)}.")
+            wanted = [
+                *([f"the id {' or '.join(map(repr, self.ids))}"] if self.ids else []),
+                *([f"the tag {' or '.join(map(repr, self.tags))}"] if self.tags else []),
+                *([f"{self.text!r} in its id"] if self.text else []),
+            ]
+            raise ConfigurationError(
+                f"no case is selected{' with ' if wanted else ''}{' and '.join(wanted)}. Cases: {_listed(known)}."
+            )
         return chosen
 
     def _takes(self, case: Case) -> bool:

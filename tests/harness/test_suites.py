@@ -485,7 +485,10 @@ def test_a_selection_chooses_cases(selection: Selection, ids: list[str]) -> None
     [
         (Selection(tags=["smok"]), "no case has the tag 'smok'. Tags: slow, smoke. Did you mean 'smoke'"),
         (Selection(ids=["lat"]), "no case is named 'lat'"),
-        (Selection(tags=["slow"], text="late"), "no case is selected"),
+        (
+            Selection(tags=["slow"], text="late"),
+            "no case is selected with the tag 'slow' and 'late' in its id",
+        ),
     ],
 )
 def test_selecting_nothing_is_refused(selection: Selection, said: str) -> None:
