@@ -125,6 +125,24 @@ def test_the_page_has_every_case_a_picture_of_intervals_and_no_script(
     assert "{{ 7 * 7 }}" in "".join(page.texts)
 
 
+@pytest.mark.parametrize("ending", [".html", ".md", ".xml"])
+def test_labels_of_scorers_are_shown_without_their_control_characters(ending: str, tmp_path: Path) -> None:
+    cases = [Case(f"c{number}", number) for number in range(len(HOSTILE))]
+    suite = Suite("labelled", cases, scorers={"kind": lambda run: run.output, "nothing": lambda run: None})
+    report = suite.run(HOSTILE.__getitem__)
+    text = written(report, tmp_path, ending)
+    assert not {"\x1b", "\x00", "\u202e"} & set(text)
+    if ending == ".html":
+        assert "\\u001b[2J" in text
+        assert "<td>None</td>" not in text
+
+
+def test_a_long_label_is_cut() -> None:
+    suite = Suite("labelled", [Case("a", "a")], scorers={"kind": lambda run: "x" * 5_000})
+    shown = suite.run(echo).printed()
+    assert f"kind: {'x' * 59}… 1" in shown
+
+
 def test_the_page_shows_what_did_not_pass_first(tmp_path: Path) -> None:
     suite = Suite("s", [Case("good", "yes"), Case("bad", "raise")])
     page = Page(written(suite.run(fails), tmp_path, ".html"))

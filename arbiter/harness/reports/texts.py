@@ -23,6 +23,7 @@ NUMBERS = frozenset({"cases", "mean", "baseline", "Δ", "p"})
 _NO_LOSS = ("scored", "not_applicable")
 _MOST_CHANGES = 3
 _MOST_LABELS = 10
+_LONGEST_LABEL = 60
 _MARKS: Mapping[str, str] = {"regressed": "✗", "improved": "✓", "steady": "✓", "unpaired": "✓", "new": "·"}
 
 
@@ -184,10 +185,14 @@ def labels(report: Report) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, counts in report.labels.items():
         often = sorted(counts.items(), key=lambda each: -each[1])
-        shown = ", ".join(f"{label} {count:,}" for label, count in often[:_MOST_LABELS])
+        shown = ", ".join(f"{_short(label)} {count:,}" for label, count in often[:_MOST_LABELS])
         more = len(often) - _MOST_LABELS
         found[name] = f"{shown} (and {more:,} more)" if more > 0 else shown
     return found
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
 def not_judged(report: Report) -> str:
