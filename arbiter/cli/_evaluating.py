@@ -201,7 +201,7 @@ def _recordings(suite: Suite, options: Options) -> Path | Recordings:
 
 
 def _loaded(file: str, options: Options) -> Suite:
-    suite = load_suite(file, allow=options.allow)
+    suite = load_suite(file, allow=options.allow, replay=options.mode == "mock")
     if suite.target is None:
         raise PackError.at(file, 1, "target: expected graph, function or outputs, got nothing")
     for name in ("repeats", "votes", "seed"):

@@ -238,7 +238,8 @@ jobs:
       - name: Install
         run: python -m pip install PACKAGES
       - name: Evaluate
-        # With recordings no model is called. Without them models are, and need their keys here:
+        # With recordings no model is called, and the judges of suites need no key. A model that your graph's file makes
+        # may need one; any text will do. Without recordings models are called, and need their keys here:
         # env:
         #   OPENAI_API_KEY: ${{ secrets.OPENAI_API_KEY }}
         run: |

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +44,7 @@ from arbiter.harness.messages import JsonlMessages, LedgerMessages, Messages, St
 from arbiter.harness.scorers import scorers_of
 from arbiter.harness.suites import Suite
 from arbiter.harness.targets import TargetFile
+from arbiter.models._asking import keyless
 from arbiter.personas import Persona
 
 __all__ = ["SCHEMA", "load_suite", "suite_schema"]
@@ -210,12 +212,17 @@ def suite_schema() -> dict[str, Any]:
 
 
 def load_suite(
-    path: str | Path, *, allow: Iterable[str] = (), models: Mapping[str, Any] | None = None
+    path: str | Path,
+    *,
+    allow: Iterable[str] = (),
+    models: Mapping[str, Any] | None = None,
+    replay: bool = False,
 ) -> Suite:
     """The suite in a YAML file. Paths in it are relative to the working directory.
 
     `allow` are prefixes of dotted paths, such as "mycompany.", under which it may name classes and functions.
-    `models` replace models that the file names, by name. Raises `PackError` with all mistakes in all files.
+    `models` replace models that the file names, by name. With `replay`, for a run in the mode "mock", models need no
+    key of their provider. Raises `PackError` with all mistakes in all files.
     """
     file = Path(path)
     document = read_document(file, str(path), BOUNDS)
@@ -232,7 +239,8 @@ def load_suite(
         sound = {name: part for name, part in document.data.items() if name not in unread}
         suite = SuiteFile.model_validate({"suite": "unnamed", **sound})
     known = {**suite.models, **(models or {})}
-    return _Loader(document, suite, prefixes_of(allow), known, mistakes, unread).load()
+    with keyless() if replay else nullcontext():
+        return _Loader(document, suite, prefixes_of(allow), known, mistakes, unread).load()
 
 
 @dataclass(slots=True)

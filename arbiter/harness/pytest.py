@@ -148,6 +148,7 @@ def arbiter_suite(request: pytest.FixtureRequest) -> Callable[..., Report]:
 
     def run(path: str | Path, **options: Any) -> Report:
         allow = request.config.getini("arbiter_allow")
-        return load_suite(request.config.rootpath / path, allow=allow).run(**options)
+        replay = options.get("mode") == "mock"
+        return load_suite(request.config.rootpath / path, allow=allow, replay=replay).run(**options)
 
     return run

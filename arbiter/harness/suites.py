@@ -6,7 +6,7 @@ import json
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -38,6 +38,7 @@ from arbiter.harness.runs import Run
 from arbiter.harness.scorers import NamedScorer, Scorers, scorers_of
 from arbiter.harness.tapes import CachedTape, RecordedTape, Tape
 from arbiter.harness.targets import GraphTarget, OutputsTarget, Target, target_of
+from arbiter.models._asking import keyless
 
 __all__ = ["Mode", "Progress", "Suite"]
 
@@ -196,7 +197,8 @@ class Suite:
                 votes=self.votes,
                 limiters=getattr(self.target if target is None else target, "limiters", None),
             )
-            measured = self._target(target, arbiter_os, judging)
+            with keyless() if mode == "mock" else nullcontext():
+                measured = self._target(target, arbiter_os, judging)
             if isinstance(measured, GraphTarget):
                 undo.callback(measured.close)
             if isinstance(measured, OutputsTarget):

@@ -11,6 +11,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar, cast
@@ -460,9 +462,31 @@ def model_of(value: ChatModel | str, **settings: Any) -> ChatModel:
             "Install arbiteros[models], or pass a chat model."
         ) from error
     try:
-        made: ChatModel = cast(Any, init_chat_model)(given, **settings)
+        return _made(init_chat_model, given, settings)
     except Exception as error:  # a provider's package may raise anything
         raise ConfigurationError(
             f"the model {given!r} could not be made: {_one_line(str(error))}."
         ) from error
-    return made
+
+
+def _made(init_chat_model: Any, name: str, settings: Mapping[str, Any]) -> ChatModel:
+    try:
+        return cast(ChatModel, init_chat_model(name, **settings))
+    except Exception:
+        if _keyless.get():
+            with suppress(Exception):  # then it was not about the key, and the first error says what it was
+                return cast(ChatModel, init_chat_model(name, api_key="not needed", **settings))
+        raise
+
+
+_keyless: ContextVar[bool] = ContextVar("arbiter_keyless", default=False)
+
+
+@contextmanager
+def keyless() -> Generator[None]:
+    """Inside, models need no key of their provider: they are made for a replay, which asks none of them."""
+    token = _keyless.set(True)
+    try:
+        yield
+    finally:
+        _keyless.reset(token)

@@ -19,6 +19,7 @@ from arbiter.errors import ArbiterError
 from arbiter.harness import journal
 from tests.cli.cli_support import invoked
 from tests.harness.parity import SUITE
+from tests.scripted import Named
 
 APP = """
 def answer(given):
@@ -335,3 +336,39 @@ def test_a_run_that_is_stopped_by_its_budget_is_undecided(files: Path) -> None:
     suite = files / "suites/parity.yaml"
     suite.write_text(suite.read_text() + "limits: {seconds: 0.0000001}\n")
     assert Said("run").code == 5
+
+
+def test_a_replay_needs_no_key_of_the_judges_of_a_suite(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CI has recordings and no secrets; LangChain's classes refuse to be made without a key."""
+    has_key = True
+
+    def init_chat_model(name: str, *, api_key: str | None = None, **settings: Any) -> Named:
+        if not (has_key or api_key):
+            raise ValueError("the api_key must be set")
+        if "gpt" not in name:
+            raise ValueError(f"there is no model {name}")
+        return Named(answers=['{"reasoning": "fine", "score": 8}'], model_name=name)
+
+    monkeypatch.setattr("langchain.chat_models.init_chat_model", init_chat_model)
+    judged = {
+        "suite": "judged",
+        "target": {"function": "app.py:answer"},
+        "models": {"judge": "openai:gpt-5-mini"},
+        "scorers": [{"name": "kind", "use": "judge", "rubric": "It is kind.", "judge": "judge"}],
+        "cases": [{"id": "a", "input": "Hi"}],
+    }
+    (project / "app.py").write_text("def answer(given):\n    return 'Hello.'\n")
+    suite = project / "suite.yaml"
+    suite.write_text(json.dumps(judged))
+    assert Said("record", "suite.yaml").code == 0
+    has_key = False
+    replayed = Said("run", "suite.yaml", "--mock")
+    assert replayed.code == 0, replayed.err
+    assert "0.80" in replayed.out
+    live = Said("run", "suite.yaml")
+    assert live.code == 2
+    assert "'openai:gpt-5-mini' could not be made: the api_key must be set" in live.err
+    suite.write_text(json.dumps({**judged, "models": {"judge": "openai:o9"}}))
+    assert "the api_key must be set" in Said("run", "suite.yaml", "--mock").err
