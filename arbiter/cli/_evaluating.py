@@ -169,9 +169,15 @@ def _prepared(file: str, suite: Suite, progress: Progress, options: Options) -> 
             progress=progress,
         )
     except ConfigurationError as error:
-        if isinstance(error, PackError) or str(error).startswith(f"{file}:"):
+        if (told := _of_suite(file, error)) == str(error):
             raise
-        raise ConfigurationError(f"{file}: {error}") from error
+        raise ConfigurationError(told) from error
+
+
+def _of_suite(file: str, error: ConfigurationError) -> str:
+    """The message of an error, with the file of the suite that it is about."""
+    told = str(error)
+    return told if isinstance(error, PackError) or told.startswith(f"{file}:") else f"{file}: {told}"
 
 
 @contextmanager
@@ -559,7 +565,7 @@ def lint_suites(suites: Sequence[str], allow: Sequence[str]) -> int:
                 suite = load_suite(file, allow=allow)
                 notes = suite.lint()
         except ConfigurationError as error:
-            err.print(Text(str(error)), soft_wrap=True)
+            err.print(Text(_of_suite(file, error)), soft_wrap=True)
             failed = True
             continue
         for note in notes:

@@ -372,3 +372,11 @@ def test_a_replay_needs_no_key_of_the_judges_of_a_suite(
     assert "'openai:gpt-5-mini' could not be made: the api_key must be set" in live.err
     suite.write_text(json.dumps({**judged, "models": {"judge": "openai:o9"}}))
     assert "the api_key must be set" in Said("run", "suite.yaml", "--mock").err
+
+
+def test_lint_names_the_suite_of_each_mistake(files: Path) -> None:
+    suite = files / "suites/parity.yaml"
+    (files / "suites/watching.yaml").write_text(suite.read_text().replace("app.py:answer", "app.py:answr", 1))
+    said = Said("lint")
+    assert said.code == 2
+    assert "suites/watching.yaml: app.py has no 'answr'" in said.err
