@@ -194,9 +194,7 @@ class _Workers:
         now = perf_counter()
         for worker, (end, call, steps) in list(self._calls.items()):
             if now > end and self._calls.pop(worker, None) is not None:
-                self.session.left_behind += 1
-                if self.session.left_behind >= self.most:
-                    self.session.stop("stuck")  # the workers that are hired now finish these cases
+                self.session.leave_behind()  # if that stops it, the workers that are hired now finish these cases
                 self._hire(steps, _late(call))
                 self._leave(worker)
 
@@ -313,9 +311,7 @@ async def _called(session: Session, call: Call) -> Any:
     else:
         future = asyncio.wrap_future(start(call.run))
         if not await _in_time(future, call, 0.0):
-            session.left_behind += 1
-            if session.left_behind >= session.workers:
-                session.stop("stuck")
+            session.leave_behind()
             raise _late(call)
         answer = future.result()
     if not inspect.isawaitable(answer):

@@ -167,6 +167,15 @@ class Session:
         """Start no further case. The first reason counts."""
         self.stopped = self.stopped or reason
 
+    def leave_behind(self, calls: int = 1) -> None:
+        """Note that sync calls were late and go on. When as many are left behind as there are workers, the run ends;
+        so it does when its own time is over, which makes all running calls late at once."""
+        self.left_behind += calls
+        if self.time_left == 0:
+            self.stop("run_timeout")
+        elif self.left_behind >= self.workers:
+            self.stop("stuck")
+
     @property
     def elapsed(self) -> float:
         """The seconds since the run began."""

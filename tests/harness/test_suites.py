@@ -584,6 +584,20 @@ def test_a_run_ends_when_no_worker_is_left(mode: str) -> None:
 
 
 @MODES
+def test_a_run_ends_when_its_own_time_is_over(mode: str) -> None:
+    """All calls that run are late then, which is not the fault of a target that would have returned."""
+    cases = [Case(f"case-{number}", "stuck" if number == 1 else "fine") for number in range(4)]
+    suite = Suite("long", cases, limits=Limits(concurrency=1, run_timeout=0.5))
+    begun = time.perf_counter()
+    report = ran(suite, stuck, mode=mode)
+    assert time.perf_counter() - begun < 6
+    assert [result.status for result in report.results] == ["completed", "timeout", *["skipped_budget"] * 2]
+    assert report.stopped == "run_timeout"
+    assert report.comparison.exit_code == 5
+    assert "the time of the run is over" in report.printed()
+
+
+@MODES
 def test_a_cancelled_async_target_cleans_up(mode: str) -> None:
     ended: list[str] = []
 

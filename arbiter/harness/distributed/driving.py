@@ -281,7 +281,7 @@ class _Crew:
     def _left_behind(self, number: int) -> None:
         self.session.left_behind += number
         if self.session.left_behind >= self.session.limits.concurrency:
-            self.session.stop("stuck")
+            self.session.stop("run_timeout" if self.session.time_left == 0 else "stuck")
 
     def _look_after(self, task: Task, died: bool) -> None:
         """Run the cases of a task again that have no result; a case whose worker died twice is lost."""
