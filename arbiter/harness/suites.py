@@ -367,6 +367,7 @@ class Suite:
             for node in evaluator.target_nodes or ():
                 if nodes is not None and node not in nodes:
                     yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph has not"
+            yield from _unread(evaluator, target)
         for gate, model in target.gates().items():
             for row, judge in judging.judges.items():
                 if judge.model == model:
@@ -407,6 +408,17 @@ def _has_moved(captured: str, suite: str, folder: Path) -> bool:
             return False
         return report is not None and report["comparison"]["exit_code"] == 0
     return False
+
+
+def _unread(evaluator: NodeEvaluator, target: Target) -> Iterator[str]:
+    """A remark about an evaluator that reads a key which no node can write."""
+    key: Any = getattr(evaluator, "key", None)
+    known = target.state_keys() if isinstance(target, GraphTarget) else None
+    if known and isinstance(key, str) and key not in known:
+        yield (
+            f"the evaluator {evaluator.name!r} reads {key!r}, which is no key of the graph's state. "
+            f"Keys: {', '.join(known)}.{nearest(key, known)} Name one: key"
+        )
 
 
 def _tape(

@@ -245,6 +245,7 @@ class GraphTarget:
         assert channel is not None
         self._core = channel.core
         self._names = tuple(_names(graph))
+        self._keys = tuple(name for name in graph.channels if not name.startswith("__") and ":" not in name)
         self.is_async = has_async_nodes(graph)
         if output is not None and output not in _outputs(graph):
             known = _outputs(graph)
@@ -385,6 +386,10 @@ class GraphTarget:
 
     def nodes(self) -> Sequence[str] | None:
         return self._names
+
+    def state_keys(self) -> Sequence[str] | None:
+        """The keys of the state that all of its nodes share; None if some have a state of their own."""
+        return None if any("/" in name for name in self._names) else self._keys
 
     def checkers(self) -> Sequence[str] | None:
         return [checker.name for checker in self._core.registry.registered(PolicyChecker)]

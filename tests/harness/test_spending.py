@@ -226,6 +226,17 @@ def test_lint_names_a_gate_that_has_the_judge_of_a_row() -> None:
     assert other.lint() == []
 
 
+def test_lint_names_an_evaluator_that_reads_no_key_of_the_state() -> None:
+    """Otherwise each of its evaluations abstains, after the run was paid for."""
+    judged = JudgeEvaluator("good", "It is good.", model(GRADE), key="logs")
+    suite = Suite("judged", [Case("a", {"log": []})], evaluators=[judged], target=chain(Spy("plan")))
+    [remark] = suite.lint()
+    assert remark.startswith("the evaluator 'good' reads 'logs', which is no key of the graph's state.")
+    assert "Did you mean 'log'?" in remark
+    known = JudgeEvaluator("good", "It is good.", model(GRADE), key="log")
+    assert replace(suite, evaluators=[known], target=chain(Spy("plan"))).lint() == []
+
+
 def killed_after(count: int, **about: Any) -> None:
     """Cut the journal of the last run after that many lines about this, as a kill would have."""
     path = run_folder("last") / "journal.jsonl"
