@@ -186,7 +186,12 @@ def suite_schema() -> dict[str, Any]:
     own = ScorerEntry.model_json_schema()
     own["properties"]["use"]["pattern"] = "[.:]"
     definitions["scorers.own"] = own
-    schema["properties"]["scorers"]["items"] = {"anyOf": [*kinds, {"$ref": "#/$defs/scorers.own"}]}
+    of_function = {**own, "properties": {**own["properties"], "function": own["properties"]["use"]}}
+    del of_function["properties"]["use"]
+    of_function["required"] = ["name", "function"]
+    definitions["scorers.function"] = of_function
+    owns = [{"$ref": f"#/$defs/scorers.{form}"} for form in ("own", "function")]
+    schema["properties"]["scorers"]["items"] = {"anyOf": [*kinds, *owns]}
     schema["properties"]["evaluators"] = pack["properties"]["evaluators"]
     for model in (FromEntry, CaseEntry):
         found = model.model_json_schema(ref_template="#/$defs/{model}")
@@ -329,6 +334,8 @@ class _Loader:
                     yield scorer
 
     def scorer(self, place: Place, data: dict[str, Any]) -> Any:
+        if "function" in data and "use" not in data:  # as in a target
+            data["use"] = data.pop("function")
         use = data.get("use")
         known = SCORERS.get(use) if isinstance(use, str) else None
         if known is None and not (isinstance(use, str) and any(mark in use for mark in ".:")):

@@ -441,9 +441,13 @@ def test_a_case_without_an_expected_answer_is_no_failure(files: Path) -> None:
     assert (row.n, row.outcomes) == (2, {"scored": 2, "not_applicable": 1})
 
 
-def test_a_function_of_the_user_scores_under_an_allowed_prefix(files: Path) -> None:
+@pytest.mark.parametrize("key", ["use", "function"])
+def test_a_function_of_the_user_scores_under_an_allowed_prefix(files: Path, key: str) -> None:
     (files / "mine.py").write_text("def polite(run):\n    return 'refund' in run.output\n")
-    (files / "suite.yaml").write_text(changed("use: contains", "use: mine:polite"))
+    (files / "suite.yaml").write_text(changed("use: contains", f"{key}: mine:polite"))
+    jsonschema.Draft202012Validator(suite_schema()).validate(
+        yaml.safe_load((files / "suite.yaml").read_text())
+    )
     report = load_suite("suite.yaml", allow=["mine"]).run()
     assert report.rows["grounded"].mean == pytest.approx(2 / 3)
 
