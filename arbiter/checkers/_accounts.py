@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Annotated, Any, Generic, TypeVar
 
 from langgraph.config import get_config
@@ -60,27 +62,33 @@ def causal(history: History) -> CausalHistory:
     return history
 
 
+_LOOKS = 8
+"""The number of accounts that adding one looks at, however many there are."""
+
+
 class Accounts(Generic[A]):
     """Accounts by name, most recently used last. If there are too many, the oldest ones for which `may_go` is
-    true are dropped.
+    true are dropped. All others are kept, so there may be more for a while.
     """
 
     def __init__(self, may_go: Callable[[A], bool]) -> None:
-        self._accounts: dict[str, A] = {}
+        self._accounts: OrderedDict[str, A] = OrderedDict()
         self._may_go = may_go
 
     def get(self, name: str) -> A | None:
-        account = self._accounts.pop(name, None)
+        account = self._accounts.get(name)
         if account is not None:
-            self._accounts[name] = account
+            self._accounts.move_to_end(name)
         return account
 
     def add(self, name: str, account: A) -> A:
-        while len(self._accounts) >= KEEP_ACCOUNTS:
-            gone = next((old for old, of_old in self._accounts.items() if self._may_go(of_old)), None)
-            if gone is None:
+        for old in list(islice(self._accounts, _LOOKS)) if len(self._accounts) >= KEEP_ACCOUNTS else ():
+            if len(self._accounts) < KEEP_ACCOUNTS:
                 break
-            del self._accounts[gone]
+            if self._may_go(self._accounts[old]):
+                del self._accounts[old]
+            else:
+                self._accounts.move_to_end(old)  # its next turn comes after all others
         self._accounts[name] = account
         return account
 

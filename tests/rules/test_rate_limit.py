@@ -109,6 +109,38 @@ def test_buckets_that_are_not_full_are_never_forgotten(monkeypatch: pytest.Monke
     assert not any(passes(app, thread(name)) for name in "abcde")
 
 
+class Looking(RateLimitChecker):
+    """Counts the buckets that are looked at for one to drop."""
+
+    looks = 0
+
+    def _is_full(self, bucket: Any) -> bool:
+        self.looks += 1
+        return super()._is_full(bucket)
+
+
+def test_the_cost_of_a_new_user_does_not_grow_with_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even while nearly all buckets wait to be refilled. Once they are full, they are dropped again."""
+    monkeypatch.setattr("arbiter.checkers._accounts.KEEP_ACCOUNTS", 50)
+    clock, rate = Clock(), Looking("rate", 1, 60, per="user")
+    app = limited(chain(Spy("pay")), rate, clock=clock)
+
+    def arrive(names: range) -> None:
+        for name in names:
+            assert passes(app, {"configurable": {"user_id": name}})
+
+    arrive(range(100))
+    before = rate.looks
+    arrive(range(100, 120))
+    assert rate.looks - before <= 20 * 10
+    assert not any(passes(app, {"configurable": {"user_id": name}}) for name in range(120))
+    clock.nano += 61 * 10**9
+    arrive(range(120, 140))
+    before = rate.looks
+    arrive(range(140, 160))
+    assert rate.looks - before <= 20 * 2  # one goes for one that comes
+
+
 class Asked:
     """Asks a checker directly, at any time, as often as one likes."""
 
