@@ -35,15 +35,12 @@ class FeedbackAdvisor(Advisor):
         self.evaluator = evaluator
 
     def advise(self, history: History, state: Mapping[str, Any]) -> str | None:
-        for superstep in reversed(history.entries[:-1]):
-            for item in reversed(superstep):
-                result = item.evaluation_results.get(self.evaluator)
-                if result is not None:
-                    return (
-                        None
-                        if result.passed or not result.feedback
-                        else f"{self.evaluator}: {result.feedback}"
-                    )
+        for item in history.earlier():
+            result = item.evaluation_results.get(self.evaluator)
+            if result is not None:
+                return (
+                    None if result.passed or not result.feedback else f"{self.evaluator}: {result.feedback}"
+                )
         return None
 
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context, ContextVar, copy_context
@@ -404,6 +405,8 @@ class CycleRun:
         return tuple(EvaluatorTrace(queue.name, "run", "pending") for queue in self.queues)
 
 
+_uncommitted: weakref.WeakSet[EvaluatorQueue] = weakref.WeakSet()
+"""The evaluators of which `report_uncommitted` has told."""
 _UNREAD: tuple[Collection[str], Collection[str]] = ((), ())
 
 
@@ -529,6 +532,21 @@ class Evaluations(Lazy):
             return None
         owner = owner_of(name, [queue.name for queue in self.queues])
         return None if owner is None else self.queue(owner)
+
+    def report_uncommitted(self, name: str, node: str) -> None:
+        queue = self.queue(name)
+        if queue is None or queue.evaluator.durable or not queue.evaluator.enforced:
+            return
+        if queue.name in self.read[0] or queue.name in self.read[1] or queue in _uncommitted:
+            return
+        _uncommitted.add(queue)
+        log.warning(
+            "a rule looked for the result %r of an earlier run of node %r, which is not committed: no router "
+            "read it there. Set durable=True on evaluator %r, so that later rules find it",
+            name,
+            node,
+            queue.name,
+        )
 
     def parts(self, name: str) -> Mapping[str, EvaluationResult]:
         """All results of the evaluator that gives the one of that name, if it gave several. Waits for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, Self, overload
 
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
@@ -10,7 +11,7 @@ from arbiter.history._facts import RunFact
 from arbiter.history._items import Cycle, History, HistoryItem, ToolsOf, copied, matches, traced
 from arbiter.history._past import Past, Tally
 from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
-from arbiter.history._results import Results
+from arbiter.history._results import Lazy, Results
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import EvaluationResult
 
@@ -331,4 +332,7 @@ def _item(fact: RunFact, run: _Run) -> HistoryItem:
     record = run.log.by_id.get(fact["id"])
     if record is None or record.status == "running":
         record = record_from(fact)
-    return HistoryItem(record, evaluations_from(fact))
+    results = evaluations_from(fact)
+    if isinstance(record.evaluations, Lazy):
+        results.absent = partial(record.evaluations.report_uncommitted, node=record.node)
+    return HistoryItem(record, results)

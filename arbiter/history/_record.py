@@ -338,7 +338,7 @@ def instruction_of(fact: RunFact) -> Instruction | None:
     return recorded_instruction(fact.get("in"))
 
 
-def evaluations_from(fact: RunFact) -> Mapping[str, EvaluationResult]:
+def evaluations_from(fact: RunFact) -> Results:
     found: dict[str, EvaluationResult] = {}
     versions: dict[str, str] = {}
     for name, (score, passed, feedback, *more) in fact.get("evals", {}).items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ class Judgement(NamedTuple):
 class Results(Mapping[str, EvaluationResult]):
     """Complete evaluation results of an item that was restored or copied."""
 
-    __slots__ = ("_found", "ended", "errors", "trace", "versions")
+    __slots__ = ("_found", "absent", "ended", "errors", "trace", "versions")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class Results(Mapping[str, EvaluationResult]):
         versions: Mapping[str, str] = _NOTHING,
     ) -> None:
         self._found = dict(found)
+        self.absent: Callable[[str], None] | None = None
+        """Called with each name that is looked for and absent."""
         self.errors = dict(errors)
         """The evaluators that gave no result, with the reason."""
         self.trace = tuple(trace)
@@ -53,7 +55,12 @@ class Results(Mapping[str, EvaluationResult]):
         """The versions of the evaluators, as far as they are known."""
 
     def __getitem__(self, name: str) -> EvaluationResult:
+        if self.absent is not None and name not in self._found:
+            self.absent(name)
         return self._found[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Results, (self._found, self.errors, self.trace, self.ended, self.versions)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
@@ -63,7 +70,7 @@ class Results(Mapping[str, EvaluationResult]):
 
     async def aget(self, name: str) -> EvaluationResult | None:
         """As `get`."""
-        return self._found.get(name)
+        return self.get(name)
 
     def error_of(self, name: str) -> str | None:
         """The reason why that evaluator gave no result; None if it gave one."""
@@ -91,6 +98,9 @@ class Lazy(Mapping[str, EvaluationResult]):
     """Evaluation results that may not be complete yet. A copy waits for all of them."""
 
     __slots__ = ()
+
+    def report_uncommitted(self, name: str, node: str) -> None:
+        """Warn that a rule looked for this result of an earlier run of `node`, if nothing commits it."""
 
     def __copy__(self) -> Lazy:
         return self

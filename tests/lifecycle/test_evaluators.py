@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -327,6 +328,32 @@ def test_only_results_that_were_read_are_committed(mode: str) -> None:
     arbiter_os.add_policy_checker(Check("look", look, target_nodes=["b"]))
     run(arbiter_os.govern(chain(Spy("a"), Spy("b"))), {"log": []}, mode=mode)
     assert seen == {"read": True, "durable": False, "unread": False}
+
+
+@MODES
+def test_a_look_for_a_result_that_nothing_commits_is_reported_once(
+    caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
+    """The rule would never act; the warning says how it finds the result. One that may be absent is not reported."""
+    arbiter_os = ArbiterOS()
+    for judge in (Judge("unread", bad), Judge("kept", leave, durable=True), Judge("read", leave)):
+        arbiter_os.add_evaluator(judge)
+    arbiter_os.add_policy_router(Route("reader", lambda h, _: h.item.evaluation_results.get("read") and None))
+
+    def look(history: History) -> bool:
+        for item in history.earlier():
+            for name in ("unread", "kept", "read", "unknown"):
+                assert item.evaluation_results.get(name) is None
+                assert name not in copy.deepcopy(item.evaluation_results)
+        return True
+
+    arbiter_os.add_policy_checker(Check("looks", look))
+    run(arbiter_os.govern(chain(Spy("a"), Spy("b"), Spy("c"))), {"log": []}, mode=mode)
+    told = [record.getMessage() for record in caplog.records if "looked for" in record.getMessage()]
+    assert told == [
+        "a rule looked for the result 'unread' of an earlier run of node 'a', which is not committed: no router "
+        "read it there. Set durable=True on evaluator 'unread', so that later rules find it"
+    ]
 
 
 @MODES
