@@ -617,7 +617,8 @@ class SeenDict(_Whole, FrozenDict):
         return {key: _kept(part) for key, part in self.returned.items() if part is not _item(self, key)}
 
     def kept(self) -> dict[str, Any]:
-        return dict[str, Any].copy(self) | self.changed()
+        # `dict.copy` would go through `[]`, and so read, copy and keep all that is below.
+        return dict(dict[str, Any].items(self)) | self.changed()
 
 
 class SeenList(_Whole, FrozenList):

@@ -383,6 +383,61 @@ def test_a_state_read_as_a_whole_is_the_state_that_runs(read: str, mode: str) ->
     assert paid == [5]
 
 
+LOOKS: dict[str, Callable[[Any], Any]] = {
+    "no part": lambda shelf: shelf,
+    "size": len,
+    "names": lambda shelf: list(shelf.keys()) if isinstance(shelf, dict) else None,
+    "one": lambda shelf: shelf["owls"]["pages"] if isinstance(shelf, dict) else shelf[0]["pages"],
+}
+
+
+@MODES
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("listed", [False, True])
+def test_parts_that_no_checker_looked_at_are_handed_over_as_they_are(
+    look: str, listed: bool, mode: str
+) -> None:
+    """A look at a large shelf copies no book of it, so its cost does not grow with the books."""
+    books: Any = {"owls": {"pages": [1]}, "bats": {"pages": [2]}}
+    shelf = list(books.values()) if listed else books
+    given: list[Any] = []
+
+    def read(state: Any) -> dict[str, Any]:
+        given.append(state["order"][1] if listed else state["order"]["bats"])
+        return {}
+
+    builder = StateGraph(Shared)
+    builder.add_node("read", read)
+    builder.add_edge(START, "read")
+    _, app = governed(
+        builder.compile(), Check("looks", lambda h: bool(LOOKS[look](h.item.input_state["order"]) or True))
+    )
+    run(app, {"order": shelf, "amount": 5}, mode=mode)
+    assert given[0] is books["bats"]
+
+
+@MODES
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_state_that_contains_itself_can_be_checked(listed: bool, mode: str) -> None:
+    order: Any = [5] if listed else {0: 5}
+    if listed:
+        order.append(order)
+    else:
+        order[1] = order
+    paid: list[Any] = []
+
+    def pay(state: Any) -> dict[str, Any]:
+        paid.append((state["order"][0], state["order"][1][1][0]))
+        return {}
+
+    builder = StateGraph(Shared)
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "pay")
+    _, app = governed(builder.compile(), Check("limit", lambda h: h.item.input_state["order"][1][1][0] == 5))
+    run(app, {"order": order, "amount": 5}, mode=mode)
+    assert paid == [(5, 5)]
+
+
 class Limited(BaseModel):
     order: dict[str, int]
 
