@@ -11,7 +11,7 @@ import copyreg
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from enum import Enum
 from functools import cached_property
@@ -22,7 +22,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex, TypeGuard, cast, overl
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
-from langgraph.types import Command, Overwrite
+from langgraph.types import Command, Overwrite, Send
 from pydantic import BaseModel
 
 from arbiter.errors import ReadOnlyTypeError
@@ -373,6 +373,12 @@ def freeze(value: object) -> Any:
         return tuple([freeze(part) for part in given])
     if kind in (set, frozenset):
         return frozenset([freeze(part) for part in given])
+    if kind is Command:  # its update may be large, so it is not copied
+        return replace(given, update=freeze(given.update), goto=freeze(given.goto))
+    if kind is Send:
+        given = copy.copy(given)
+        given.arg = freeze(given.arg)
+        return given
     return _deepcopy(given)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import operator
 import pickle
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -17,8 +20,9 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
-from langgraph.types import CachePolicy, Command, interrupt
+from langgraph.types import CachePolicy, Command, Send, interrupt
 from pydantic import BaseModel, field_validator
+from typing_extensions import TypedDict
 
 from arbiter import (
     ArbiterError,
@@ -78,6 +82,66 @@ def test_router_cannot_change_a_command() -> None:
     arbiter_os = ArbiterOS()
     arbiter_os.add_policy_router(Route("tamper", tamper))
     assert arbiter_os.govern(builder).invoke({"log": []})["amount"] == 1
+
+
+class Page:
+    """Counts the copies that are made of it."""
+
+    copies = 0
+
+    def __deepcopy__(self, memo: Any) -> Page:
+        Page.copies += 1
+        return self
+
+
+@MODES
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_router_sees_a_command_without_a_copy_of_its_update(listed: bool, mode: str) -> None:
+    """Also of what it sends. It can read everything and change nothing, whatever the size of the update."""
+    pages = [Page() for _ in range(3)]
+    sent = Send("b", {"log": ["sent"], "pages": pages})
+    seen: list[Any] = []
+
+    def first(state: Any) -> Any:
+        command: Any = Command(update={"log": ["a"], "pages": pages}, goto=[sent, "b"])
+        return [command] if listed else command
+
+    def read(history: History, output: Any) -> None:
+        command = output[0] if listed else output
+        assert (type(command), type(command.goto[0])) == (Command, Send)
+        assert len(command.update["pages"]) == len(command.goto[0].arg["pages"]) == 3
+        seen.append((Page.copies, command.update["log"][0], command.goto[0].arg["log"][0], command.goto[1]))
+        changes: list[Callable[[], Any]] = [
+            lambda: command.update.clear(),
+            lambda: command.update["pages"].clear(),
+            lambda: command.goto.clear(),
+            lambda: command.goto[0].arg["log"].append("tampered"),
+            lambda: setattr(command.goto[0], "node", "a"),
+            lambda: setattr(command, "update", {}),
+        ]
+        for change in changes:
+            with suppress(TypeError, AttributeError):
+                change()
+
+    Page.copies = 0
+    builder: Any = StateGraph(Paged)
+    builder.add_node("a", first, destinations=("b",))
+    builder.add_node("b", of_the_pages)
+    builder.add_edge(START, "a")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_router(Route("reads", read, target_nodes=["a"]))
+    found = run(arbiter_os.govern(builder.compile()), {"log": [], "pages": []}, mode=mode)
+    assert seen == [(0, "a", "sent", "b")]
+    assert sorted(found["log"]) == ["3 from a", "3 from sent", "a"]
+
+
+class Paged(TypedDict):
+    log: Annotated[list[str], operator.add]
+    pages: list[Any]
+
+
+def of_the_pages(state: Any) -> Any:
+    return {"log": [f"{len(state['pages'])} from {state['log'][0]}"]}
 
 
 def cached(node: Any, **kinds: Any) -> Any:
