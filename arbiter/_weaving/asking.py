@@ -103,11 +103,13 @@ def _notes_at(saved: Any, task: str) -> dict[str, Mapping[str, Any]]:
 
 def notes_of(writes: Sequence[Any], task: str) -> dict[str, Mapping[str, Any]]:
     """The notes about a task, by name."""
-    return {name: about for of_task, name, about in _notes_in(writes) if of_task == task}
+    return {name: about for _, name, about in _notes_in(writes, of=task)}
 
 
-def _notes_in(writes: Sequence[Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Task, name and content of each note.
+def _notes_in(
+    writes: Sequence[Any], *, of: str | None = None, kind: str = ""
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Task, name and content of each note whose name begins with `kind`; with `of`, of those about that task.
 
     A write in another place is not a note: a command's update may have any value under this name.
     """
@@ -115,7 +117,9 @@ def _notes_in(writes: Sequence[Any]) -> Iterator[tuple[str, str, Mapping[str, An
         if channel != _NOTE:
             continue
         match note:
-            case {"name": str(name), "about": {"task": str(task)} as about} if where == _id(task, name):
+            case {"name": str(name), "about": {"task": str(task)} as about} if (
+                (of is None or task == of) and name.startswith(kind) and where == _id(task, name)
+            ):
                 yield task, name, about
             case _:
                 pass
@@ -175,9 +179,8 @@ def note_spent(conf: Mapping[str, Any], task: str, op: Spend) -> Access[None]:
 def _spent_in(writes: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """The amounts that tasks have used up, by task and note."""
     spent: dict[str, dict[str, Any]] = {}
-    for task, name, about in _notes_in(writes):
-        if name.startswith("spent "):
-            spent.setdefault(task, {})[name.removeprefix("spent ")] = about["spent"]
+    for task, name, about in _notes_in(writes, kind="spent "):
+        spent.setdefault(task, {})[name.removeprefix("spent ")] = about["spent"]
     return spent
 
 

@@ -17,10 +17,11 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from arbiter import ArbiterOS, History, PolicyViolationError, Verdict
 from arbiter._values.states import digest
+from arbiter._weaving import asking
 from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import TOOL_CALL
@@ -711,3 +712,37 @@ def test_after_a_crash_in_an_approved_body_the_human_is_asked_again(tmp_path: Pa
     assert paid.read_text() == "paid "
     assert process("pays") == "done"
     assert paid.read_text() == "paid paid "
+
+
+@MODES
+def test_an_answer_costs_no_look_at_the_notes_of_other_questions(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Many branches wait for a human, and are all answered at once."""
+    name = asking._id  # pyright: ignore[reportPrivateUsage]  # what a look at a note costs
+    looks: list[str] = []
+
+    def counted(task: str, of: object) -> str:
+        looks.append(task)
+        return name(task, of)
+
+    monkeypatch.setattr(asking, "_id", counted)
+
+    def looks_for(branches: int) -> float:
+        def fan_out(state: Any) -> list[Send]:
+            return [Send("pay", {"log": [], "amount": n}) for n in range(branches)]
+
+        builder = StateGraph(State)
+        builder.add_node("pay", Spy("pay"))
+        builder.add_conditional_edges(START, fan_out, ["pay"])
+        arbiter_os = ArbiterOS()
+        arbiter_os.add_policy_checker(Check("ask", lambda _: Verdict.ask("sure?")))
+        app = arbiter_os.govern(builder.compile(checkpointer=InMemorySaver()))
+        paused = run(app, {"log": []}, thread("1"), mode=mode)
+        looks.clear()
+        answers = {question.id: "approve" for question in paused["__interrupt__"]}
+        found = run(app, Command(resume=answers), thread("1"), mode=mode)
+        assert len(found["log"]) == branches
+        return len(looks) / branches
+
+    assert looks_for(20) <= looks_for(1) * 1.5
