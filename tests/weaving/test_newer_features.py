@@ -15,6 +15,7 @@ from langgraph.channels import EphemeralValue, Topic, UntrackedValue
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
+from langgraph.errors import NodeError
 from langgraph.graph import END, START, StateGraph
 from langgraph.managed import IsLastStep, RemainingSteps
 from langgraph.runtime import RunControl, Runtime
@@ -22,10 +23,10 @@ from langgraph.types import Command, Overwrite, Send, StateUpdate, TimeoutPolicy
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS
+from arbiter import ArbiterOS, PolicyViolationError
 from tests import graphs
 from tests.graphs import Governing, Names, as_is, bare
-from tests.support import MODES, thread
+from tests.support import MODES, Check, Spy, run, thread
 
 STREAMS = ["values", "updates", "custom", "messages", "debug", "tasks", "checkpoints"]
 
@@ -253,3 +254,21 @@ def test_a_newer_feature_runs_governed_as_ungoverned(feature: Any, mode: str) ->
     expected = observed(bare)
     assert observed(ArbiterOS().govern) == expected
     assert observed(graphs.with_policies(asynchronous=False).govern) == expected
+
+
+@MODES
+def test_an_error_handler_gets_a_denial_and_the_denied_node_does_not_run(mode: str) -> None:
+    denied, told = Spy("pay"), list[BaseException]()
+
+    def rescue(state: Any, error: NodeError) -> Any:
+        told.append(error.error)
+        return {"log": ["rescued"]}
+
+    builder: Any = StateGraph(Log)
+    builder.add_node("pay", denied, error_handler=rescue)
+    builder.add_edge(START, "pay")
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Check("never", lambda _: False, target_nodes=["pay"]))
+    assert run(arbiter_os.govern(builder), {"log": []}, mode=mode) == {"log": ["rescued"]}
+    assert (denied.calls, [type(error) for error in told]) == ([], [PolicyViolationError])
+    assert arbiter_os.history.last(node="pay").status == "denied"  # type: ignore[union-attr]
