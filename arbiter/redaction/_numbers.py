@@ -24,6 +24,9 @@ def luhn(digits: str) -> bool:
 # Cards --------------------------------------------------------------------------------------------
 
 _RUN = re.compile(r"[0-9](?:[\s.,/_\-\u2010-\u2015]{0,3}[0-9]){12,}+")
+_BETWEEN = b"\t\n\v\f\r\x1c\x1d\x1e\x1f .,/_-"
+"""What may stand between the digits of a card, of ASCII."""
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _GROUP = re.compile(r"[0-9]+")
 _NETWORKS = frozenset("23456")
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
@@ -32,6 +35,9 @@ _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 def cards_in(text: str) -> Iterator[tuple[int, int]]:
     """The ranges of card numbers: 13 to 19 digits in whole groups, of a card network, with the right check
     digit."""
+    # Most texts have no 13 digits in a row, whatever is between them, and this look takes a fraction of the time.
+    if text.isascii() and b"0" * 13 not in text.encode().translate(_AS_ZEROS, _BETWEEN):
+        return
     for run in _RUN.finditer(text):
         groups = [(match.start() + run.start(), match[0]) for match in _GROUP.finditer(run[0])]
         yield from _cards(groups)
@@ -76,8 +82,15 @@ _LENGTHS = dict(
 )
 
 
+_KINDS = bytes(b"0"[0] if chr(c).isdigit() else b"a"[0] if chr(c).isalpha() else b"."[0] for c in range(128))
+_BY_KIND = _KINDS + b"." * 128
+"""Of each byte, `0` for a digit, `a` for a letter, and `.` for any other."""
+
+
 def ibans_in(text: str) -> Iterator[tuple[int, int]]:
     """The ranges of account numbers with the length of their country and the right check digits."""
+    if text.isascii() and b".aa00" not in b"." + text.encode().translate(_BY_KIND):
+        return  # no word begins with a country and check digits
     for match in _IBAN.finditer(text):
         start = match.start() - 2
         found = text[start : match.end()]

@@ -6,12 +6,15 @@ import unicodedata
 from time import process_time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arbiter._values.normal import normalized
 from arbiter.errors import ParameterError
 from arbiter.evaluators._consistency import similarity
 from arbiter.redaction import DETECTORS, SecretRedactor, found_in
 from arbiter.redaction._forms import BY_SIGN, keys_in
+from arbiter.redaction._numbers import cards_in, ibans_in
 from arbiter.redaction._spoken import SIGNS, TABLE
 from arbiter.redaction._texts import bare
 from tests.memory.test_facts_privacy import HARMLESS, SECRETS
@@ -159,6 +162,32 @@ def test_no_sign_is_missing(text: str) -> None:
             assert any(c in folded and any(sign in folded for sign in s) for c, s in group), (char, signs)
     assert {name.sign for name in TABLE} == set(SIGNS)
     assert all(name.pattern.pattern.startswith(name.sign[:1]) for name in TABLE)
+
+
+_PIECES = (
+    "4111",
+    "1111",
+    "4111111111111111",
+    "5500005555555559",
+    "DE89",
+    "DE89370400440532013000",
+    "GB82",
+    "WEST",
+)
+_BETWEEN = tuple('0123456789abYZ \t\n\v\f\r\x1c\x1d\x1e\x1f\x00.,/_-:"')
+
+
+@given(st.lists(st.sampled_from(_PIECES + _BETWEEN), max_size=60).map("".join))
+def test_a_first_look_at_a_text_misses_no_number(text: str) -> None:
+    """A character beyond ASCII keeps the first look out, and the same numbers are found."""
+    for find in (cards_in, ibans_in):
+        assert [(start + 2, end + 2) for start, end in find(text)] == list(find("é " + text))
+
+
+@pytest.mark.parametrize("between", ["", *" \t\n\v\f\r\x1c\x1d\x1e\x1f.,/_-"])
+def test_a_card_is_found_whatever_is_between_its_digits(between: str) -> None:
+    card = between.join(("4111", "1111", "1111", "1111"))
+    assert list(cards_in(f"pay {card} now")) == [(4, 4 + len(card))]
 
 
 def test_tokens_of_providers_are_found() -> None:
