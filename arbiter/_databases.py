@@ -221,8 +221,15 @@ def _engine(url: str, schema: Schema) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        options = connection.get_execution_options()
+        if not options.get("writes", False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        # An insert of many rows keeps the pages that it changes until it is done: in memory, not in a file. An upgrade
+        # may sort the index of a large table, which needs a file.
+        where = "DEFAULT" if options.get("upgrades", False) else "MEMORY"
+        connection.exec_driver_sql(f"PRAGMA temp_store = {where}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     # SQLite marks in memory which of its locks this process holds: in a child that was forked within a transaction
     # the file would stay locked for ever.
@@ -253,13 +260,17 @@ def read_only_uri(path: Path) -> str:
 
 
 @contextmanager
-def writing(engine: Engine, lock: int | None = None) -> Generator[Connection]:
+def writing(engine: Engine, lock: int | None = None, *, upgrades: bool = False) -> Generator[Connection]:
     """A transaction that writes. With a `lock`, no other writer with that lock runs beside it, so that rows
     are committed in their order.
 
-    `lock` is the number of PostgreSQL's advisory lock; SQLite has one write lock for the file, always.
+    `lock` is the number of PostgreSQL's advisory lock; SQLite has one write lock for the file, always. `upgrades`
+    says that it changes the tables.
     """
-    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+    with (
+        engine.connect().execution_options(writes=True, upgrades=upgrades) as connection,
+        connection.begin(),
+    ):
         if lock is not None and engine.dialect.name == "postgresql":
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (lock,))
         yield connection
@@ -309,7 +320,7 @@ def _upgrading(engine: Engine) -> Generator[Connection]:
     with ExitStack() as stack:
         while True:
             try:
-                connection = stack.enter_context(writing(engine, _UPGRADE_LOCK))
+                connection = stack.enter_context(writing(engine, _UPGRADE_LOCK, upgrades=True))
                 break
             except OperationalError as error:
                 if "locked" not in str(error.orig) or time.monotonic() > until:
