@@ -274,11 +274,14 @@ class NodeAttempt(NodeRun):
     def _position(self) -> Position:
         """For listeners."""
         after, past = self.channel.past.end
-        checkpoints: Mapping[str, str] | None = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP)
+        checkpoint = None
+        if self._conf.get(CONFIG_KEY_CHECKPOINTER) is not None and self.is_saved:
+            checkpoints: Mapping[str, str] | None = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP)
+            checkpoint = checkpoints.get(self.record.namespace) if checkpoints else None
         return Position(
             after=after,
             past=past,
-            checkpoint=checkpoints.get(self.record.namespace) if checkpoints and self.is_saved else None,
+            checkpoint=checkpoint,
             rules=self.plan.rules,
             graph=self.channel.origin.described(),
         )

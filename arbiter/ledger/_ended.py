@@ -69,6 +69,12 @@ class EndedRun(Waiting):
     """An attempt of a node run that has ended."""
 
     kind: Kind = "item"
+    evaluations: Any = None
+    is_over: bool = False
+    is_written: bool = False
+    known: Collection[str] = _NONE
+    """The evaluators whose results are in the event."""
+    _event: Event | None = None
 
     def __init__(
         self, record: Record, subject_key: str | None, keeping: Keeping, described: Collection[str]
@@ -76,12 +82,7 @@ class EndedRun(Waiting):
         self._values = _values_of(record)
         self._subject_key = subject_key
         self.keeping = keeping
-        self.evaluations: Any = None
-        self.is_over = self.is_written = False
         self._described = described
-        self._event: Event | None = None
-        self.known = _NONE
-        """The evaluators whose results are in the event."""
 
     def judge(self, judging: Judging, evaluations: Any) -> None:
         """Set the evaluations, which may still run."""

@@ -183,12 +183,11 @@ class Event(Waiting):
 
     @property
     def key(self) -> str:
-        judged = sorted([parts[0] for parts in self.evals]) if self.kind == "judged" else ()
-        extra = str(self.fields.get("question", "")) if self.kind == "answer" else self.nonce
-        origin = self.origin
-        return key_of(
-            origin.execution, origin.run, self.task or "", str(self.attempt or 0), self.kind, extra, *judged
-        )
+        origin, kind = self.origin, self.kind
+        common = origin.execution, origin.run, self.task or "", str(self.attempt or 0), kind
+        if kind == "judged":
+            return key_of(*common, self.nonce, *sorted([parts[0] for parts in self.evals]))
+        return key_of(*common, str(self.fields.get("question", "")) if kind == "answer" else self.nonce)
 
 
 @lru_cache(1024)

@@ -253,7 +253,9 @@ class Store:
                     of = of if of_thread == thread.id else last  # its item was erased meanwhile
                 self._add(rows, last, of, key, event, contents[key], thread)
             self._insert(connection, rows, threads.values(), last)
-            for name, text in {part for event in keyed.values() for part in event.describes}:
+            for name, text in {
+                part for event in keyed.values() if event.describes for part in event.describes
+            }:
                 self.statements.insert(
                     connection, self.statements.described[name], [(text.digest, text.body)]
                 )
