@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import create_engine
 
 from arbiter import ArbiterOS, NodeEvaluator
-from arbiter.ledger import Ledger
+from arbiter.ledger import Ledger, _writer
 from tests.ledger.ledger_support import conf, sql
 from tests.processes import python
 from tests.support import Spy, chain
@@ -225,3 +225,26 @@ def test_a_database_that_is_gone_for_long_costs_little_memory_and_the_gap_is_exa
     assert intact == "True"
     assert int(lost) > 30_000
     assert int(kept) + int(lost) == 100 * 501
+
+
+def test_contents_that_do_not_fit_the_queue_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contents are dropped before node runs are: their entries stay whole otherwise."""
+    monkeypatch.setattr(_writer, "MOST_BYTES", 10_000)
+    ledger = Ledger(tmp_path / "l.db", flush_every=60)
+    app = ArbiterOS(ledger=ledger).govern(chain(Spy("a", text="x" * 3_000), checkpointer=InMemorySaver()))
+    for _ in range(9):
+        app.invoke({}, conf("t"))
+    assert ledger.flush(20)
+    with sql(tmp_path / "l.db") as run:
+        (whole,) = run(
+            "SELECT COUNT(*) FROM entries e JOIN contents c ON c.entry = e.id WHERE e.kind = 'item'"
+        )[0]
+        (items,) = run("SELECT COUNT(*) FROM entries WHERE kind = 'item'")[0]
+        (gap,) = run("SELECT body FROM entries WHERE kind = 'gap'")[0]
+    assert items == 9
+    assert 0 < whole < 9
+    assert json.loads(gap)["n"] == 0
+    assert json.loads(gap)["without_contents"] >= 9 - whole
+    ledger.close()

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine
 from arbiter import ConfigurationError, PolicyViolationError
 from arbiter.ledger import Ledger
 from arbiter.ledger._database import DatabaseFile
+from arbiter.ledger._entries import Event, origin_of
 from arbiter.ledger._queries import Filter, Queries
 from tests.ledger.ledger_support import conf, payments, recorded
 
@@ -284,3 +285,33 @@ def test_the_page_of_a_node_run_does_not_walk_its_thread(
         plan for plan in plans if plan[1].endswith("(thread=?)") or plan[1].startswith("SCAN entries")
     ]
     assert not [plan for plan in plans if plan[1].endswith("(evaluator=?)")]
+
+
+def _item(number: int, at: int) -> Event:
+    run = f"00000000-0000-4000-8000-{number:012x}"
+    fields = {"node": f"n{number}", "step": 1, "status": "completed", "took": 1}
+    return Event(
+        kind="item", at=at, origin=origin_of("t", run, run), task=f"task {number}", attempt=1, fields=fields
+    )
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_items_of_one_moment_are_each_on_one_page(tmp_path: Path, order: Any) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        ledger._store.write([_item(number, 1_000_000) for number in range(7)])  # pyright: ignore[reportPrivateUsage]
+        pages, after = list[str](), None
+        while True:
+            page = ledger.items(order=order).page(limit=2, after=after)
+            pages += [item.node for item in page]
+            if (after := page.next) is None:
+                break
+    assert sorted(pages) == [f"n{number}" for number in range(7)]
+
+
+def test_a_thread_ran_last_when_its_latest_item_ended_whatever_was_written_last(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        for number, at in enumerate((3_000_000, 2_000_000)):
+            ledger._store.write([_item(number, at)])  # pyright: ignore[reportPrivateUsage]
+        assert ledger.verify()
+        (thread,) = ledger.threads()
+    assert thread["last_at"].timestamp() == 3
