@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from arbiter.ledger import Ledger, StoredItem
 
 NOTHING = "nothing is recorded yet"
+_SECONDS = 5.0
+"""The time in which a screen of items is filled."""
 _FILTERS = ("node", "policy", "verdict", "status", "evaluator", "below")
 _HINT = (
     "arbiter history THREAD shows one; --node, --policy, --verdict, --status, --evaluator NAME --below N, "
@@ -110,7 +112,7 @@ def _ended(thread: Mapping[str, Any]) -> str:
 def _items(ledger: Ledger, wanted: Mapping[str, Any], screen: Screen, where: str) -> None:
     question = {name: value for name, value in wanted.items() if name != "after"}
     with known_names():
-        page = ledger.items(**question).page(after=wanted["after"])
+        page = ledger.items(**question).page(after=wanted["after"], seconds=_SECONDS)
     evaluator = wanted["evaluator"]
     scores = () if evaluator is None else (">score",)
     if screen.format == "table":

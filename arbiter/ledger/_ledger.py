@@ -723,9 +723,16 @@ class _Pages(Generic[T]):
     def _explain_none(self) -> None:
         """Called if nothing fits: raises or warns if a name of the question does not occur."""
 
-    def page(self, limit: int = PAGE, after: str | None = None) -> Page[T]:
-        """One page of at most `limit` answers, after the cursor of another page."""
-        page = self._page(limit, after)
+    def page(self, limit: int = PAGE, after: str | None = None, *, seconds: float = 0) -> Page[T]:
+        """One page of at most `limit` answers, after the cursor of another page.
+
+        It looks at a bounded number of entries, so it may hold fewer answers than there are, and still name a
+        next page. With `seconds`, it goes on until it is full or the time is over.
+        """
+        page, until = self._page(limit, after), time.monotonic() + seconds
+        while page.next is not None and len(page) < limit and time.monotonic() < until:
+            more = self._page(limit - len(page), page.next)
+            page = Page([*page, *more], more.next)
         if after is None and page.next is None and not page:
             self._explain_none()
         return page

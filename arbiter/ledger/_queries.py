@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 T = TypeVar("T")
-READ = 10_000
+READ = 5_000
+"""The entries at which one page looks. A page by several filters that few items fit may hold fewer items for that."""
 PAGE = 50
 _SCORED = ("", "passed", "failed")
 """The values under which scores are counted; an evaluation without one is counted under its outcome."""

@@ -81,6 +81,17 @@ def test_history_finds_items(folder: Path) -> None:
 
 
 @pytest.mark.lengthy
+def test_items_that_are_far_apart_are_on_one_screen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of the ledger looks at a bounded number of entries and may find none of them."""
+    wanted = ("history", "--node", "pay", "--evaluator", "score", "--below", "0.5", "--format", "json")
+    expected = json.loads(typed(*wanted))
+    monkeypatch.setattr("arbiter.ledger._queries.READ", 2)
+    with Ledger(folder / "arbiter.db") as ledger:
+        page = ledger.items(node="pay", evaluator="score", below=0.5).page()
+        assert page.next is not None and len(page) < len(expected)
+    assert json.loads(typed(*wanted)) == expected
+
+
 def test_the_command_that_a_page_names_shows_the_next_page(folder: Path) -> None:
     with Ledger("many.db") as ledger:
         _, app = payments(ledger)
