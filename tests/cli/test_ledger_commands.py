@@ -88,7 +88,8 @@ def test_items_that_are_far_apart_are_on_one_screen(folder: Path, monkeypatch: p
     monkeypatch.setattr("arbiter.ledger._queries.READ", 2)
     with Ledger(folder / "arbiter.db") as ledger:
         page = ledger.items(node="pay", evaluator="score", below=0.5).page()
-        assert page.next is not None and len(page) < len(expected)
+        assert page.next is not None
+        assert len(page) < len(expected)
     assert json.loads(typed(*wanted)) == expected
 
 
