@@ -66,7 +66,7 @@ _NO_CHECKPOINT = (
 
 def saver_of(config: RunnableConfig | None) -> Any:
     saver = (config or {}).get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
-    return saver if hasattr(saver, "get_tuple") else None
+    return saver if saver is not None and hasattr(saver, "get_tuple") else None
 
 
 def places_of(conf: Mapping[str, Any]) -> list[RunnableConfig]:

@@ -274,14 +274,13 @@ class NodeAttempt(NodeRun):
     def _position(self) -> Position:
         """For listeners."""
         after, past = self.channel.past.end
-        checkpoint = None
-        if self._conf.get(CONFIG_KEY_CHECKPOINTER) is not None and self.is_saved:
-            checkpoints: Mapping[str, str] | None = self._conf.get(CONFIG_KEY_CHECKPOINT_MAP)
-            checkpoint = checkpoints.get(self.record.namespace) if checkpoints else None
+        checkpoints: Mapping[str, str] | None = (
+            self._conf.get(CONFIG_KEY_CHECKPOINT_MAP) if self.is_saved else None
+        )
         return Position(
             after=after,
             past=past,
-            checkpoint=checkpoint,
+            checkpoint=checkpoints.get(self.record.namespace) if checkpoints else None,
             rules=self.plan.rules,
             graph=self.channel.origin.described(),
         )

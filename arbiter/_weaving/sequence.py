@@ -148,8 +148,10 @@ class LazyManager(BaseCallbackManager):
     def _made(self, config: Any, number: int, first: BaseCallbackManager | None) -> BaseCallbackManager:
         outer: BaseCallbackManager = config["callbacks"]
         # The run is that of all steps. The first step's manager keeps its id, and need not become real for it.
-        run_id = vars(self if first is None else first).setdefault("parent_run_id", uuid7())
-        made = BaseCallbackManager([], parent_run_id=run_id)
+        kept = vars(self if first is None else first)
+        if "parent_run_id" not in kept:
+            kept["parent_run_id"] = uuid7()
+        made = BaseCallbackManager([], parent_run_id=kept["parent_run_id"])
         made.set_handlers(outer.inheritable_handlers)
         made.add_tags(outer.inheritable_tags)
         made.add_tags([tag for tag in config.get("tags") or () if tag not in made.tags])

@@ -167,10 +167,10 @@ class Session:
         """Start no further case. The first reason counts."""
         self.stopped = self.stopped or reason
 
-    def leave_behind(self, calls: int = 1) -> None:
-        """Note that sync calls were late and go on. When as many are left behind as there are workers, the run ends;
+    def leave_behind(self) -> None:
+        """Note that a sync call was late and goes on. When as many are left behind as there are workers, the run ends;
         so it does when its own time is over, which makes all running calls late at once."""
-        self.left_behind += calls
+        self.left_behind += 1
         if self.time_left == 0:
             self.stop("run_timeout")
         elif self.left_behind >= self.workers:

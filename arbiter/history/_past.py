@@ -38,6 +38,9 @@ NO_TALLY = Tally(0, 0, 0)
 
 _LONGEST_TAIL = 32
 _OLDER = 100
+"""The number of records in a row, too old for any fact, after which no younger one is looked for: a record that began
+again stands before older siblings, but not before so many.
+"""
 
 
 _UNUSUAL = frozenset({"by", "status", "inner", "why", "start"})
@@ -239,9 +242,9 @@ class Past:
                 key = (record.node, record.step, record.namespace, rounded(record.started))
                 if key in of_fact:
                     known.setdefault(key, []).append(record)
-            elif (
-                older := older + 1
-            ) == _OLDER:  # one may stand before an older sibling, but not before so many
+                continue
+            older += 1
+            if older == _OLDER:
                 break
         for key, found in known.items():
             of_key = of_fact[key]
