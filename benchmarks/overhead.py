@@ -452,7 +452,7 @@ def lifecycle_alone(effort: Effort) -> Iterator[Row]:
             for _ in range(n):
                 record = begin(run, str(next(_ids)), "step", GENERATE, 1, "", settings.clock(), ())
                 record.input = snapshot(state, "shallow")
-                node_run = _Alone(record, plan, state, settings, run, NO_PAST, None, None, targets, None)
+                node_run = _Alone(record, plan, state, settings, run, NO_PAST, None, None, None)
                 drive(node_run)
 
         return Contestant(run=work, settle=arbiter_os.drain)

@@ -116,7 +116,7 @@ def denied(
     shown = "" if run.settings.snapshot == "digest" else f": {reason or (cause and describe(cause))}"
     log(run, "%s denied it%s", policy, shown)
     run.take_back()  # LangGraph would save what the body has written by itself, also with an exception
-    if target and target in run.targets:
+    if target and target in run.plan.targets:
         log(run, "%s redirected to %r", policy, target)
         run.redirect = record.redirected_to = target
         return None

@@ -117,6 +117,8 @@ class Plan:
     """True if no contract applies, so that the node run is only recorded."""
     rules: Described | None = None
     """The constitution in force."""
+    targets: frozenset[str] = frozenset()
+    """The nodes to which a policy may redirect: those of the node's graph, and END."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self
@@ -408,6 +410,7 @@ class Registry:
                 shadow=shadow,
                 empty=not called and not queues and not observers and shadow is None,
                 rules=self.rules,
+                targets=reachable,
             )
 
 

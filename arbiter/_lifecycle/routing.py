@@ -74,12 +74,12 @@ def route(run: NodeRun, output: Any, registrations: Sequence[Registration[Policy
 
 def may_go_to(target: object, run: NodeRun, router: PolicyRouter) -> TypeGuard[str]:
     """True if the answer is a node of the graph, and one of the router's targets if it declares some."""
-    return isinstance(target, str) and target in run.targets and target in (router.targets or (target,))
+    return isinstance(target, str) and target in run.plan.targets and target in (router.targets or (target,))
 
 
 def _no_target(run: NodeRun, router: PolicyRouter, target: object) -> str:
-    names, what = run.targets - {END}, "a node of this graph. Nodes"
-    if isinstance(target, str) and target in run.targets:
+    names, what = run.plan.targets - {END}, "a node of this graph. Nodes"
+    if isinstance(target, str) and target in run.plan.targets:
         names, what = frozenset(router.targets), "one of its targets. Targets"
     hint = nearest(target, names) if isinstance(target, str) else ""
     listed = ", ".join(sorted(names)) or "none"
@@ -118,7 +118,7 @@ def _at_cap(run: NodeRun, router: PolicyRouter, what: str) -> None:
     """Record that the router has reached its cap, and do what `on_cap` says."""
     record = run.record
     remark = f"max_redirects={router.max_redirects} reached; it did not {what}"
-    if router.on_cap == "end" and END in run.targets:
+    if router.on_cap == "end" and END in run.plan.targets:
         run.redirect = record.redirected_to = END
         remark += ", the run ends"
     elif router.on_cap == "best_attempt":

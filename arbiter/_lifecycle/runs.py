@@ -135,16 +135,16 @@ def call_isolated(
 class NodeRun:
     """One attempt of one governed node: its data, its decisions, and the abilities of its driver.
 
-    There is one for every step of every graph, so most parts are made on first use. Subclasses run the body
-    and ask humans: `weaving.NodeAttempt` in LangGraph, `functions.FunctionCall` without a graph.
+    There is one for every step of every graph, so most parts are made on first use, and `__init__` and those of
+    subclasses set fewer than 28 attributes: with 30, Python stores an object's attributes in five times the memory.
+    Subclasses run the body and ask humans: `weaving.NodeAttempt` in LangGraph, `functions.FunctionCall` without a
+    graph.
     """
 
     redirect: str | None
     """The node, or END, to which the run goes instead of along the edges."""
     begun: float
     """The time of the settings' timer when the lifecycle began."""
-    is_shared: bool
-    """True if other code has the input too, and may change its fields."""
     item: HistoryItem
     """The item of this node run in the history that policies see."""
     view: CausalHistory
@@ -209,7 +209,6 @@ class NodeRun:
         past: Past,
         parent: NodeRun | None,
         config: RunnableConfig | None,
-        targets: frozenset[str],
         schemas: Schemas | None,
     ) -> None:
         self.record = record
@@ -218,10 +217,8 @@ class NodeRun:
         self.settings = settings
         self.states = record if settings.snapshot != "digest" else LiveStates(record)
         self.run = run
-        self.past = past
         self.parent = parent
         self.config = config
-        self.targets = targets
         self.schemas = schemas
         self.reads: ReadEvaluations | None = None
         self._contract_config: RunnableConfig | None = None
@@ -242,9 +239,19 @@ class NodeRun:
             self.item.watch()
 
     @property
+    def past(self) -> Past:
+        """The facts and totals that policies see."""
+        return self.view.past
+
+    @property
     def is_graph(self) -> bool:
         """True if the body is a graph, whose nodes are governed too."""
         return False
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other code has the input too, and may change its fields."""
+        return True
 
     @property
     def fields(self) -> Collection[str]:

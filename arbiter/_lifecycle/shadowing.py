@@ -132,7 +132,7 @@ def shadow_route(run: NodeRun, shadow: Plan, output: Any) -> Steps:
         if not asks and not may_go_to(target, run, router):
             continue
         if view.past.redirects(registration.name) >= router.max_redirects:
-            if router.on_cap != "end" or END not in run.targets:
+            if router.on_cap != "end" or END not in run.plan.targets:
                 continue
             decision = ShadowDecision(kind="redirect", policy=router.name, target=END)
         elif question is not None:

@@ -94,7 +94,6 @@ class FunctionCall(NodeRun):
             (),
         )
         self._tools = tools
-        self.is_shared = True
         super().__init__(
             record=record,
             plan=core.registry.plan(name, instruction, _NO_GRAPH),
@@ -104,7 +103,6 @@ class FunctionCall(NodeRun):
             past=past,
             parent=parent,
             config=config,
-            targets=_NO_GRAPH,
             schemas=schemas,
         )
         self.states.input = self.shown(input)

@@ -235,7 +235,6 @@ class NodeAttempt(NodeRun):
         path = metadata.get("langgraph_path", ())
         if path == node.path:
             path = node.path  # one object shared by all its runs
-        self.is_shared = path is not node.path
         self.node = node
         self._conf = conf
         self._kwargs = kwargs
@@ -253,9 +252,7 @@ class NodeAttempt(NodeRun):
                 core.recorder.goes_on(run)
         namespace: str = conf[CONFIG_KEY_CHECKPOINT_NS].rpartition(NS_SEP)[0]
         record = begin(run, task, node.node, node.instruction, step, namespace, clock(), path)
-        NodeRun.__init__(
-            self, record, plan, input, settings, run, past, parent, config, node.targets, node.schemas
-        )
+        NodeRun.__init__(self, record, plan, input, settings, run, past, parent, config, node.schemas)
         self.states.input = self.shown(input)
         if channel.done:
             channel.done.pop(task, None)  # left by an attempt whose later writers failed
@@ -286,6 +283,10 @@ class NodeAttempt(NodeRun):
         )
 
     # The lifecycle asks
+
+    @property
+    def is_shared(self) -> bool:
+        return self.record.path is not self.node.path
 
     @property
     def is_graph(self) -> bool:

@@ -22,7 +22,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from arbiter import ArbiterOS, PolicyChecker
+from arbiter import ArbiterOS, History, PolicyChecker, PolicyRouter, ThresholdEvaluator
+from arbiter._lifecycle import current_run
 from tests.support import State, chain
 
 VARIES = {"langgraph_checkpoint_ns", "checkpoint_ns"}
@@ -286,3 +287,23 @@ def test_a_body_may_add_a_handler_before_it_reads_the_callback_manager() -> None
 
     ArbiterOS().govern(chain(body)).invoke({"log": []})
     assert handler.started == 1
+
+
+def test_the_attributes_of_a_node_run_are_few_enough_for_the_compact_form_of_python() -> None:
+    counts: list[int] = []
+
+    def body(state: State) -> State:
+        counts.append(len(vars(current_run.get())))
+        return {"amount": 1}
+
+    class Reader(PolicyRouter):
+        def route_after(self, history: History, current_output: Any) -> None:
+            assert history.item.evaluation_results["enough"].passed
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(Allow("allow"))
+    arbiter_os.add_policy_router(Reader("reader"))
+    arbiter_os.add_evaluator(ThresholdEvaluator("enough", "amount", 0))
+    arbiter_os.govern(chain(body)).invoke({"amount": 0})
+
+    assert 0 < counts[0] < 28  # with 30 Python gives each object a table of its own
