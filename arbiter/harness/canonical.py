@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from pydantic_core import to_json
+
 __all__ = ["canonical", "compact", "digest", "is_list", "is_mapping", "plain_copy"]
 
 canonical = json.JSONEncoder(
@@ -14,10 +16,13 @@ canonical = json.JSONEncoder(
 ).encode
 """The JSON of a value with sorted keys and no blanks. Raises `ValueError` or `TypeError` for what is no JSON."""
 
-compact = json.JSONEncoder(
-    separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
-).encode
-"""As `canonical`, in the order of the keys."""
+
+def compact(value: Any) -> bytes:
+    """The JSON of a value in UTF-8 without blanks, in the order of the keys."""
+    try:
+        return to_json(value)
+    except ValueError:  # a lone surrogate, which has no UTF-8 form and is escaped
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def digest(value: Any) -> str:

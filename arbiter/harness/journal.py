@@ -23,15 +23,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from itertools import compress
-from operator import attrgetter, is_not
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic_core import to_json
+from pydantic import TypeAdapter
 
 from arbiter.errors import ArbiterWarning, ConfigurationError, PackError, nearest
-from arbiter.harness.canonical import is_mapping
+from arbiter.harness.canonical import compact, is_mapping
 from arbiter.harness.recordings import Asked
 from arbiter.harness.results import CaseResult, CaseRun
 from arbiter.harness.scores import Score, plain_scale, scale_from
@@ -63,15 +61,12 @@ _SYNC = 0.5
 """Seconds between two writes to the disk itself."""
 NodeRuns = Sequence[Sequence[Mapping[str, Any]]]
 """The node runs of a case, superstep by superstep, as JSON-able data."""
-_NAMES, _DEFAULTS = zip(*((each.name, each.default) for each in fields(Score)), strict=True)
-_fields_of = attrgetter(*_NAMES)
+_SCORE = TypeAdapter(Score).serializer
 
 
 def score_to_dict(score: Score) -> dict[str, Any]:
     """A score as JSON-able data: its name, and the fields that differ from their defaults."""
-    values = _fields_of(score)
-    set_ones = compress(zip(_NAMES, values, _DEFAULTS, strict=True), map(is_not, values, _DEFAULTS))
-    found: dict[str, Any] = {name: value for name, value, default in set_ones if value != default}
+    found: dict[str, Any] = _SCORE.to_python(score, exclude_defaults=True, warnings=False)
     if "scale" in found:
         found["scale"] = plain_scale(score.scale)
     return found
@@ -363,7 +358,7 @@ class Journal:
             ignored = folder / ".gitignore"
             if not ignored.exists():
                 ignored.write_text("*\n", encoding="utf-8")
-            text = json.dumps({"v": VERSION, "run_id": run_id, **head}, ensure_ascii=False, allow_nan=False)
+            text = compact({"v": VERSION, "run_id": run_id, **head}).decode()
             with ExitStack() as undo:
                 journal = cls(place)
                 undo.callback(journal.close)
@@ -381,7 +376,7 @@ class Journal:
 
     def write(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write a line, and flush it."""
-        self._write((kind, _encoded(body)))
+        self._write((kind, compact(body)))
 
     def _write(self, *lines: tuple[str, bytes]) -> None:
         """Write lines, each a kind and the JSON of a mapping that is not empty, and flush them together."""
@@ -421,14 +416,14 @@ class Journal:
 
     def _with_blob(self, body: Mapping[str, Any], large: str) -> bytes:
         """The JSON of the body, with the name of a blob in place of the value `large` if that is over 64 KB."""
-        text = _encoded(body)
-        if len(text) <= _LARGE or large not in body or len(data := _encoded(body[large])) <= _LARGE:
+        text = compact(body)
+        if len(text) <= _LARGE or large not in body or len(data := compact(body[large])) <= _LARGE:
             return text
         blob = hashlib.sha256(data).hexdigest()
         place = self.folder / "blobs" / blob
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(data)
-        return _encoded({name: value for name, value in body.items() if name != large} | {"blob": blob})
+        return compact({name: value for name, value in body.items() if name != large} | {"blob": blob})
 
     def scores(self, case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> None:
         """Write the scores of one source: a scorer, or all node evaluators."""
@@ -443,7 +438,7 @@ class Journal:
         }
         if result.usage:
             line["usage"] = dict(result.usage)
-        written = ("case", _encoded(line))
+        written = ("case", compact(line))
         if last is None:
             self._write(written)
         else:
@@ -475,16 +470,9 @@ class Journal:
                     os.fsync(self._file.fileno())
 
 
-def _encoded(value: Any) -> bytes:
-    try:
-        return to_json(value)
-    except ValueError:  # a lone surrogate, which has no UTF-8 form and is escaped
-        return json.dumps(value, separators=(",", ":")).encode()
-
-
 def _scores(case_id: str, repeat: int, by: str, scores: Sequence[Score]) -> bytes:
     """The line of the scores of one source."""
-    return _encoded({"case": case_id, "repeat": repeat, "by": by, "scores": [*map(score_to_dict, scores)]})
+    return compact({"case": case_id, "repeat": repeat, "by": by, "scores": [*map(score_to_dict, scores)]})
 
 
 def _locked(folder: Path) -> IO[str]:

@@ -30,7 +30,7 @@ from arbiter.models import (
     reply_of,
 )
 
-__all__ = ["Judging", "asking_on", "family_of", "judge_settings"]
+__all__ = ["Judging", "family_of", "judge_settings"]
 
 S = TypeVar("S")
 NOWHERE = Place()
@@ -215,16 +215,6 @@ class _RowJudge:
         thread_id, place = self._judging.place()
         asked = Asked(request=request, row=self._row, place=place, judge=self.settings, parts=self._parts)
         return asked, thread_id, self._judging.found(asked, thread_id)
-
-
-@contextmanager
-def asking_on(thread_id: str) -> Generator[None]:
-    """Questions inside belong to the case of that thread. For scorers; evaluators know their thread."""
-    token = judged_thread.set(thread_id)
-    try:
-        yield
-    finally:
-        judged_thread.reset(token)
 
 
 def judge_settings(judge: Judge) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from arbiter.harness.canonical import is_list, is_mapping
 from arbiter.harness.cases import Case
 from arbiter.harness.expectations import Expectations, ended_as_expected
 from arbiter.harness.journal import EVALUATIONS, EXPECTATIONS, Bought, Kept, NodeRuns, answer_to_dict
-from arbiter.harness.judging import Judging, asking_on
+from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Budget, Limits
 from arbiter.harness.node_runs import node_runs_of, steering
 from arbiter.harness.recordings import Place
@@ -33,6 +33,7 @@ from arbiter.harness.targets import Answered, NotEvaluableError, Target
 from arbiter.harness.trajectories import visits_of
 from arbiter.harness.usage import Spent, UsageCallback, count_here, count_no_more
 from arbiter.history._items import HistoryItem, RunHistory
+from arbiter.models import judged_thread
 
 __all__ = ["Call", "LateError", "Session", "Steps", "Stop"]
 
@@ -55,7 +56,7 @@ class LateError(TimeoutError):
     """A call took longer than it may."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A call to make. It may take `seconds`; if it is a coroutine, it is then cancelled and gets `grace` seconds
     to clean up. `is_async` says that it returns an awaitable; others may do so too.
@@ -532,13 +533,16 @@ def _asked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:
     """Call a scorer. Its judges are asked on behalf of the case."""
     if scorer.is_async:
         return _aasked(scorer, done, thread_id)
-    with asking_on(thread_id):
+    token = judged_thread.set(thread_id)
+    try:
         return scorer.call(done)
+    finally:
+        judged_thread.reset(token)
 
 
 async def _aasked(scorer: NamedScorer, done: CaseRun, thread_id: str) -> Any:
-    with asking_on(thread_id):
-        return await scorer.call(done)
+    judged_thread.set(thread_id)  # the task has a context of its own
+    return await scorer.call(done)
 
 
 def _plain(output: Any) -> Any:

@@ -19,11 +19,11 @@ from arbiter.evaluators import JudgeEvaluator
 from arbiter.harness import Case, Suite
 from arbiter.harness.cache import Cache
 from arbiter.harness.identity import Identity, JudgeIdentity, file_hashes
-from arbiter.harness.judging import Judging, asking_on
+from arbiter.harness.judging import Judging
 from arbiter.harness.limits import Limits
 from arbiter.harness.recordings import Place, RecordingError, Recordings
 from arbiter.harness.usage import Spent
-from arbiter.models import JudgeRequest
+from arbiter.models import JudgeRequest, judged_thread
 from arbiter.personas import (
     AdherenceEvaluator,
     AdherenceScorer,
@@ -387,8 +387,9 @@ def test_scorers_with_judges_go_the_same_way(tmp_path: Path) -> None:
         "style", AdherenceScorer(Named(answers=[grade(7)]), Persona("Jim", "Calm."), claims)
     )
     judging.begin("run:one:0", Place("one"))
-    with asking_on("run:one:0"):
-        assert scorer.score(talk("Hi")).overall == 7.0
+    token = judged_thread.set("run:one:0")
+    assert scorer.score(talk("Hi")).overall == 7.0
+    judged_thread.reset(token)
     recordings.close()
     [line] = map(json.loads, (tmp_path / "judgements.jsonl").read_text().splitlines())
     assert (line["row"], line["case"], line["usage"]["input_tokens"]) == ("style", "one", 10)

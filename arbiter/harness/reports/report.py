@@ -211,7 +211,7 @@ class Report:
 
     def to_json(self) -> str:
         """The JSON of `to_dict` on one line."""
-        head, timing = compact(self._head())[:-1], compact(self._timing())[:-1]
+        head, timing = _json(self._head())[:-1], _json(self._timing())[:-1]
         results, timings = _listed(self.results, result_to_dict), _listed(self.results, timing_of)
         return f'{head},"results":[{results}],"timing":{timing},"results":[{timings}]}}}}'
 
@@ -397,10 +397,14 @@ def _score_to_dict(score: Score) -> dict[str, Any]:
     return found
 
 
+def _json(value: Any) -> str:
+    return compact(value).decode()
+
+
 def _listed(results: Sequence[CaseResult], form: Callable[[CaseResult], Any]) -> str:
     """The JSON of the results in that form, with commas between. Made of some at a time: all of them as dicts at
     once take many times the room."""
-    parts = (compact([*map(form, results[at : at + _AT_ONCE])]) for at in range(0, len(results), _AT_ONCE))
+    parts = (_json([*map(form, results[at : at + _AT_ONCE])]) for at in range(0, len(results), _AT_ONCE))
     return ",".join(part[1:-1] for part in parts)
 
 
