@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pytest
 T = TypeVar("T")
 NO_BROWSER = "not tested in a browser: "
 PATHS = ("chromium", "chromium-browser")
+_UNANSWERED = re.compile(r"console: (Failed to load resource: net::ERR_|htmx: htmx:error: Failed to fetch )")
 _AXE = """async (rules) => {
   const found = await axe.run(document, {resultTypes: ["violations"], ...(rules ? {runOnly: rules} : {})});
   return found.violations.map((each) => `${each.id}: ${each.nodes.map((node) => node.target.join(" ")).join(", ")}`);
@@ -94,6 +96,10 @@ class Tab:
     def _said(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.troubles.append(f"console: {message.text}")
+
+    def forgive_unanswered(self) -> None:
+        """Drop the lines about requests that no server answered: while the viewer is away, they are expected."""
+        self.troubles[:] = [each for each in self.troubles if not _UNANSWERED.match(each)]
 
     def axe(self, rules: list[str] | None = None) -> list[str]:
         """The findings of axe-core on the page, in short; by default by all of its rules."""
