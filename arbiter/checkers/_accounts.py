@@ -18,7 +18,7 @@ A = TypeVar("A")
 UserKey = Annotated[str, Param("where the config of a run has its user, in `configurable`", min_length=1)]
 
 KEEP_ACCOUNTS = 10_000
-"""The number of accounts that one checker keeps, the most recently used ones."""
+"""The number of accounts that one checker keeps by default, the most recently used ones."""
 
 
 def account_of(history: History, per: str, user_key: str) -> str | None:
@@ -68,12 +68,21 @@ _LOOKS = 8
 
 class Accounts(Generic[A]):
     """Accounts by name, most recently used last. If there are too many, the oldest ones for which `may_go` is
-    true are dropped. All others are kept, so there may be more for a while.
+    true are dropped. All others are kept, so there may be more for a while. `dropped` is called with each
+    that was dropped.
     """
 
-    def __init__(self, may_go: Callable[[A], bool]) -> None:
+    def __init__(
+        self,
+        may_go: Callable[[A], bool],
+        *,
+        keep: int | None = None,
+        dropped: Callable[[A], None] | None = None,
+    ) -> None:
         self._accounts: OrderedDict[str, A] = OrderedDict()
         self._may_go = may_go
+        self._keep = KEEP_ACCOUNTS if keep is None else keep
+        self._dropped = dropped
 
     def get(self, name: str) -> A | None:
         account = self._accounts.get(name)
@@ -82,11 +91,13 @@ class Accounts(Generic[A]):
         return account
 
     def add(self, name: str, account: A) -> A:
-        for old in list(islice(self._accounts, _LOOKS)) if len(self._accounts) >= KEEP_ACCOUNTS else ():
-            if len(self._accounts) < KEEP_ACCOUNTS:
+        for old in list(islice(self._accounts, _LOOKS)) if len(self._accounts) >= self._keep else ():
+            if len(self._accounts) < self._keep:
                 break
             if self._may_go(self._accounts[old]):
-                del self._accounts[old]
+                gone = self._accounts.pop(old)
+                if self._dropped is not None:
+                    self._dropped(gone)
             else:
                 self._accounts.move_to_end(old)  # its next turn comes after all others
         self._accounts[name] = account

@@ -8,6 +8,7 @@ nodes (`observe`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Unpack
@@ -19,7 +20,15 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 
 from arbiter._threads.forks import new_lock
 from arbiter._values.parameters import Param, check_parameters
-from arbiter.checkers._accounts import Accounts, UserKey, account_of, causal, ensure_user, no_account
+from arbiter.checkers._accounts import (
+    KEEP_ACCOUNTS,
+    Accounts,
+    UserKey,
+    account_of,
+    causal,
+    ensure_user,
+    no_account,
+)
 from arbiter.errors import ParameterError, PolicyViolationError
 from arbiter.history._causal import CausalHistory
 from arbiter.history._items import History
@@ -27,6 +36,7 @@ from arbiter.models import Prices, dollars, need_price_list, prices_of
 from arbiter.policy import CheckerOptions, PolicyChecker
 from arbiter.verdicts import Verdict
 
+_log = logging.getLogger("arbiter")
 _KEPT = ("run", "thread")
 """Accounts that another process can continue: the data committed and noted with the thread are their whole
 use.
@@ -261,6 +271,15 @@ class BudgetChecker(PolicyChecker):
                 "count it as nothing"
             ),
         ] = "deny",
+        keep_accounts: Annotated[
+            int,
+            Param(
+                "the accounts that are kept in memory, those used last; a user whose account was dropped begins "
+                "again at nothing",
+                gt=0,
+                tighter="higher",
+            ),
+        ] = KEEP_ACCOUNTS,
         **options: Unpack[CheckerOptions],
     ) -> None:
         super().__init__(name, **options)
@@ -301,7 +320,9 @@ class BudgetChecker(PolicyChecker):
             self._reserves["cost"] = _counted("cost", reserve_cost)
         self._metered = tokens is not None or cost is not None
         self._lock = new_lock()
-        self._accounts: Accounts[_Account] = Accounts(_is_idle)
+        self.keep_accounts = keep_accounts
+        self._accounts: Accounts[_Account] = Accounts(_is_idle, keep=keep_accounts, dropped=self._dropped)
+        self._has_warned = False
         self._checked: dict[tuple[str, str], tuple[_Account, _Item]] = {}
         """The node runs that were checked and have not ended."""
         self._meters: dict[UUID, _Meter] = {}
@@ -355,6 +376,18 @@ class BudgetChecker(PolicyChecker):
                     past[metric] = past.get(metric, 0) + amount
             account.at_least(past)
         return account
+
+    def _dropped(self, account: _Account) -> None:
+        """Warn, once, that a user's use is forgotten. Other accounts continue from the checkpoint."""
+        if self.per != "user" or self._has_warned or not any(account.used.values()):
+            return
+        self._has_warned = True
+        _log.warning(
+            "checker %r has seen more than %s users, and has dropped the account of the user seen longest ago: it "
+            "begins again at nothing. Set keep_accounts to more than the number of users. (This is reported once.)",
+            self.name,
+            f"{self.keep_accounts:,}",
+        )
 
     def _committed(self, history: CausalHistory) -> _Amounts:
         in_run = self.per == "run"

@@ -909,10 +909,9 @@ def test_a_checkpointer_that_cannot_be_read_denies_on_resume(mode: str) -> None:
 # Accounts -----------------------------------------------------------------------------------------
 
 
-def test_accounts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_in_memory_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """The oldest go, and are opened again with what is committed; never one with a node run under way."""
-    monkeypatch.setattr("arbiter.checkers._accounts.KEEP_ACCOUNTS", 3)
-    budget = BudgetChecker("budget", calls=2, per="thread")
+    budget = BudgetChecker("budget", calls=2, per="thread", keep_accounts=3)
     running, finish = threading.Event(), threading.Event()
 
     def pay(state: Any) -> Any:
@@ -939,6 +938,25 @@ def test_accounts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     app.invoke({"log": []}, thread("a"))
     with pytest.raises(PolicyViolationError, match="2 of 2"):
         app.invoke({"log": []}, thread("a"))
+    assert caplog.messages == []  # nothing was forgotten
+
+
+def test_one_warning_says_that_a_user_begins_again(caplog: pytest.LogCaptureFixture) -> None:
+    budget = BudgetChecker("budget", calls=1, per="user", keep_accounts=2)
+    _, app = governed(chain(Spy("pay")), budget)
+
+    def pays(user: str) -> None:
+        app.invoke({"log": []}, {"configurable": {"user_id": user}})
+
+    pays("ann")
+    pays("bob")
+    assert caplog.messages == []
+    for user in ("cid", "dan", "ann"):
+        pays(user)
+    assert caplog.messages == [
+        "checker 'budget' has seen more than 2 users, and has dropped the account of the user seen longest ago: "
+        "it begins again at nothing. Set keep_accounts to more than the number of users. (This is reported once.)"
+    ]
 
 
 @pytest.mark.lengthy
