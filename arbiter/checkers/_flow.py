@@ -133,7 +133,7 @@ class FlowChecker(PolicyChecker):
         counted = history.tally_keys(self.name)
         full = self._is_full(history, counted)
         found = [
-            self._reason(history, label, key)
+            self._reason(history, counted, label, key)
             for label in labels
             for key in self._reads(counted, own, label)
             if full or self._may_have(history, counted, label, (key,))
@@ -179,7 +179,9 @@ class FlowChecker(PolicyChecker):
         if len(counted) <= _MOST_KEYS:
             return False
         labelled = (
-            self._has(history, label, key) for label in self._sources for key in self._known(counted, label)
+            self._has(history, counted, label, key)
+            for label in self._sources
+            for key in self._known(counted, label)
         )
         return sum(labelled) > _MOST_KEYS
 
@@ -189,7 +191,7 @@ class FlowChecker(PolicyChecker):
         known = self._known(counted, label)
         cleared = known if self.clears == "all" else {*own.output_state, _SENT}
         for key in known:
-            if self._has(history, label, key):
+            if self._has(history, counted, label, key):
                 if key in cleared:
                     labelled = history.tally(self.name, _label(label, key)).amount
                     yield _clear(label, key, labelled), 1
@@ -210,24 +212,27 @@ class FlowChecker(PolicyChecker):
         self, history: History, counted: Collection[str], label: str, keys: Collection[str]
     ) -> bool:
         """True if one of the keys is labelled, or may be labelled, since some labels were dropped."""
-        from_start = self._sources[label].input_keys
         for key in keys:
-            if (key in from_start or _label(label, key) in counted) and self._has(history, label, key):
+            if self._has(history, counted, label, key):
                 return True
-        return bool(keys) and _label(label, _ANY) in counted and self._has(history, label, _ANY)
+        return bool(keys) and self._has(history, counted, label, _ANY)
 
-    def _has(self, history: History, label: str, key: str) -> bool:
+    def _has(self, history: History, counted: Collection[str], label: str, key: str) -> bool:
         """True if the key is labelled: no clearing step has seen all its labellings."""
         from_start = key in self._sources[label].input_keys
-        labelled = history.tally(self.name, _label(label, key)).amount
+        tally = _label(label, key)
+        labelled = history.tally(self.name, tally).amount if tally in counted else 0
         if not from_start and not labelled:
             return False
-        cleared = history.tally(self.name, _clear(label, key, labelled))
+        clearing = _clear(label, key, labelled)
+        if clearing not in counted:
+            return True
+        cleared = history.tally(self.name, clearing)
         return not (cleared.in_run if from_start else cleared.amount)
 
-    def _reason(self, history: History, label: str, key: str) -> str:
+    def _reason(self, history: History, counted: Collection[str], label: str, key: str) -> str:
         what = "the payload sent to it" if key == _SENT else repr(key)
-        if not self._has(history, label, key):
+        if not self._has(history, counted, label, key):
             return f"{what} (perhaps {label}: more than {_MOST_KEYS} keys have labels)"
         tally = _label(label, key)
         if isinstance(history, CausalHistory):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, Self, overload
 
 from arbiter._values.copies import Copier, for_deep_copy, for_pickle
-from arbiter.history._facts import RunFact
+from arbiter.history._facts import KEEP_TALLIES, RunFact
 from arbiter.history._items import Cycle, History, HistoryItem, ToolsOf, copied, matches, traced
 from arbiter.history._past import Past, Tally
 from arbiter.history._record import NOTHING, Record, States, evaluations_from, instruction_of, record_from
 from arbiter.history._results import Lazy, Results
 from arbiter.instructions import Instruction, find_instruction
 from arbiter.verdicts import EvaluationResult
+
+_log = logging.getLogger("arbiter")
+_forgetful: set[str] = set()
+"""The checkers of which a dropped tally was reported."""
 
 
 class _Log(Protocol):
@@ -102,7 +107,19 @@ class CausalHistory(History):
         return before + (own.node == node and own.instruction is wanted)
 
     def tally(self, policy: str, key: str) -> Tally:
-        return self._past.tally(self._tallies + policy, key)
+        name = self._tallies + policy
+        found = self._past.tally(name, key)
+        if not found.at and name not in _forgetful and self._past.may_forget(name):
+            _forgetful.add(name)
+            _log.warning(
+                "checker %r counts under %s keys or more, of which a thread keeps the %s that changed last: the count "
+                "of an older key is dropped, and begins again at 0. Count under fewer keys, or keep the counts in a "
+                "store of your own. (This is reported once.)",
+                policy,
+                KEEP_TALLIES,
+                KEEP_TALLIES,
+            )
+        return found
 
     def tally_keys(self, policy: str) -> Collection[str]:
         return self._past.tally_keys(self._tallies + policy)

@@ -366,6 +366,10 @@ class Past:
         outer, outer_at, outer_in_run = self.before.tally(policy, key)
         return Tally(outer + amount, self.before.seq + at if at else outer_at, outer_in_run + in_run)
 
+    def may_forget(self, policy: str) -> bool:
+        """True if the policy has counted under as many keys as are kept, so that others may have been dropped."""
+        return len(self._state[0].get("tallies", EMPTY).get(policy, EMPTY)) >= KEEP_TALLIES
+
     def tally_keys(self, policy: str) -> set[str]:
         """The keys under which the policy has counted something."""
         value, tail, at, _ = self._state

@@ -225,6 +225,30 @@ def test_an_invalid_count_adds_nothing(mode: str) -> None:
     assert seen == [0, 0]
 
 
+@pytest.mark.parametrize(("keys", "warns"), [(255, False), (300, True)])
+def test_one_warning_says_that_a_count_may_have_been_dropped(
+    keys: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class PerCustomer(Check):
+        def observe(self, history: Any) -> Any:
+            return {f"customer {number}": 1 for number in range(keys)}
+
+    seen: list[float] = []
+
+    def looks(history: Any) -> bool:
+        seen.append(history.tally("per_customer", "customer 0").amount)
+        seen.append(history.tally("per_customer", "nobody").amount)
+        return True
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_policy_checker(PerCustomer("per_customer", looks))
+    arbiter_os.govern(chain(Spy("a"), Spy("b"))).invoke({"log": []})
+    assert seen == [0, 0, 0 if warns else 1, 0]
+    assert [each.partition(", of which")[0] for each in caplog.messages] == (
+        ["checker 'per_customer' counts under 256 keys or more"] if warns else []
+    )
+
+
 def test_cancelling_while_a_router_waits_asks_no_other_router() -> None:
     asked: list[str] = []
     waits = asyncio.Event()

@@ -377,7 +377,7 @@ def test_targets_narrow_the_denied_nodes_not_the_followed_data(mode: str) -> Non
     assert "sent" not in result
 
 
-def test_many_clearings_push_out_no_label() -> None:
+def test_many_clearings_push_out_no_label(caplog: pytest.LogCaptureFixture) -> None:
     """Of a policy's tallies 256 are kept; a label that no step clears stays while others come and go."""
     rounds = 300
 
@@ -400,6 +400,7 @@ def test_many_clearings_push_out_no_label() -> None:
     app = governed(arbiter_os, builder.compile(), {**KINDS, "first": TOOL_CALL})
     with pytest.raises(PolicyViolationError, match="'question' \\(untrusted"):
         app.invoke({"draft": []}, {"recursion_limit": 10 * rounds})
+    assert [each for each in caplog.messages if "taint" in each and "dropped" in each] == []
 
 
 def latest(_: str, new: str) -> str:
