@@ -37,7 +37,7 @@ from arbiter._threads.deadlines import (
     within,
 )
 from arbiter._threads.forks import new_lock, renew_in_child
-from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe
+from arbiter.errors import EvaluationError, MissingEvaluationError, Unscored, describe, nearest
 from arbiter.evaluation import EvaluatorCycle, NodeEvaluator, Turn, TurnOutcome
 from arbiter.history._items import History
 from arbiter.history._results import Judgement, Lazy, Results
@@ -407,6 +407,8 @@ class CycleRun:
 
 _uncommitted: weakref.WeakSet[EvaluatorQueue] = weakref.WeakSet()
 """The evaluators of which `report_uncommitted` has told."""
+_unknown: set[str] = set()
+"""The names of which `_report_unknown` has told."""
 _UNREAD: tuple[Collection[str], Collection[str]] = ((), ())
 
 
@@ -717,16 +719,34 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "no result"
 
 
+def _report_unknown(name: str, known: Sequence[str]) -> None:
+    """Warn that a rule read a result that no evaluator gives."""
+    if name not in _unknown:
+        _unknown.add(name)
+        names = ", ".join(known) or "none"
+        log.warning(
+            "a rule read the result %r of its node, and no evaluator gives one of that name, so it found none. "
+            "Evaluators: %s.%s (This is reported once.)",
+            name,
+            names,
+            nearest(name, known),
+        )
+
+
 class ReadEvaluations(Lazy):
     """An item's evaluations for a router or gate. The results that it reads are remembered, to be committed.
 
-    `audited` names evaluators in audit mode, whose results are invisible here.
+    `audited` names evaluators in audit mode, whose results are invisible here, and `known` all evaluators, of
+    this node or not.
     """
 
-    __slots__ = ("_audited", "_failed", "evaluations", "read")
+    __slots__ = ("_audited", "_failed", "_known", "evaluations", "read")
 
-    def __init__(self, evaluations: Evaluations, audited: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, evaluations: Evaluations, audited: frozenset[str] = frozenset(), known: Sequence[str] = ()
+    ) -> None:
         self.evaluations = evaluations
+        self._known = known
         self._failed: list[str] = []
         self.read: dict[str, EvaluationResult] = {}
         self._audited = audited
@@ -743,6 +763,8 @@ class ReadEvaluations(Lazy):
         if (found := self.evaluations.find(key)) is None:
             if self.evaluations.error_of(key) is not None:
                 self._failed.append(key)
+            elif owner_of(key, self._known) is None:
+                _report_unknown(key, self._known)
             return default
         if "." in key:
             self.read.update(self.evaluations.parts(key))
@@ -775,7 +797,7 @@ class ReadEvaluations(Lazy):
 
     def untracked(self) -> ReadEvaluations:
         """The same for a policy in audit mode: further results that it reads are not marked as read."""
-        own = ReadEvaluations(self.evaluations)
+        own = ReadEvaluations(self.evaluations, known=self._known)
         own.read, own._failed = dict(self.read), list(self._failed)
         return own
 

@@ -173,7 +173,7 @@ def _begin_evaluations(run: NodeRun, output: Any) -> ReadEvaluations:
     evaluations = run.record.evaluations = Evaluations(plan.queues, run.view, together)
     if run.settings.keeps_times:
         evaluations.times = {}
-    reads = ReadEvaluations(evaluations, plan.audited)
+    reads = ReadEvaluations(evaluations, plan.audited, plan.known)
     reads.note()
     if run.pending_question is not None:
         # The human saw these results with the question, so the output is not judged again.

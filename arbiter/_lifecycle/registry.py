@@ -86,6 +86,8 @@ class Plan:
     """
     audited: frozenset[str] = frozenset()
     """Evaluators in audit mode: routers and checkers do not see their results."""
+    known: tuple[str, ...] = ()
+    """All evaluators, of this node or not."""
     guards: bool = False
     """True if one of the checkers is enforced."""
     routers: tuple[Registration[PolicyRouter], ...] = ()
@@ -375,6 +377,7 @@ class Registry:
                     and queue.evaluator.mode != "off"
                     and cycle.takes(queue.evaluator)
                 ),
+                known=tuple(queue.name for queue in self.evaluators),
                 audited=frozenset(queue.name for queue in queues if not queue.evaluator.enforced),
                 routers=plain,
                 error_routers=tuple(

@@ -607,6 +607,38 @@ def test_several_readers_of_one_result_share_one_call() -> None:
     assert evaluator.calls == 1
 
 
+@pytest.mark.parametrize("read", ["get", "[]", "in"])
+def test_a_rule_that_reads_a_misspelt_result_is_reported_once(
+    read: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that another node's evaluator gives is none of those: a router of several nodes may look for it."""
+    misspelt = f"qualty_{read}"
+
+    def reads(history: Any, output: Any) -> None:
+        results = history.item.evaluation_results
+        assert results.get("of_b") is None or history.item.node == "b"
+        match read:
+            case "get":
+                assert results.get(misspelt) is None
+            case "in":
+                assert misspelt not in results
+            case _:
+                with pytest.raises(KeyError):
+                    results[misspelt]
+
+    arbiter_os = ArbiterOS()
+    arbiter_os.add_evaluator(Judge(f"quality_{read}", good))
+    arbiter_os.add_evaluator(Judge("of_b", good, target_nodes=["b"]))
+    arbiter_os.add_policy_router(Route("reads", reads))
+    app = arbiter_os.govern(chain(Spy("a"), Spy("b")))
+    for _ in range(2):
+        app.invoke({"log": []})
+    assert caplog.messages == [
+        f"a rule read the result {misspelt!r} of its node, and no evaluator gives one of that name, so it found none. "
+        f"Evaluators: quality_{read}, of_b. Did you mean 'quality_{read}'? (This is reported once.)"
+    ]
+
+
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "8", None])
 def test_concurrency_is_a_whole_number_from_1(wrong: Any) -> None:
     """The mistake is found at registration."""
