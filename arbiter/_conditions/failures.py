@@ -13,6 +13,8 @@ from arbiter._conditions.needs import Need
 def _leaves(need: Need, handed: Any) -> Iterator[tuple[str, Any]]:
     """The fields that were passed whole, or that have another kind than the expression expects."""
     parts: Any = handed
+    if need.only_size and isinstance(handed, bytes):
+        return  # they stand for a value of whatever kind
     if need.whole or not isinstance(handed, dict | list):
         if not need.presence:
             yield need.path, parts

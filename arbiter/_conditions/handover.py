@@ -104,6 +104,8 @@ class Handover:
             return self._unreadable(need, value)
         handed: dict[Any, Any] = {}
         if need.size or need.each is not None:
+            if need.only_size:
+                return bytes(_count(value, shape))
             names = _names(value, shape)
             self._spend(len(names))
             for name in names:
@@ -269,6 +271,11 @@ def _names(value: Any, shape: str) -> Collection[Any]:
             return [name for name in _type_of(value).__dataclass_fields__ if hasattr(value, name)]
         case _:
             return list(value)
+
+
+def _count(value: Any, shape: str) -> int:
+    """The number of all members."""
+    return dict.__len__(value) if shape == "dict" else len(_names(value, shape))
 
 
 def _member(value: Any, shape: str, key: Any) -> Any:

@@ -46,6 +46,11 @@ class Need:
         return not (self.whole or self.size or self.each or self.keys)
 
     @property
+    def only_size(self) -> bool:
+        """True if nothing but the number of elements is needed. CEL then gets as many bytes."""
+        return self.size and not (self.whole or self.each or self.keys)
+
+    @property
     def iterates(self) -> bool:
         """True if a part of every element of a list or map is needed."""
         return self.each is not None or any(need.iterates for need in self.keys.values())

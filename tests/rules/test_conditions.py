@@ -613,6 +613,23 @@ def test_usual_questions_about_long_conversations_are_answered(expression: str, 
     assert asked(expression, state) is holds
 
 
+@pytest.mark.parametrize("expression", ["size(state.users) > 250000", "state.users.size() > 250000"])
+def test_a_size_is_asked_of_the_value_alone(expression: str) -> None:
+    """However large it is: its members, of which CEL gets 200,000 at most, are not read."""
+    users = {f"u{number}": number for number in range(300_000)}
+    assert asked(expression, {"users": users})
+    assert asked(expression, {"users": list(users)})
+    assert not asked(expression, {"users": {"u1": 1}})
+    with pytest.raises(ConditionError, match="is too large"):
+        asked(f"{expression} && 'u1' in state.users", {"users": users})
+
+
+@pytest.mark.parametrize("users", [["a"], {"a": 1}])
+def test_an_error_beside_a_size_does_not_name_the_kind_of_its_value(users: Any) -> None:
+    with pytest.raises(ConditionError, match=r"kinds of values: state\.name is a string$"):
+        asked("size(state.users) > state.name", {"users": users, "name": "x"})
+
+
 # What is no condition -----------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[str, str]] = {
