@@ -84,7 +84,7 @@ class Options:
         _check_format(self.format)
         if self.ray is not None and self.mode not in ("live", "synthetic"):
             raise ConfigurationError(
-                f"--ray is for runs that ask models, and the mode is {self.mode!r}, which this process does as fast."
+                f"--ray is for runs that ask models, and the mode is {self.mode!r}, which is as fast in this process."
             )
         if self.out is not None:
             check_place(self.out, FORMS)
@@ -571,7 +571,7 @@ def lint_suites(suites: Sequence[str], allow: Sequence[str]) -> int:
         for note in notes:
             out.print(Text(visible(f"{file}: {note}")), soft_wrap=True)
         if not notes:
-            out.print(Text(f"{file}: {len(suite.cases):,} cases, nothing to say"))
+            out.print(Text(f"{file}: {len(suite.cases):,} cases, nothing to report"))
     return 2 if failed else 0
 
 

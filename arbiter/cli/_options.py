@@ -65,7 +65,7 @@ def check_place(file: Path, endings: Iterable[str]) -> None:
             f"{str(file)!r} has the ending {file.suffix!r}; expected one of {', '.join(endings)}."
         )
     if file.is_dir() or not file.parent.is_dir():
-        what = "is a folder" if file.is_dir() else f"would be in {str(file.parent)!r}, which is no folder"
+        what = "is a folder" if file.is_dir() else f"would be in {str(file.parent)!r}, which is not a folder"
         raise ConfigurationError(f"{str(file)!r} {what}.")
     if not os.access(file.parent, os.W_OK):
         raise ConfigurationError(f"{str(file)!r} cannot be written: its folder is read-only.")

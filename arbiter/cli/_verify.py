@@ -47,7 +47,7 @@ def _recover(ledger: Ledger, where: str, thread: str | None, screen: Screen) -> 
     if not hasattr(graph, "_arbiter_checkpointed"):  # it is not governed, or without a ledger
         graph = ArbiterOS(ledger=ledger).govern(graph)
     count = ledger.recover(graph, thread_id=thread)
-    nothing = f"the checkpoints of {where} know nothing that the ledger lacks."
+    nothing = f"the checkpoints of {where} have nothing that the ledger lacks."
     found = f"recovered: {number_of(count, 'node run')} from the checkpoints of {where}, without contents."
     screen.say(found if count else nothing)
 

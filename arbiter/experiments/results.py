@@ -80,7 +80,7 @@ class ExperimentResult:
         found = self.exposure[arm]
         for kind, count, why in (
             ("gate", found.checks, "its gate judged no draft"),
-            ("interventions", found.nudges, "no intervention of it fired"),
+            ("interventions", found.nudges, "none of its interventions fired"),
             ("repetition", found.repetitions, "no agent repeated itself enough to get phrases to avoid"),
         ):
             if kind in self.treats[arm] and not count:
@@ -179,7 +179,7 @@ class ExperimentResult:
         """The result of a report of the harness whose cases are environments of an experiment."""
         about: Any = report.cases[0].metadata.get(METADATA) if report.cases else None
         if about is None:
-            raise ConfigurationError(f"the run {report.run_id} is not one of an experiment.")
+            raise ConfigurationError(f"the run {report.run_id} does not belong to an experiment.")
         plan = ExperimentPlan.from_dict(about["plan"])
         by_case = {result.case_id: result for result in report.results}
         arms = {
@@ -219,7 +219,7 @@ class ExperimentResult:
 
 
 def load_result(folder: Path) -> ExperimentResult:
-    """The result of a run from its folder. Raises `ConfigurationError` if it is not one of an experiment."""
+    """The result of a run from its folder. Raises `ConfigurationError` if it does not belong to an experiment."""
     return ExperimentResult.of(load_report(folder))
 
 

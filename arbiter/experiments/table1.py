@@ -269,7 +269,7 @@ def verify_table1(scores: str | Path | None = None) -> Table1:
 
     `problems` of the result is empty if all 133 cells agree, and all tests with those that the authors
     stored.
-    Raises `ConfigurationError` for a file that is no such data.
+    Raises `ConfigurationError` for a file without such data.
     """
     data = files("arbiter.experiments") / "data"
     text = (

@@ -43,7 +43,7 @@ def read_baseline(path: str | Path, cases: Iterable[Case]) -> Baseline:
     parts = {id: Baseline.read(file) for id, file in files.items() if file.exists()}
     if not parts:
         raise BaselineError(
-            path, f"has no file of {', '.join(files)}. Measure them: arbiter eval baseline SUITE."
+            path, f"has no file for {', '.join(files)}. Measure them: arbiter eval baseline SUITE."
         )
     whole = {id: part.identity for id, part in parts.items() if not part.is_means_only}
     first, *others = whole or {id: part.identity for id, part in parts.items()}

@@ -87,7 +87,9 @@ class Baseline:
                 count = lost if row.n else len(known)
                 problems.append(f"{name} has no score for {count} of {len(known)} cases")
         if problems or not measurement.rows:
-            raise ConfigurationError(f"the run is no baseline: {'; '.join(problems) or 'it has no rows'}.")
+            raise ConfigurationError(
+                f"the run cannot be a baseline: {'; '.join(problems) or 'it has no rows'}."
+            )
         return cls(
             identity=measurement.identity,
             captured_at=captured_at,
@@ -314,7 +316,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BaselineError(path, f"is no JSON: {error}.") from None
+        raise BaselineError(path, f"is not JSON: {error}.") from None
     if not isinstance(data, dict):
         raise BaselineError(path, f"expected a mapping, got {type(data).__name__}.")
     return cast("dict[str, Any]", data)
@@ -357,7 +359,7 @@ def _older(path: Path) -> Baseline | str | None:
     try:
         return Baseline.read(path) if path.exists() else None
     except BaselineError as error:
-        return f"the file before could not be read: {error.problems[0]}"
+        return f"the earlier file could not be read: {error.problems[0]}"
 
 
 def _moves(old: Baseline, new: Baseline) -> Iterator[str]:

@@ -31,12 +31,12 @@ def calibrate(
     Each output and each of `CANARIES` is judged twice. `pass_at` is the lowest score that passes, on the scale
     of the row; if labels are scores, the judge's are stretched to 0 to 9. `judge` names the model, if the suite
     does not know it. Outputs that could not be judged are left out. Raises `ConfigurationError` for a row that
-    is no scorer, and if no output was judged.
+    is not a scorer, and if no output was judged.
     """
     scorers = {scorer.name: scorer for scorer in suite.judges}
     if row not in scorers:
         raise ConfigurationError(
-            f"{row!r} is no scorer of the suite {suite.name!r}, which is what can be calibrated. "
+            f"the suite {suite.name!r} has no scorer {row!r}, and only a scorer can be calibrated. "
             f"Scorers: {', '.join(scorers) or 'none'}.{nearest(row, scorers)}"
         )
     found = labels if isinstance(labels, Labels) else read_labels(labels)

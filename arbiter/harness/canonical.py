@@ -14,7 +14,7 @@ __all__ = ["canonical", "compact", "digest", "is_list", "is_mapping", "plain_cop
 canonical = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=True
 ).encode
-"""The JSON of a value with sorted keys and no blanks. Raises `ValueError` or `TypeError` for what is no JSON."""
+"""The JSON of a value with sorted keys and no blanks. Raises `ValueError` or `TypeError` for what is not JSON."""
 
 
 def compact(value: Any) -> bytes:

@@ -111,7 +111,7 @@ def _text(file: Path, name: str) -> str:
 
 
 def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _json(text: str) -> Any:

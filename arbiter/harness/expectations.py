@@ -92,7 +92,7 @@ def _refuse_unknown(checker: str, checkers: Sequence[str]) -> None:
     if checker not in checkers:
         known = ", ".join(checkers) or "none; target.constitution names the rules"
         raise ConfigurationError(
-            f"{checker!r} is no checker of the target. Checkers: {known}.{nearest(checker, checkers)}"
+            f"the target has no checker {checker!r}. Checkers: {known}.{nearest(checker, checkers)}"
         )
 
 
@@ -168,7 +168,7 @@ def matches(pattern: str) -> Check:
         )
         holds.evaluate({"output": ""})
     except ConditionError as error:
-        raise ConfigurationError(f"{pattern!r} is no regular expression: {error.problem}") from None
+        raise ConfigurationError(f"{pattern!r} is not a regular expression: {error.problem}") from None
 
     def check(run: CaseRun) -> str | None:
         found = holds.evaluate({"output": _text(run.output)})

@@ -186,7 +186,7 @@ class RegressionGate:
         for name in self.settings.rows or ():
             if name not in run.rows:
                 raise ConfigurationError(
-                    f"gate: rows: {name!r} is no row of this run. Rows: {', '.join(run.rows) or 'none'}."
+                    f"gate: rows: this run has no row {name!r}. Rows: {', '.join(run.rows) or 'none'}."
                     + nearest(name, run.rows)
                 )
             if not _is_bounded(run.rows[name]):
@@ -262,7 +262,7 @@ class RegressionGate:
             return _Found(replace(start, verdict="incomplete", reason=reason), limits)
         if others > MAX_LOST * pairs.before + _SLACK:
             reason = (
-                f"the cases of {row.name} are others: {len(pairs.new)} new, {len(pairs.gone)} gone, "
+                f"the cases of {row.name} changed: {len(pairs.new)} new, {len(pairs.gone)} gone, "
                 f"{len(pairs.changed)} changed, of {pairs.before}"
             )
             return _Found(replace(start, verdict="incomparable", reason=reason), limits)
@@ -387,7 +387,7 @@ def _notes(baseline: Baseline | None, vanished: Mapping[str, RowComparison]) -> 
     if baseline is not None and baseline.is_means_only:
         return ["the baseline has means without cases; it is compared by max_drop alone, without a test"]
     gone = [name for name, row in vanished.items() if not row.gated]
-    return [f"the baseline has rows that this run has not: {', '.join(gone)}"] if gone else []
+    return [f"the baseline has rows that this run does not have: {', '.join(gone)}"] if gone else []
 
 
 def _is_bounded(row: Row) -> bool:

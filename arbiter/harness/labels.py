@@ -91,11 +91,11 @@ def read_labels(path: str | Path) -> Labels:
                 who = f"the labeller {labeller!r}" if labeller else "a labeller without a name"
                 mistake(f"{who} labelled the id {id!r} twice.")
             elif known.output != output:
-                mistake(f"the id {id!r} has another output than before.")
+                mistake(f"the id {id!r} has a different output than before.")
             else:
                 found[id] = replace(known, labels={**known.labels, labeller: label})
     except csv.Error as error:
-        mistake(f"is no CSV: {error}.")
+        mistake(f"is not CSV: {error}.")
     if len(kinds) > 1:
         mistake("has scores and passes; expected one kind of label in a file.", max(kinds.values()))
     if not mistakes and not found:
@@ -145,7 +145,7 @@ def _wrong_columns(names: Sequence[str]) -> Iterator[str]:
             yield f"the column {name!r} is missing. Columns: {', '.join(names) or 'none'}.{nearest(name, names)}"
     for name in names:
         if name not in (*COLUMNS, SCORE):
-            yield f"{name!r} is no column of labels. Columns: {', '.join(COLUMNS)}.{nearest(name, COLUMNS)}"
+            yield f"labels have no column {name!r}. Columns: {', '.join(COLUMNS)}.{nearest(name, COLUMNS)}"
 
 
 def _label(row: Mapping[Any, Any]) -> tuple[int | None, str]:

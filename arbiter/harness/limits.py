@@ -107,7 +107,7 @@ class Budget:
             return None
         if spent.usd is None:
             models = ", ".join(map(repr, self._usage.unpriced)) or "a call that did not report its tokens"
-            return f"limits.usd cannot be kept: there is no price for {models}. Limit tokens or calls"
+            return f"limits.usd cannot be enforced: there is no price for {models}. Limit tokens or calls"
         return (
             f"limits.usd is {limits.usd:g}, and {spent.usd:.2f} are used" if spent.usd >= limits.usd else None
         )

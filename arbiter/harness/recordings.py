@@ -352,7 +352,7 @@ class Recordings:
 def _check(file: str, line: Any) -> None:
     """Raise `ValueError` for what is no line of a recording."""
     if not is_mapping(line):
-        raise ValueError("a line that is no JSON object")
+        raise ValueError("a line that is not a JSON object")
     found = line
     if found.get("v") != VERSION:
         raise ValueError(f"a line of format {found.get('v')!r}, and this version of Arbiter reads {VERSION}")

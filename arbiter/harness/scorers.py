@@ -101,7 +101,7 @@ def _named(key: object, scorer: Any) -> NamedScorer:
     call: Any = method if callable(method) else scorer
     if not callable(call):
         raise ConfigurationError(
-            f"the scorer {scorer!r:.80} is no function and has no method 'score'; expected def scorer(run)."
+            f"the scorer {scorer!r:.80} is not a function and has no method 'score'; expected def scorer(run)."
         )
     name: Any = key if key is not None else getattr(scorer, "name", None) or getattr(call, "__name__", None)
     if not isinstance(name, str) or not name or name in ("<lambda>", "score"):

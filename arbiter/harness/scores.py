@@ -206,5 +206,5 @@ def _unwritable(score: Score) -> str | None:
     try:
         json.dumps(score.usage, allow_nan=False)
     except (TypeError, ValueError) as error:
-        return f"has a usage that is no JSON: {error}"
+        return f"has a usage that is not JSON: {error}"
     return None

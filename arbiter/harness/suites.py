@@ -226,7 +226,7 @@ class Suite:
             if cache is not None and self.cache == "all" and measured.kind not in ("graph", "agents"):
                 raise ConfigurationError(
                     f"cache is 'all', and the target is {measured.name}: only the answers of graphs are kept, because "
-                    "nothing tells when those of others are outdated. Take 'judge'."
+                    "nothing shows when those of others are outdated. Use 'judge'."
                 )
             if taped is not None:
                 taped.rows_in_answers = frozenset(each.name for each in measured.evaluators)
@@ -277,7 +277,7 @@ class Suite:
         for name in self.gate.rows or ():
             if not any(name == one or name.startswith(f"{one}.") for one in known):
                 raise ConfigurationError(
-                    f"gate: rows: {name!r} is no row of the suite. Rows: {', '.join(known)}.{nearest(name, known)}"
+                    f"gate: rows: the suite has no row {name!r}. Rows: {', '.join(known)}.{nearest(name, known)}"
                 )
 
     def _recordings(self, mode: Mode, given: str | Path | Recordings) -> Recordings | None:
@@ -366,7 +366,7 @@ class Suite:
         for evaluator in target.evaluators:
             for node in evaluator.target_nodes or ():
                 if nodes is not None and node not in nodes:
-                    yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph has not"
+                    yield f"the evaluator {evaluator.name!r} is for the node {node!r}, which the graph does not have"
             yield from _unread(evaluator, target)
         for gate, model in target.gates().items():
             for row, judge in judging.judges.items():
@@ -416,7 +416,7 @@ def _unread(evaluator: NodeEvaluator, target: Target) -> Iterator[str]:
     known = target.state_keys() if isinstance(target, GraphTarget) else None
     if known and isinstance(key, str) and key not in known:
         yield (
-            f"the evaluator {evaluator.name!r} reads {key!r}, which is no key of the graph's state. "
+            f"the evaluator {evaluator.name!r} reads {key!r}, which is not a key of the graph's state. "
             f"Keys: {', '.join(known)}.{nearest(key, known)} Name one: key"
         )
 

@@ -85,7 +85,7 @@ class RecordedTape:
             return
         if answer.get("exact") is False:
             warnings.warn(
-                f"the output of case {case.id!r} is no JSON, so scorers of a replay get another form of it. Name an "
+                f"the output of case {case.id!r} is not JSON, so scorers of a replay get it in another form. Name an "
                 "output that is JSON: target.output.",
                 ArbiterWarning,
                 stacklevel=2,

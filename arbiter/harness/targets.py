@@ -537,11 +537,11 @@ def target_of(
         return GraphTarget(_compiled(given), f"graph {name or _name_of(given)}", arbiter_os, **graph)
     if evaluators:
         raise ConfigurationError(
-            "evaluators judge node runs, and the target is no graph. Use scorers, or pass a graph."
+            "evaluators judge node runs, and the target is not a graph. Use scorers, or pass a graph."
         )
     if arbiter_os is not None or output is not None or fresh:
         what = "arbiter_os" if arbiter_os is not None else "output" if output is not None else "fresh"
-        raise ConfigurationError(f"{what} is for a graph, and the target is none.")
+        raise ConfigurationError(f"{what} is for a graph, and the target is not one.")
     if isinstance(given, Mapping):
         outputs = cast("Mapping[str, Any]", given)
         return OutputsTarget(outputs, name or "outputs")

@@ -35,7 +35,7 @@ def why_unwritable(place: Path, error: OSError) -> str:
         if part.is_symlink() and not part.exists():
             return f"{str(part)!r} is a link to {os.readlink(part)!r}, which does not exist"
         if part.exists() and not part.is_dir():
-            return f"{str(part)!r} is no folder"
+            return f"{str(part)!r} is not a folder"
     return error.strerror or str(error)
 
 

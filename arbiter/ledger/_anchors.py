@@ -100,7 +100,7 @@ class Key:
                 self._public = self._private.public_key()
         except ValueError as error:
             raise ConfigurationError(
-                f"the ledger's key is no PEM that can be read: {error}. Expected an Ed25519 key without a password."
+                f"the ledger's key is not readable PEM: {error}. Expected an Ed25519 key without a password."
             ) from error
         if not isinstance(self._public, ed25519.Ed25519PublicKey):
             raise ConfigurationError(
@@ -208,7 +208,7 @@ def read_anchors(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
                 anchor = _read(line)
                 if not is_anchor(anchor):
                     raise ConfigurationError(
-                        f"{os.fspath(path)}:{number}: this line is no anchor of a ledger."
+                        f"{os.fspath(path)}:{number}: this line is not an anchor of a ledger."
                     )
                 found.append(anchor)
     except OSError as error:

@@ -190,7 +190,7 @@ def _sent(connection: Connection, mark: str, thread: Thread) -> Sequence[str]:
         "GROUP BY c.receiver ORDER BY c.receiver",
         (thread.id,),
     )
-    return [f"{receiver} has got {count} scores of thread {thread.ref}" for receiver, count in rows]
+    return [f"{receiver} received {count} scores of thread {thread.ref}" for receiver, count in rows]
 
 
 def _empty_log(store: Store) -> None:

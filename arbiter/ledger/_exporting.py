@@ -212,7 +212,7 @@ def _line(row: Mapping[str, Any]) -> str:
 def _checked(body: Any) -> Mapping[str, Any]:
     """The body of an entry. Raises `ValueError` if it has been changed beyond that."""
     if not isinstance(body, dict) or not {"kind", "seq", "key", "at"} <= body.keys():
-        raise ValueError("a body is that of no entry")
+        raise ValueError("a body belongs to no entry")
     return body  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -281,7 +281,7 @@ def read_records(path: str | os.PathLike[str]) -> FileRecords:
                         raise ValueError("the first line names no ledger")
                 except (LookupError, TypeError, ValueError, AttributeError) as error:
                     raise ConfigurationError(
-                        f"{os.fspath(path)}:{number}: this is no line of 'arbiter export --to jsonl': {error}."
+                        f"{os.fspath(path)}:{number}: this is not a line of 'arbiter export --to jsonl': {error}."
                     ) from None
     except OSError as error:
         raise ConfigurationError(f"{os.fspath(path)!r} cannot be read: {error.strerror}.") from None

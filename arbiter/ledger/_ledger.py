@@ -601,7 +601,7 @@ class Ledger:
 
         `anchors` are those that were kept elsewhere: a file, or lines. `keys` are the keys or public keys
         that may have signed them; by default the ledger's own. Raises `ConfigurationError` for an unknown
-        thread, for a line that is no anchor, and for anchors of another ledger.
+        thread, for a line that is not an anchor, and for anchors of another ledger.
         """
         given = (keys,) if isinstance(keys, str | bytes) else keys
         known = [Key(key.encode() if isinstance(key, str) else key) for key in given]

@@ -169,7 +169,7 @@ class Reader:
             None,
         )
         if row is None or row[1] not in ITEMS:
-            raise ConfigurationError(f"entry {seq} of this thread is no node run, or it was pruned.")
+            raise ConfigurationError(f"entry {seq} of this thread is not a node run, or was pruned.")
         entry, _, text, hash, contents = row
         body: dict[str, Any] = orjson.loads(text)
         parsed = None if contents is None else orjson.loads(contents)

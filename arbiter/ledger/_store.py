@@ -214,7 +214,7 @@ class Store:
         for event in events:
             known = keyed.setdefault(event.key, event)
             if known is not event and known.fields != event.fields:
-                raise ConflictError(f"two unlike entries have the key {event.key}, in one batch.")
+                raise ConflictError(f"two different entries have the key {event.key}, in one batch.")
         contents = dict(zip(keyed, self._encoded([*keyed.values()]), strict=True))
         try:
             return self._write(keyed, contents)
@@ -423,5 +423,5 @@ def _ensure_same(event: Event, body: str) -> None:
     for name, value in event.fields.items():
         if known.get(name) != orjson.loads(orjson.dumps(value)):
             raise ConflictError(
-                f"two unlike entries have the key {known['key']}: {name} is {known.get(name)!r} and {value!r}."
+                f"two different entries have the key {known['key']}: {name} is {known.get(name)!r} and {value!r}."
             )

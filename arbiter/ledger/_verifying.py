@@ -199,7 +199,12 @@ class Verifier:
         for table in ("graphs", "constitutions"):
             for digest, body in connection.exec_driver_sql(f"SELECT digest, body FROM {table}"):
                 if Described.of(str(body)).digest != digest:
-                    self._add("text", None, None, f"{table}: the text under {digest} is another one.")
+                    self._add(
+                        "text",
+                        None,
+                        None,
+                        f"{table}: the text under {digest} is not the one that was stored.",
+                    )
                 elif table == "graphs":
                     names[digest] = str(orjson.loads(body).get("name"))
         return names
@@ -326,7 +331,7 @@ class Verifier:
         try:
             self._check_body(thread, row, {**parsed}, seq, salt, content, scores)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            self._add("body", thread, seq, "its body fits its hash, but it is that of no entry.")
+            self._add("body", thread, seq, "its body fits its hash, but is not that of an entry.")
 
     def _check_body(
         self,
@@ -379,7 +384,7 @@ class Verifier:
             pairs = zip(COLUMNS, expected, columns, strict=True)
             wrong += [name for name, of_body, value in pairs if of_body != value]
         if wrong:
-            self._add("column", thread, seq, f"{', '.join(wrong)}: the columns are unlike the body.")
+            self._add("column", thread, seq, f"{', '.join(wrong)}: the columns do not match the body.")
 
     def _check_contents(
         self, thread: _Thread, body: Mapping[str, Any], seq: int, salt: Any, content: Any
@@ -394,7 +399,7 @@ class Verifier:
     def _check_scores(self, thread: _Thread) -> None:
         for key, expected in thread.scores.items():
             if thread.stored_scores.get(key, {}) != expected:
-                self._add("scores", thread, thread.seqs[key], "its scores are unlike its body.")
+                self._add("scores", thread, thread.seqs[key], "its scores do not match its body.")
         thread.scores, thread.stored_scores, thread.seqs, thread.keys = {}, {}, {}, set()
 
     def _add_counts(
@@ -460,11 +465,11 @@ class Verifier:
                 f"its head is entry {thread.head_seq}, its newest entry is {thread.last_seq}.",
             )
         if thread.first_wrong is None and thread.pruned_at is None and (wrong := _unlike(thread)):
-            self._add("column", thread, None, f"{', '.join(wrong)}: the columns are unlike its entries.")
+            self._add("column", thread, None, f"{', '.join(wrong)}: the columns do not match its entries.")
         counted = [thread.items, thread.denied, thread.asked]
         if thread.first_wrong is None and thread.counted != counted and thread.pruned_at is None:
             self._add(
-                "counts", thread, None, "its counts of items, denials and questions are unlike its entries."
+                "counts", thread, None, "its counts of items, denials and questions do not match its entries."
             )
 
     # Anchors
@@ -510,13 +515,13 @@ class Verifier:
                 self.found.signed_by = line.get("key") or self.found.signed_by
         known = {anchor["line"]["n"]: anchor for anchor in anchors}
         for n, line in sorted(elsewhere.items()):
-            name = f"anchor {n} of elsewhere"
+            name = f"external anchor {n}"
             if n not in known:
                 self._add(
                     "anchor", None, None, f"{name} is not in this database: its newest part was removed."
                 )
             elif anchor_hash(known[n]["line"]) != anchor_hash(line):
-                self._add("anchor", None, None, f"{name} is unlike the one in this database.")
+                self._add("anchor", None, None, f"{name} differs from the one in this database.")
             else:
                 self._is_signed_well(line, name)
         self.found.anchored = sum(id <= newest for id in self.ids)
@@ -527,7 +532,7 @@ class Verifier:
         key = self.keys.get(str(line.get("key")))
         if key is None:
             by = (
-                f"signed by {line['key']}, which is none of the known keys"
+                f"signed by {line['key']}, which is not one of the known keys"
                 if line.get("key")
                 else "not signed"
             )
@@ -583,7 +588,9 @@ class Verifier:
         }
         if wrong and not any(thread.first_wrong is not None for thread in self.threads.values()):
             kinds = ", ".join(sorted({str(count[1]) for count in wrong}))
-            self._add("rollups", None, None, f"{len(wrong)} hourly counts ({kinds}) are unlike the entries.")
+            self._add(
+                "rollups", None, None, f"{len(wrong)} hourly counts ({kinds}) do not match the entries."
+            )
 
     def _count_intact(self) -> None:
         for thread in self.threads.values():

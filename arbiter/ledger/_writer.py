@@ -310,7 +310,7 @@ class Writer:
         self._has_warned = True
         lost = "what does not fit is dropped and counted" if self._gaps else f"at most {self._most}"
         _log.warning(
-            "the ledger cannot be written for %d s: %s. Runs go on; %d events wait, %s.",
+            "the ledger could not be written for %d s: %s. Runs go on; %d events wait, %s.",
             seconds,
             self.last_error,
             self.queued,

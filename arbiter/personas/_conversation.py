@@ -318,7 +318,7 @@ def _by_name(agents: Iterable[Persona | str]) -> dict[str, Persona]:
             found[persona.name] = persona
         elif persona.text and persona != known:
             raise ConfigurationError(
-                f"there are two personas of the name {persona.name!r}, so their messages cannot be told apart. "
+                f"two personas have the name {persona.name!r}, so their messages cannot be told apart. "
                 "Give each a name of its own."
             )
     return found
@@ -584,12 +584,14 @@ def checked_configs(
         for known in configs:
             if known != "*" and cast.personas and cast.name(known) not in cast.personas:
                 agents = ", ".join(map(repr, cast.personas))
-                raise ConfigurationError(f"{owner}: there are settings for {known!r}. Agents: {agents}.")
+                raise ConfigurationError(
+                    f"{owner}: there are settings for {known!r}, which is not an agent. Agents: {agents}."
+                )
         named: dict[str | None, str] = {}
         for known in configs:
             if (other := named.setdefault(cast.name(known), known)) != known:
                 raise ConfigurationError(
-                    f"{owner}: {other!r} and {known!r} are one agent. Keep one of its settings."
+                    f"{owner}: {other!r} and {known!r} are the same agent. Keep one of its settings."
                 )
     return configs
 

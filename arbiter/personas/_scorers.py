@@ -374,7 +374,7 @@ class _Scorer(_Asking):
         if not heard.events:
             return self._unjudged(float(HIGHEST), reason)
         others = ", ".join(map(repr, heard.actors)) or "nobody"
-        return self._unjudged(None, f"{reason}; those who speak: {others}")
+        return self._unjudged(None, f"{reason}; speakers: {others}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def _sums(messages: Sequence[Sequence[str]], n: int) -> Iterator[float]:
     except ImportError as error:
         if len(messages) > MOST:
             raise ConfigurationError(
-                f"the repetition of {len(messages):,} messages takes NumPy; without it at most {MOST:,} are compared. "
+                f"comparing {len(messages):,} messages needs NumPy; without it, at most {MOST:,} are compared: "
                 "pip install 'arbiteros[stats]'"
             ) from error
         return _pair_by_pair(messages, n)

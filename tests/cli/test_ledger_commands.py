@@ -247,9 +247,7 @@ def test_an_anchor_that_was_written_without_the_file_is_appended_to_it(copied: P
     with sql(copied) as run:
         run("DELETE FROM anchor_heads WHERE anchor > 1")
         run("DELETE FROM anchors WHERE id > 1")
-    assert "anchor 2 of elsewhere is not in this database" in typed(
-        "verify", "--anchors", "kept.jsonl", code=1
-    )
+    assert "external anchor 2 is not in this database" in typed("verify", "--anchors", "kept.jsonl", code=1)
 
 
 def test_anchors_that_were_kept_elsewhere_show_what_was_cut(copied: Path) -> None:
@@ -260,9 +258,7 @@ def test_anchors_that_were_kept_elsewhere_show_what_was_cut(copied: Path) -> Non
     with sql(copied) as run:
         run("DELETE FROM anchor_heads WHERE anchor = 2")
         run("DELETE FROM anchors WHERE id = 2")
-    assert "anchor 2 of elsewhere is not in this database" in typed(
-        "verify", "--anchors", "kept.jsonl", code=1
-    )
+    assert "external anchor 2 is not in this database" in typed("verify", "--anchors", "kept.jsonl", code=1)
 
 
 @pytest.mark.lengthy
@@ -364,7 +360,7 @@ def test_verify_against_a_graph_adds_what_only_its_checkpoints_know(
     assert said.endswith("intact\n")
     assert "· pay · completed" in typed("history", "t1")
     said = typed("verify", "--against", "saved:graph")
-    assert said.startswith("the checkpoints of saved:graph know nothing that the ledger lacks.\n")
+    assert said.startswith("the checkpoints of saved:graph have nothing that the ledger lacks.\n")
 
 
 def test_prune_reports_the_removed_contents(copied: Path) -> None:
@@ -646,7 +642,7 @@ def test_the_ten_lines_run(tmp_path: Path) -> None:
         ),
         (("history", "--ledger", "text.db"), "it is not a SQLite database"),
         (("verify", "pay-33"), "no thread 'pay-33'. Did you mean 'pay-3'"),
-        (("verify", "--anchors", "text.db"), "text.db:1: this line is no anchor of a ledger"),
+        (("verify", "--anchors", "text.db"), "text.db:1: this line is not an anchor of a ledger"),
         (("verify", "--anchors", "no.jsonl"), "'no.jsonl' cannot be read: No such file"),
         (("verify", "--anchors", "others.jsonl"), "these anchors are of ledger other; this is ledger"),
         (("verify", "--ledger", "no.db"), "there is no ledger at 'no.db'"),

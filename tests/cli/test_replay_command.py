@@ -87,7 +87,7 @@ def test_exit_codes(folder: Path, options: tuple[str, ...], code: int) -> None:
             "'loser'; expected none, or some of .* Did you mean 'looser'",
         ),
         (("-c", "next.yaml", "--since", "2999-01-01"), "no node runs between 2999-01-01 00:00:00"),
-        (("-c", "next.yaml", "pay-9"), "nothing is recorded of thread 'pay-9'. Did you mean 'pay-"),
+        (("-c", "next.yaml", "pay-9"), "nothing is recorded about thread 'pay-9'. Did you mean 'pay-"),
         (("-c", "next.yaml", "--ledger", "none.db"), "there is no ledger at 'none.db'"),
         (("-c", "next.yaml", "--from", "next.yaml"), "next.yaml:1: "),
         (("-c", "next.yaml", "--format", "xml"), "--format is 'xml'"),

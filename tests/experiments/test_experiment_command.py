@@ -143,7 +143,7 @@ def test_templates_show_that_everything_is_connected() -> None:
         (["run", "debate-controversial", *WITH, "--resume", "none"], "there is no run 'none'"),
         (["run", "debate-controversial", "--model", "models.py:nobody", "--judge", "x"], "has no 'nobody'"),
         (["run", "debate-controversial", *WITH, "--format", "csv"], "--format is 'csv'"),
-        (["run", "debate-controversial", *WITH, "--out", "none/x.json"], "in 'none', which is no folder"),
+        (["run", "debate-controversial", *WITH, "--out", "none/x.json"], "in 'none', which is not a folder"),
         (["run", "debate-controversial", *WITH, "--out", "x.csv"], "expected one of .json, .md, .txt, .svg"),
         (["run", "debate-controversial", *WITH, "--ray", "auto", "--ledger", "l.db"], "workers write to no"),
         (["plan", "--out", "plan.json"], "--out is for one scenario"),

@@ -107,7 +107,7 @@ def test_environments_of_a_number_are_the_same_in_each_arm() -> None:
     ("treatment", "why"),
     [
         (Corrections(GateConfig(gate_adherence_enabled=True, gate_adherence_threshold=0), (never,)), "fired"),
-        (Corrections(interventions=(never,)), "no intervention of it fired"),
+        (Corrections(interventions=(never,)), "none of its interventions fired"),
         (
             Corrections(GateConfig(gate_adherence_enabled=True, minimum_required_qty_of_actions=9)),
             "judged no draft",

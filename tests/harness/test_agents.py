@@ -281,7 +281,7 @@ def test_each_agent_has_a_baseline_of_its_own_in_a_folder(
     Path("golden/ilka.json").write_text(json.dumps(means))
     fallen = rows()
     assert (fallen["tone.ilka"], fallen["tone.tomasz"]) == ("regressed", "new")
-    with pytest.raises(ConfigurationError, match="suites: has no file of ilka, tomasz, env:quay"):
+    with pytest.raises(ConfigurationError, match="suites: has no file for ilka, tomasz, env:quay"):
         loaded().run().compare("suites")
 
 

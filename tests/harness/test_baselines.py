@@ -115,7 +115,7 @@ def test_a_process_that_dies_while_writing_leaves_the_old_file(
 def test_a_broken_file_is_replaced_by_an_update(file: Path) -> None:
     file.write_text("{", encoding="utf-8")
     (moved,) = baseline(row("tone", BEFORE)).write(file, update=True)
-    assert moved.startswith("the file before could not be read: is no JSON")
+    assert moved.startswith("the earlier file could not be read: is not JSON")
     assert Baseline.read(file).rows["tone"].n == 10
 
 
@@ -148,7 +148,7 @@ def test_a_baseline_needs_its_folder(tmp_path: Path) -> None:
 def test_an_incomplete_run_is_no_baseline(measured: Any, problem: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Baseline.of(measured, captured_at=CAPTURED)
-    assert str(caught.value) == f"the run is no baseline: {problem}."
+    assert str(caught.value) == f"the run cannot be a baseline: {problem}."
 
 
 def test_a_file_edited_by_hand_is_refused(file: Path) -> None:
@@ -226,10 +226,10 @@ def test_a_wrong_field_is_named(file: Path, change: Any, problem: str) -> None:
     ("content", "problem"),
     [
         (None, "there is no such file. Measure it: arbiter eval baseline SUITE."),
-        (b"", "is no JSON: Expecting value"),
+        (b"", "is not JSON: Expecting value"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"[]", "expected a mapping, got list."),
-        (b"[" * 100_000, "is no JSON"),
+        (b"[" * 100_000, "is not JSON"),
         (b"{}", "agentId: Field required."),
     ],
 )

@@ -79,7 +79,7 @@ def test_shares_are_stretched_for_labels_that_are_scores(tmp_path: Path) -> None
 
 
 def test_a_row_that_is_no_scorer_is_refused(labels: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"'polit' is no scorer .* Did you mean 'polite'\?"):
+    with pytest.raises(ConfigurationError, match=r"has no scorer 'polit', .* Did you mean 'polite'\?"):
         calibrate(suite(), labels, row="polit", pass_at=7)
     with pytest.raises(ConfigurationError, match="gives several scores"):
         calibrate(suite(several), labels, row="polite", pass_at=7)

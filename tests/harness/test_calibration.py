@@ -327,7 +327,7 @@ def test_all_mistakes_in_labels_are_reported_with_their_lines(tmp_path: Path) ->
         (5, "the label is 'good'; expected a whole number from 0 to 9, or pass or fail."),
         (6, "has no id."),
         (7, "has fewer cells than the first line has columns."),
-        (8, "the id 'a' has another output than before."),
+        (8, "the id 'a' has a different output than before."),
         (9, "has scores and passes; expected one kind of label in a file."),
     ]
 
@@ -336,10 +336,10 @@ def test_all_mistakes_in_labels_are_reported_with_their_lines(tmp_path: Path) ->
     ("text", "message"),
     [
         ("id,label\na,8\n", "the column 'output' is missing. Columns: id, label."),
-        ("id,output,label,labler\na,b,8,c\n", "'labler' is no column of labels."),
+        ("id,output,label,labler\na,b,8,c\n", "labels have no column 'labler'."),
         ("id,output,label\n", "has no labels."),
         ("", "the column 'id' is missing. Columns: none."),
-        ('id,output,label\na,"b,8\n', "is no CSV"),
+        ('id,output,label\na,"b,8\n', "is not CSV"),
     ],
 )
 def test_a_file_without_labels_is_refused(tmp_path: Path, text: str, message: str) -> None:

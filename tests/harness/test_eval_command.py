@@ -319,7 +319,7 @@ def test_a_case_that_must_pass_fails_the_run_without_a_baseline(files: Path) -> 
 
 
 def test_suites_are_checked_without_running(files: Path) -> None:
-    assert "10 cases, nothing to say" in Said("lint").out
+    assert "10 cases, nothing to report" in Said("lint").out
     (files / "cases.jsonl").write_text('{"input": {"n": 1}}\n')
     assert "1 of 1 cases have no id" in Said("lint").out
     (files / "cases.jsonl").write_text('{"inputs": {"n": 1}}\n')

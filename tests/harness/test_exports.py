@@ -357,7 +357,7 @@ def test_corrections_are_pairs_of_a_draft_and_what_was_accepted_instead(
     arbiter_os.add_correction_gate(Again("gate", target_nodes=["write"], max_attempts=2 if accepted else 1))
     suite(repeats=1, target=solving(["7", "42"])).run(arbiter_os=arbiter_os)
     if not accepted:
-        with pytest.raises(ConfigurationError, match="no draft that a correction gate sent back and then"):
+        with pytest.raises(ConfigurationError, match="no draft that a correction gate sent back before"):
             export_run("last", "trl-dpo", options=ExportOptions(corrections=True))
         return
     [row] = exported("trl-dpo", corrections=True)

@@ -267,7 +267,7 @@ LONG = json.dumps({"input": "x" * 1_000_001})
         (
             "c.jsonl",
             '{"input": NaN}\n',
-            "c.jsonl:1: expected one JSON object, got '{\"input\": NaN}': NaN is no JSON",
+            "c.jsonl:1: expected one JSON object, got '{\"input\": NaN}': NaN is not JSON",
         ),
         ("c.jsonl", "", "c.jsonl:1: the file has no cases"),
         ("c.jsonl", b"\xff\n", "c.jsonl:1: expected UTF-8 text"),

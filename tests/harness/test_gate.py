@@ -245,7 +245,7 @@ def test_new_gone_and_changed_cases_are_left_out_or_too_many() -> None:
     assert (found.verdict, found.new, found.n) == ("steady", ("case-21",), 20)
     others = compared(run(row("tone", [7] * 23)), twenty)
     assert (others.rows["tone"].verdict, others.exit_code) == ("incomparable", 5)
-    assert others.rows["tone"].reason == "the cases of tone are others: 3 new, 0 gone, 0 changed, of 20"
+    assert others.rows["tone"].reason == "the cases of tone changed: 3 new, 0 gone, 0 changed, of 20"
 
 
 def test_three_of_ten_runs_that_fail_are_a_regression_and_one_is_not() -> None:
@@ -372,7 +372,7 @@ def test_a_row_that_vanished_leaves_the_run_undecided() -> None:
     assert found.undecided == ("style is in the baseline, and this run has not measured it",)
     accepted = compared(run(row("tone", BEFORE)), then, accept_changed=True)
     assert accepted.exit_code == 0
-    assert accepted.notes == ("the baseline has rows that this run has not: style",)
+    assert accepted.notes == ("the baseline has rows that this run does not have: style",)
     chosen = compared(run(row("tone", BEFORE)), then, rows=["tone"])
     assert chosen.exit_code == 0
 
@@ -386,7 +386,7 @@ def test_a_baseline_of_another_suite_is_refused() -> None:
 
 def test_a_gated_row_that_does_not_exist_is_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"'tune' is no row of this run\. Rows: tone\. Did you mean 'tone'\?"
+        ConfigurationError, match=r"this run has no row 'tune'\. Rows: tone\. Did you mean 'tone'\?"
     ):
         tone(BEFORE, AFTER, rows=["tune"])
 

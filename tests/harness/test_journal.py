@@ -298,7 +298,7 @@ def test_errors_are_tried_again_on_request() -> None:
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_case(project: Path) -> None:
     (project / "file").write_text("")
     (project / "link").symlink_to("nowhere")
-    with pytest.raises(ConfigurationError, match=r"cannot be written: '.*file' is no folder"):
+    with pytest.raises(ConfigurationError, match=r"cannot be written: '.*file' is not a folder"):
         SUITE.run(answer, folder=project / "file" / "evals")
     with pytest.raises(ConfigurationError, match=r"link' is a link to 'nowhere', which does not exist"):
         SUITE.run(answer, folder=project / "link" / "evals")

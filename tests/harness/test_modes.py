@@ -174,7 +174,7 @@ def test_recordings_that_cannot_be_written_are_refused_before_the_first_case(pro
     plan = Spy("plan")
     with pytest.raises(
         RecordingError,
-        match=r"the folder 'recordings/recorded' of recordings: it cannot be written: 'recordings' is no folder",
+        match=r"the folder 'recordings/recorded' of recordings: it cannot be written: 'recordings' is not a folder",
     ):
         suite().run(graph(plan), mode="record")
     assert not plan.calls

@@ -38,7 +38,7 @@ def test_an_unknown_checker_is_refused_before_anything_runs(key: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         suite.run(chain(pay), arbiter_os=arbiter_os)
     assert str(raised.value) == (
-        f"case 'a': expect.{key}: 'for_eyes' is no checker of the target. Checkers: four_eyes. "
+        f"case 'a': expect.{key}: the target has no checker 'for_eyes'. Checkers: four_eyes. "
         "Did you mean 'four_eyes'?"
     )
     assert not pay.calls
@@ -50,7 +50,7 @@ def test_a_gated_row_that_no_score_can_be_in_is_refused_before_anything_runs() -
     write = Spy("write")
     gate = GateSettings(rows=["grounded.tone", "groundet"])
     suite = Suite("gated", [Case("a", {"log": []})], scorers={"grounded": lambda _: {"tone": 1}}, gate=gate)
-    said = "gate: rows: 'groundet' is no row of the suite. Rows: grounded, expect, completed. Did you mean 'grounded'?"
+    said = "gate: rows: the suite has no row 'groundet'. Rows: grounded, expect, completed. Did you mean 'grounded'?"
     with pytest.raises(ConfigurationError) as raised:
         suite.run(chain(write), folder=None)
     assert str(raised.value) == said
@@ -141,7 +141,7 @@ def write_suite(name: str, *cases: Any, **more: Any) -> None:
     [
         ({"target": {"function": "app.py:answers"}}, "answers"),
         ({"gate": {"baseline": "baselines/other.json"}}, "the baseline is of the suite 'other'"),
-        ({"cases": [{"input": {}, "expect": {"matches": "("}}]}, "is no regular expression"),
+        ({"cases": [{"input": {}, "expect": {"matches": "("}}]}, "is not a regular expression"),
     ],
 )
 def test_all_suites_are_checked_before_the_first_one_runs(

@@ -61,7 +61,7 @@ class Vector:
         (Score("tone", 0.5, reason=3), "has a reason of type int"),  # type: ignore[arg-type]
         (Score("tone", 0.5, votes=("a",)), "in votes or raw"),  # type: ignore[arg-type]
         (Score("tone", 0.5, raw=float("nan")), "in votes or raw"),
-        (Score("tone", 0.5, usage={"calls": object()}), "has a usage that is no JSON"),
+        (Score("tone", 0.5, usage={"calls": object()}), "has a usage that is not JSON"),
         (10**400, "cannot be read"),
         (Fraction(10**400), "cannot be read"),
         (Vector(), "returned Vector, which cannot be read: TypeError: only vectors of one number"),

@@ -231,7 +231,7 @@ def test_lint_names_an_evaluator_that_reads_no_key_of_the_state() -> None:
     judged = JudgeEvaluator("good", "It is good.", model(GRADE), key="logs")
     suite = Suite("judged", [Case("a", {"log": []})], evaluators=[judged], target=chain(Spy("plan")))
     [remark] = suite.lint()
-    assert remark.startswith("the evaluator 'good' reads 'logs', which is no key of the graph's state.")
+    assert remark.startswith("the evaluator 'good' reads 'logs', which is not a key of the graph's state.")
     assert "Did you mean 'log'?" in remark
     known = JudgeEvaluator("good", "It is good.", model(GRADE), key="log")
     assert replace(suite, evaluators=[known], target=chain(Spy("plan"))).lint() == []

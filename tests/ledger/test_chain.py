@@ -76,7 +76,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "hash FROM entries WHERE id = 5",
     ),
     "move an entry": ("UPDATE entries SET thread = 3, seq = 4 WHERE id = 6",),
-    "a body that is no JSON": ("UPDATE entries SET body = 'oops' WHERE id = 5",),
+    "a body that is not JSON": ("UPDATE entries SET body = 'oops' WHERE id = 5",),
     "an empty hash": ("UPDATE entries SET hash = x'' WHERE id = 5",),
     "an enormous number": ("UPDATE entries SET seq = 4000000000000 WHERE id = 6",),
     "another thread's name": ("UPDATE threads SET head_seq = 2 WHERE id = 2",),
@@ -246,7 +246,7 @@ def test_anchors_of_another_ledger_are_named_as_such(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="these anchors are of ledger"):
             ledger.verify(anchors=tmp_path / "a.jsonl")
         (tmp_path / "bad").write_text("\nno anchor\n")
-        with pytest.raises(ConfigurationError, match=r"bad:2: this line is no anchor"):
+        with pytest.raises(ConfigurationError, match=r"bad:2: this line is not an anchor"):
             ledger.verify(anchors=tmp_path / "bad")
 
 

@@ -106,7 +106,7 @@ def test_no_text_is_a_formula(ledger: Ledger, text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("nothing", r"f:2: this is no line of 'arbiter export --to jsonl'"),
+        ("nothing", r"f:2: this is not a line of 'arbiter export --to jsonl'"),
         ("[]", r"f:2: "),
         ('{"row": "entry", "ref": "x", "body": {}, "contents": null}', r"f:2: .*'x'"),
         ('{"row": "page"}', r"f:2: .*its row is 'page'"),

@@ -895,7 +895,7 @@ def test_an_unlike_entry_with_a_known_key_is_a_gap_and_holds_up_no_other(
         ]
         assert ledger.verify().not_recorded == 1
         assert ledger.verify()
-    assert "two unlike entries have the key" in caplog.text
+    assert "two different entries have the key" in caplog.text
 
 
 def test_runs_after_the_ledger_was_closed_are_reported_once(

@@ -156,7 +156,7 @@ def test_a_range_without_node_runs_is_no_success(tmp_path: Path, ledger: Ledger)
     with pytest.raises(ConfigurationError, match=r"no node runs between 2999-01-01 00:00:00.* and now"):
         ledger.replay(rules, since="2999-01-01")
     with pytest.raises(
-        ConfigurationError, match=r"nothing is recorded of thread 'smal'. Did you mean 'small'"
+        ConfigurationError, match=r"nothing is recorded about thread 'smal'. Did you mean 'small'"
     ):
         ledger.replay(rules, threads=["smal"])
     with pytest.raises(PackError, match="limit"):

@@ -209,5 +209,5 @@ def test_without_numpy_a_few_messages_are_compared_and_more_are_refused(
     monkeypatch.setitem(sys.modules, "arbiter.personas._overlaps", None)
     assert repetition(said, 3) == pytest.approx(with_numpy, rel=1e-14)
     monkeypatch.setattr(module, "MOST", 599)
-    with pytest.raises(ConfigurationError, match=r"600 messages takes NumPy.*arbiteros\[stats\]"):
+    with pytest.raises(ConfigurationError, match=r"600 messages needs NumPy.*arbiteros\[stats\]"):
         repetition(said, 3)

@@ -347,7 +347,7 @@ def test_receivers_of_ones_own_work_on_both_databases(
         assert (state.receiver, state.refused, state.behind) == ("picky", 3, 0)
         assert ledger.verify()
         erased = ledger.erase(thread_id="t0", reason="a request")
-        assert [part for part in erased.elsewhere if "picky has got 2 scores" in part]
+        assert [part for part in erased.elsewhere if "picky received 2 scores" in part]
 
 
 def test_secrets_reach_no_receiver(ledger: Ledger, langfuse: Langfuse, langsmith: LangSmith) -> None:

@@ -342,7 +342,7 @@ def test_an_erased_thread_is_shown_by_its_ref_without_its_texts(tmp_path: Path) 
 
 
 def test_changed_contents_are_a_page_and_no_traceback(tmp_path: Path) -> None:
-    """A body that is no JSON any more is one sentence that names the command which finds it."""
+    """A body that is not JSON any more is one sentence that names the command which finds it."""
     path = tmp_path / "l.db"
     with recorded(path, 1) as ledger, opened(ledger) as (_, client):
         with sql(path) as run:

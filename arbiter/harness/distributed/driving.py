@@ -115,7 +115,7 @@ def _greet(connection: socket.socket) -> None:
     connection.sendall(_HELLO)
     answer = connection.recv(9)
     if answer[3:4] != _SETTINGS:
-        raise OSError("what listens there is no Ray, whose port is 6379 unless it was given another")
+        raise OSError("the server there is not Ray, whose default port is 6379")
 
 
 @dataclass(slots=True)

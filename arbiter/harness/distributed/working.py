@@ -122,7 +122,7 @@ def _place(errand: Errand) -> _Place:
         run = suite.prepare(select=errand.select, mode=errand.mode, folder=None, cache=answers)
         here, there = Identity.of(run.head["identity"]), Identity.of(errand.identity)
         if changed := here.changes(there):
-            raise ConfigurationError(f"the worker has another suite than the driver: {'; '.join(changed)}.")
+            raise ConfigurationError(f"the worker's suite differs from the driver's: {'; '.join(changed)}.")
         run.session.run_id = errand.run_id
         while _places:
             _places.popitem()[1].loop.close()

@@ -193,7 +193,7 @@ def _corrected(evidence: Evidence) -> Rows:
             )
     if not count:
         raise ConfigurationError(
-            f"the run {evidence.run_id} has no draft that a correction gate sent back and then accepted another for."
+            f"the run {evidence.run_id} has no draft that a correction gate sent back before it accepted another."
         )
 
 
@@ -254,7 +254,7 @@ def _chains(run: Run, settings: Settings) -> list[list[Step]]:
         if len(branches) > 1:
             names = ", ".join(str(each.get("node")) for each in branches)
             raise ConfigurationError(
-                f"{run.where} ran {names} in one superstep, which have no order, so its steps are no chain. "
+                f"{run.where} ran {names} in one superstep, which have no order, so its steps are not a chain. "
                 "Use --per-node for a row per node run."
             )
     return [steps]

@@ -27,7 +27,7 @@ __all__ = ["Rewards"]
 class Rewards:
     """Rewards of completions by the scorers of a suite file, as TRL's `GRPOTrainer` calls reward functions.
 
-    Node evaluators have no part in it, because a completion is no node run. `project` is the folder to which the
+    Node evaluators have no part in it, because a completion is not a node run. `project` is the folder to which the
     paths in the suite are relative. `rows` are the scorers that count; none means all. With `is_json` a completion
     that is JSON is judged as that value. Raises `ConfigurationError` if the suite has nothing that judges a completion.
     """

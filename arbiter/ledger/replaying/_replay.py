@@ -136,7 +136,7 @@ class _Recorded:
                 yield thread
         for name in self._threads or ():
             if name not in known:
-                raise ConfigurationError(f"nothing is recorded of thread {name!r}.{nearest(name, known)}")
+                raise ConfigurationError(f"nothing is recorded about thread {name!r}.{nearest(name, known)}")
 
     def describe(self, digests: Collection[str]) -> None:
         """Read the texts with these digests."""
