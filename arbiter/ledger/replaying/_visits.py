@@ -102,7 +102,7 @@ class Candidate:
         if key not in self._plans:
             shadow = self.registry.plan(record.node, record.instruction, targets)
             unfinished = any(checker.reads_unfinished for checker in shadow.observers)
-            self._plans[key] = Plan(shadow=shadow, reads_unfinished=unfinished)
+            self._plans[key] = Plan(shadow=shadow, targets=targets, reads_unfinished=unfinished)
             asked: list[Sequence[Registration[Any]]] = [shadow.checkers, shadow.output_checkers]
             asked += [shadow.routers, shadow.error_routers]
             self.asked.update(registration.name for each in asked for registration in each)
@@ -336,7 +336,6 @@ class ThreadVisit:
             past=past,
             parent=parent,
             config=self._config(attempt),
-            targets=targets,
         )
         return ""
 
