@@ -26,7 +26,7 @@ from arbiter.cli._options import (
 )
 from arbiter.cli._store import store_app
 from arbiter.cli._streams import begin, end, warnings_as_sentences
-from arbiter.errors import ArbiterError, PolicyViolationError
+from arbiter.errors import ArbiterError, ConfigurationError, PolicyViolationError
 
 app = typer.Typer(
     help="Governs LangGraph graphs by rules that people can review.",
@@ -108,7 +108,14 @@ def init(
 
 
 def _ask(question: str, proposal: str) -> str:
-    answer: str = typer.prompt(question, default=proposal or "-", show_default=True)
+    try:
+        answer: str = typer.prompt(question, default=proposal or "-", show_default=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise  # by Ctrl+C
+        raise ConfigurationError(
+            "there is no terminal to ask in, so nothing was written. Take the proposed instructions with --yes."
+        ) from None
     return "" if answer.strip() in ("", "-") else answer.strip()
 
 

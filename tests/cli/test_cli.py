@@ -301,6 +301,12 @@ def test_init_proposes_from_what_each_node_is(project: Path) -> None:
     assert json.dumps('nothing "here" {') + ": no proposal" in text
 
 
+def test_init_without_a_terminal_names_the_option_that_asks_nothing(project: Path) -> None:
+    done = started("init", "team:graph", "new", folder=project, code=2)
+    assert "nothing was written. Take the proposed instructions with --yes." in done.stderr
+    assert not (project / "new").exists()
+
+
 def test_init_asks_about_each_node(project: Path) -> None:
     """Return takes the proposal, a dash leaves a node open, and a name that there is not is asked again."""
     told = typed("init", "team:graph", "new", answers="\nTOOLCALL\nTOOL_CALL\n")
