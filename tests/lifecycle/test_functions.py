@@ -499,6 +499,7 @@ def test_each_of_two_functions_in_a_node_runs_once_for_each_approval(
 def test_executions_that_resume_one_pause_at_once_run_a_function_once() -> None:
     """The others end with an error, or ask again."""
     paid: list[int] = []
+    resumed: list[bool] = []
     barrier = threading.Barrier(4)
     saver = InMemorySaver()
 
@@ -514,22 +515,22 @@ def test_executions_that_resume_one_pause_at_once_run_a_function_once() -> None:
         governed = arbiter_os.govern(pay)
 
         def node(state: Any) -> Any:
+            if resumed:  # all executions have loaded the same pause
+                barrier.wait(PATIENCE)
             governed(5)
             return {"log": ["done"]}
 
         return arbiter_os.govern(chain(node, checkpointer=saver))
 
     def one(_: int) -> str:
-        app = execution()
-        barrier.wait(PATIENCE)
         try:
-            return (
-                "asked" if "__interrupt__" in app.invoke(Command(resume="approve"), thread("1")) else "done"
-            )
+            out = execution().invoke(Command(resume="approve"), thread("1"))
+            return "asked" if "__interrupt__" in out else "done"
         except ApprovalUsedError:
             return "used"
 
     execution().invoke({"log": []}, thread("1"))
+    resumed.append(True)
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(one, range(4)))
     assert paid == [5]
