@@ -31,7 +31,7 @@ from arbiter._lifecycle.requests import (
 )
 from arbiter._lifecycle.routing import with_update
 from arbiter._lifecycle.runs import NodeRun, Schemas, Settings, current_run
-from arbiter._lifecycle.saving import Access, Find, Get, Put, Wait, aaccess, access
+from arbiter._lifecycle.saving import Access, Find, Put, Read, Wait, aaccess, access
 
 __all__ = [
     "NO_ANSWER",
@@ -45,8 +45,8 @@ __all__ = [
     "CallAll",
     "Entry",
     "Find",
-    "Get",
     "SaveNote",
+    "Read",
     "ReadCheckpoint",
     "NodeRun",
     "Op",

@@ -169,9 +169,9 @@ def _recover(run: NodeRun) -> Steps:
             saved = yield ReadCheckpoint(level)
             if type(saved) is Raised:
                 return _not_recovered(run, saved)
-            # Several siblings may do this at once; they all find the same.
-            recovered = (level.record.step, tallies_of(saved.facts, saved.spent), saved.spent)
-            level.recover(recovered)
+            if (recovered := level.recovered) is None:  # else a sibling has done it meanwhile
+                recovered = (level.record.step, tallies_of(saved.facts, saved.spent), saved.spent)
+                level.recover(recovered)
         step, tallies, spent = recovered
         levels.append(tallies if step == level.record.step else NOTHING)
         if level is run and (own := spent.get(run.record.id)):

@@ -8,24 +8,33 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Get:
-    """Read the checkpoint at `place`."""
+class Reading(Protocol):
+    """Reads of one checkpoint that several tasks share."""
 
-    place: RunnableConfig
+    def now(self, saver: Any, after: int) -> Any: ...
+
+    async def later(self, saver: Any, after: int) -> Any: ...
+
+
+@dataclass(slots=True)
+class Read:
+    """Share a read whose number is above `after`."""
+
+    reads: Reading
+    after: int
 
     def now(self, saver: Any) -> Any:
-        return saver.get_tuple(self.place)
+        return self.reads.now(saver, self.after)
 
     async def later(self, saver: Any) -> Any:
-        return await saver.aget_tuple(self.place)
+        return await self.reads.later(saver, self.after)
 
 
 @dataclass(slots=True)
@@ -75,7 +84,7 @@ class Wait:
         await asyncio.sleep(self.seconds)
 
 
-Access = Generator[Get | Find | Put | Wait, Any, T]
+Access = Generator[Read | Find | Put | Wait, Any, T]
 
 
 def access(steps: Access[T], saver: Any) -> T:

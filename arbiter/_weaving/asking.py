@@ -1,14 +1,11 @@
 """Questions to humans by LangGraph's interrupt: each answer counts for its own question, and only once.
 
-Notes about questions, answers and begun bodies are stored next to the checkpoint, as pending writes under
-task ids made here. Resume values, interrupts of a body, state updates and node outputs cannot be written
-under these ids, so a note is recognised by its place. See "Approval" in docs/design/lifecycle.md.
+Notes about them are stored next to the checkpoint, see `notes.py` and "Approval" in docs/design/lifecycle.md.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count, takewhile
 from typing import Any, cast
@@ -22,6 +19,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINTER,
     CONFIG_KEY_DURABILITY,
     CONFIG_KEY_RESUME_MAP,
+    CONFIG_KEY_RESUMING,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_SEND,
@@ -42,7 +40,6 @@ from arbiter._lifecycle import (
     Answered,
     Ask,
     Entry,
-    Get,
     Put,
     Question,
     Saved,
@@ -50,8 +47,8 @@ from arbiter._lifecycle import (
     Wait,
 )
 from arbiter._weaving.channel import conf_of
+from arbiter._weaving.notes import Writes, note, note_first, read, read_again, read_first
 
-_NOTE = "__arbiter_note"
 _OURS = "__arbiter_answer__"
 """Marks the place of an answer to one of Arbiter's questions among a task's resume values. It does not
 contain the answer.
@@ -89,118 +86,49 @@ PAUSES = (0.001, 0.01, 0.1, 0.4, 1.0, 2.0)
 """Seconds between attempts to read data that LangGraph saves in the background."""
 
 
-# Notes --------------------------------------------------------------------------------------------
-
-
-def _id(task: str, name: object) -> str:
-    """The task id under which a note is kept. With the task's own id, LangGraph would take the task for done."""
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task} {name}"))
-
-
-def _notes_at(saved: Any, task: str) -> dict[str, Mapping[str, Any]]:
-    return {} if saved is None else notes_of(saved.pending_writes or (), task)
-
-
-def notes_of(writes: Sequence[Any], task: str) -> dict[str, Mapping[str, Any]]:
-    """The notes about a task, by name."""
-    return {name: about for _, name, about in _notes_in(writes, of=task)}
-
-
-def _notes_in(
-    writes: Sequence[Any], *, of: str | None = None, kind: str = ""
-) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Task, name and content of each note whose name begins with `kind`; with `of`, of those about that task.
-
-    A write in another place is not a note: a command's update may have any value under this name.
-    """
-    for where, channel, note in writes:
-        if channel != _NOTE:
-            continue
-        match note:
-            case {"name": str(name), "about": {"task": str(task)} as about} if (
-                (of is None or task == of) and name.startswith(kind) and where == _id(task, name)
-            ):
-                yield task, name, about
-            case _:
-                pass
-
-
-def _noted(place: RunnableConfig, task: str, name: str, about: Mapping[str, Any]) -> Put:
-    return Put(place, [(_NOTE, {"name": name, "about": {**about, "task": task}})], _id(task, name))
-
-
-_being_noted: dict[str, str] = {}
-"""The writer, in this process, of each note that only one execution may write."""
-
-
-def _note_first(
-    place: RunnableConfig, task: str, name: str, about: Mapping[str, Any]
-) -> Access[Mapping[str, Any] | None]:
-    """Write a note unless there is one. Returns None if this execution wrote it, else the existing note.
-
-    Most savers keep the first of two writes to one place. So two processes that both find none read once more
-    to see whose note was kept. A saver that keeps the last write is safe only within one process, where
-    writers wait for one another.
-    """
-    by = uuid.uuid4().hex
-    where = _id(task, name)
-    if _being_noted.setdefault(where, by) != by:
-        return {"by": "another execution"}
-    try:
-        stands = _notes_at((yield Get(place)), task).get(name)
-        if stands is None:
-            yield _noted(place, task, name, {**about, "by": by})
-            stands = _notes_at((yield Get(place)), task).get(name)
-        if stands is None:
-            raise RuntimeError("the checkpointer of this graph did not keep the note next to its checkpoint")
-        return None if stands["by"] == by else stands
-    finally:
-        del _being_noted[where]
-
-
-def keep_draft(conf: Mapping[str, Any], task: str, note: Mapping[str, Any]) -> Access[None]:
+def keep_draft(conf: Mapping[str, Any], task: str, draft: Mapping[str, Any]) -> Access[None]:
     """Save a note about a draft."""
     place = places_of(conf)[0]
     # A note would be lost if LangGraph saves its checkpoint in the background and a crash prevents that.
     # With "exit" the checkpoint is not saved before the end.
     for pause in () if conf.get(CONFIG_KEY_DURABILITY) == "exit" else PAUSES:
-        if (yield Get(place)) is not None:
+        if (yield from read(conf, place, "")) is not None:
             break
         yield Wait(pause)
-    yield _noted(place, task, f"attempt {note['seq']}", note)
+    yield from note(place, task, f"attempt {draft['seq']}", draft)
 
 
 def note_spent(conf: Mapping[str, Any], task: str, op: Spend) -> Access[None]:
     """Save a note about the amounts that a task has used up."""
     about = {"spent": {policy: dict(amounts) for policy, amounts in op.spent.items()}}
-    yield _noted(places_of(conf)[0], task, f"spent {op.id}", about)
+    yield from note(places_of(conf)[0], task, f"spent {op.id}", about)
 
 
-def _spent_in(writes: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """The amounts that tasks have used up, by task and note."""
-    spent: dict[str, dict[str, Any]] = {}
-    for task, name, about in _notes_in(writes, kind="spent "):
-        spent.setdefault(task, {})[name.removeprefix("spent ")] = about["spent"]
-    return spent
-
-
-def read_notes(writes: Sequence[Any], task: str) -> Saved:
-    """The notes about a node run, from the pending writes of its checkpoint."""
-    notes = notes_of(writes, task)
+def read_saved(conf: Mapping[str, Any], task: str) -> Access[Saved]:
+    """The saved data of a node run and its unfinished superstep."""
+    found = yield from read_first(conf, places_of(conf), task)
+    if found is None:
+        return Saved()
+    writes = found[1]
+    notes = writes.notes(task)
     asked = [cast(Question, note) for name, note in notes.items() if name == f"ask {note.get('number')}"]
     entries = [cast(Entry, note) for name, note in notes.items() if name.startswith("entry ")]
     entry = max(entries, key=lambda entry: entry["entry"], default=None)
     return Saved(
+        facts=writes.facts,
         asked=sorted(asked, key=lambda question: question["number"]),
         shown=[
             shown.value
-            for shown in _interrupts([write for write in writes if write[0] == task])
+            for shown in writes.interrupts(task)
             if any(_shows(shown, question) for question in asked)
         ],
         entry=entry,
         paused=entry is not None and f"paused {entry['entry']}" in notes,
-        spent=_spent_in(writes),
-        notes=[note for name, note in notes.items() if name.startswith("attempt ")],
+        spent=writes.spent,
+        # If it is done, this is a replay.
+        notes=()
+        if task in writes.done
+        else [note for name, note in notes.items() if name.startswith("attempt ")],
     )
 
 
@@ -212,7 +140,7 @@ def _is_of(shown: Mapping[str, Any], question: Question) -> bool:
 
 def is_answered(writes: Sequence[Any], task: str, shown: Any) -> bool:
     """True if the pending writes of a checkpoint have an answer to the question that an interrupt shows."""
-    notes = notes_of(writes, task)
+    notes = Writes(writes).notes(task)
     return any(
         f"answer {note['ask']}" in notes
         for name, note in notes.items()
@@ -249,7 +177,7 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
     task = conf[CONFIG_KEY_TASK_ID]
     at = pad.interrupt_counter() if inside else None
     places, writes = yield from _checkpoint_of(conf)
-    notes = notes_of(writes, task)
+    notes = writes.notes(task)
     ask, spot = str(op.number), at
     if at is not None:
         ask, again = _unused(notes, f"at {at - _ours_in(pad.resume)}")
@@ -267,10 +195,11 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
         after = len(pad.resume) if spot is None else spot - _ours_in(pad.resume)
         question = _question(op, ask, after)
         for place in places:
-            yield _noted(place, task, f"ask {ask}", question)
+            yield from note(place, task, f"ask {ask}", question)
             # Two executions may ask at once. Both show the question whose note stands: an interrupt without a note
             # is not known as a question, and an output that travels with it would be lost.
-            question = cast(Question, _notes_at((yield Get(place)), task).get(f"ask {ask}", question))
+            if (found := (yield from read(conf, place, task))) is not None:
+                question = cast(Question, found.notes(task).get(f"ask {ask}", question))
         if not op.is_like(question):
             return NO_ANSWER
     elif not op.is_like(question):
@@ -285,7 +214,7 @@ def _ask(op: Ask, config: RunnableConfig, inside: bool) -> Access[Any]:
     elif (given := _given_to(question, conf, spot, writes)) is not None:
         answer = {"answer": given, "at": op.at}
         try:
-            stands = yield from _note_first(places[0], task, f"answer {ask}", answer)
+            stands = yield from note_first(conf, places[0], task, f"answer {ask}", answer)
         except Exception as exc:
             problem = f"the answer could not be saved: {type(exc).__name__}: {exc}"
             return Answered({"type": "reject", "message": problem}, question["asked_at"], op.at)
@@ -316,7 +245,7 @@ def _unused(notes: Mapping[str, Any], place: str) -> tuple[str, bool]:
 
 def _keep_for_later(pad: Any, task: str, notes: Mapping[str, Any]) -> None:
     """Save the resume value as the answer to the question that was shown, which comes later in the body."""
-    for shown in _interrupts([write for write in _loaded(pad) if write[0] == task]):
+    for shown in Writes(_loaded(pad)).interrupts(task):
         ours = [
             cast(Question, note)
             for name, note in notes.items()
@@ -340,7 +269,7 @@ def _begun(notes: Mapping[str, Any], ask: str) -> list[str]:
     return list(takewhile(lambda use: f"begun {use}" in notes, uses))
 
 
-def _checkpoint_of(conf: Mapping[str, Any]) -> Access[tuple[list[RunnableConfig], Sequence[Any]]]:
+def _checkpoint_of(conf: Mapping[str, Any]) -> Access[tuple[list[RunnableConfig], Writes]]:
     """The places where this task's checkpoint is or will be, and its pending writes."""
     places = places_of(conf)
     given = (
@@ -351,12 +280,11 @@ def _checkpoint_of(conf: Mapping[str, Any]) -> Access[tuple[list[RunnableConfig]
     in_time = conf.get(CONFIG_KEY_DURABILITY) == "exit" or not given
     for pause in (0.0,) if in_time else (0.0, *PAUSES):
         yield Wait(pause)
-        for place in places:
-            if (saved := (yield Get(place))) is not None:
-                return [place], saved.pending_writes or ()
+        if (found := (yield from read_first(conf, places, conf[CONFIG_KEY_TASK_ID]))) is not None:
+            return [found[0]], found[1]
     if not in_time:
         raise RuntimeError(_NO_CHECKPOINT)
-    return places, ()
+    return places, Writes(())
 
 
 def _question(op: Ask, ask: str, after: int) -> Question:
@@ -398,7 +326,7 @@ def _no_answer(consume: bool = False) -> None:
     return None
 
 
-def _given_to(question: Question, conf: Mapping[str, Any], spot: int | None, writes: Sequence[Any]) -> Any:
+def _given_to(question: Question, conf: Mapping[str, Any], spot: int | None, writes: Writes) -> Any:
     """The resume value for a question, or None if there is none.
 
     A value that was under way before the question was shown belongs to another question.
@@ -406,7 +334,8 @@ def _given_to(question: Question, conf: Mapping[str, Any], spot: int | None, wri
     pad, after = conf[CONFIG_KEY_SCRATCHPAD], question["after"] if spot is None else spot
     if len(pad.resume) > after:
         by_id: Mapping[str, Any] = conf.get(CONFIG_KEY_RESUME_MAP) or {}
-        ids = [shown.id for shown in _interrupts(writes) if _shows(shown, question)]
+        shown_to_humans = writes.interrupts(conf[CONFIG_KEY_TASK_ID])
+        ids = [shown.id for shown in shown_to_humans if _shows(shown, question)]
         # LangGraph also applies the id of a task's first question to a later one.
         return pad.resume[after] if not ids or any(id in by_id for id in ids) else None
     if any(_shows(shown, question) for shown in _interrupts(_loaded(pad))):
@@ -414,9 +343,7 @@ def _given_to(question: Question, conf: Mapping[str, Any], spot: int | None, wri
     return None
 
 
-def _take(
-    question: Question, conf: dict[str, Any], at: int | None, spot: int | None, writes: Sequence[Any]
-) -> None:
+def _take(question: Question, conf: dict[str, Any], at: int | None, spot: int | None, writes: Writes) -> None:
     """Put a mark in the place of a question's answer, whether there was one or not, so that no other question
     gets this place.
 
@@ -505,7 +432,7 @@ bodies: set[str] = set()
 def begin_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[bool]:
     """Note that a body begins to run on approvals. Returns False if another execution has already begun."""
     task = conf[CONFIG_KEY_TASK_ID]
-    stands = yield from _note_first(places_of(conf)[0], task, f"entry {entry['entry']}", entry)
+    stands = yield from note_first(conf, places_of(conf)[0], task, f"entry {entry['entry']}", entry)
     if stands is not None:
         return False
     bodies.add(task)
@@ -515,7 +442,7 @@ def begin_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[bool
 def pause_body(conf: Mapping[str, Any], entry: Mapping[str, Any]) -> Access[None]:
     """Note that the body has paused, and continues with its approvals when it is resumed."""
     task = conf[CONFIG_KEY_TASK_ID]
-    yield _noted(places_of(conf)[0], task, f"paused {entry['entry']}", {})
+    yield from note(places_of(conf)[0], task, f"paused {entry['entry']}", {})
 
 
 def begin_function(config: RunnableConfig, uses: Sequence[str], retries: int) -> Access[bool]:
@@ -523,8 +450,9 @@ def begin_function(config: RunnableConfig, uses: Sequence[str], retries: int) ->
     conf = conf_of(config)
     places, _ = yield from _checkpoint_of(conf)
     for use in uses:
-        note = {"retries": retries}
-        if (yield from _note_first(places[0], conf[CONFIG_KEY_TASK_ID], f"begun {use}", note)) is not None:
+        about = {"retries": retries}
+        task = conf[CONFIG_KEY_TASK_ID]
+        if (yield from note_first(conf, places[0], task, f"begun {use}", about)) is not None:
             return False
     return True
 
@@ -534,7 +462,7 @@ def pause_function(config: RunnableConfig, uses: Sequence[str]) -> Access[None]:
     conf = conf_of(config)
     places, _ = yield from _checkpoint_of(conf)
     for use in uses:
-        yield _noted(places[0], conf[CONFIG_KEY_TASK_ID], f"paused {use}", {})
+        yield from note(places[0], conf[CONFIG_KEY_TASK_ID], f"paused {use}", {})
 
 
 # Answers that must not be used again --------------------------------------------------------------
@@ -545,14 +473,26 @@ def spend(conf: Mapping[str, Any]) -> Access[None]:
 
     LangGraph keeps it while the superstep is unfinished, and would pass it to the next question.
     """
+    if not conf.get(CONFIG_KEY_RESUMING):
+        return  # there is none
+    task, levels = conf[CONFIG_KEY_TASK_ID], _levels(conf)
+    # A value given by the id of its question is not kept, and with "exit" it is dropped before anything is saved.
+    is_kept = not conf.get(CONFIG_KEY_RESUME_MAP) and conf.get(CONFIG_KEY_DURABILITY) != "exit"
     for pause in PAUSES:
-        found: list[Any] = []
-        for level in _levels(conf):
-            found.append((yield Get(level)))
-        for place, task, resume in _spent(conf, found):
-            yield Put(place, [(RESUME, resume)], task)
-        if _is_spent(conf, found):
-            return
+        found: list[Writes | None] = []
+        for level in levels:
+            found.append((yield from (read_again(conf, level) if is_kept else read(conf, level, task))))
+        given = [level for level, writes in zip(levels, found, strict=True) if writes and _given(writes)]
+        # First the answers of this task as its own, then an empty value instead of the resume value: a crash
+        # between the two loses no answer.
+        own, had = found[0], conf[CONFIG_KEY_SCRATCHPAD].resume
+        if given and own and had:
+            yield Put(levels[0], [(RESUME, list(had))], task)
+        for place in given:
+            yield Put(place, [(RESUME, None)], NULL_TASK_ID)
+        before = max((len(earlier) for earlier in _resumes(own, task)), default=0) if own else 0
+        if given or not is_kept or len(had) <= before:
+            return  # no resume value of this run can still reach the checkpoint
         yield Wait(pause)
     raise RuntimeError(_NOT_SPENT)
 
@@ -579,39 +519,9 @@ def _levels(conf: Mapping[str, Any]) -> list[RunnableConfig]:
     ]
 
 
-def _spent(conf: Mapping[str, Any], found: Sequence[Any]) -> list[tuple[RunnableConfig, str, Any]]:
-    """The writes that mark the resume value as spent, in the order in which they must be saved.
-
-    First come the answers of this task, as its own; then an empty value instead of the resume value. A crash
-    between the two loses no answer.
-    """
-    given = [saved for saved in found if saved is not None and _given(saved)]
-    if not given:
-        return []
-    spent: list[tuple[RunnableConfig, str, Any]] = []
-    if found[0] is not None and (had := conf[CONFIG_KEY_SCRATCHPAD].resume):
-        spent.append((found[0].config, conf[CONFIG_KEY_TASK_ID], list(had)))
-    return [*spent, *((saved.config, NULL_TASK_ID, None) for saved in given)]
+def _given(writes: Writes) -> bool:
+    return any(value is not None for value in _resumes(writes, NULL_TASK_ID))
 
 
-def _is_spent(conf: Mapping[str, Any], found: Sequence[Any]) -> bool:
-    """True if no resume value of this run can still reach the checkpoint."""
-    pad = conf[CONFIG_KEY_SCRATCHPAD]
-    # A value given by the id of its question is not kept, and with "exit" it is dropped before anything is saved.
-    if conf.get(CONFIG_KEY_RESUME_MAP) or conf.get(CONFIG_KEY_DURABILITY) == "exit":
-        return True
-    if any(saved is not None and _given(saved) for saved in found):
-        return True
-    before = 0
-    if found[0] is not None:
-        before = max((len(had) for had in _resumes(found[0], conf[CONFIG_KEY_TASK_ID])), default=0)
-    return len(pad.resume) <= before
-
-
-def _given(saved: Any) -> bool:
-    return any(value is not None for value in _resumes(saved, NULL_TASK_ID))
-
-
-def _resumes(saved: Any, task: str) -> list[Any]:
-    writes = saved.pending_writes or ()
-    return [value for of_task, channel, value in writes if (of_task, channel) == (task, RESUME)]
+def _resumes(writes: Writes, task: str) -> list[Any]:
+    return [value for channel, value in writes.of.get(task, ()) if channel == RESUME]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from langgraph._internal._constants import (
@@ -92,7 +92,7 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
     instance also stands for that execution (`execution`).
     """
 
-    __slots__ = ("core", "done", "ending", "execution", "origin", "past")
+    __slots__ = ("core", "done", "ending", "execution", "origin", "past", "reads")
 
     def __init__(
         self, origin: Origin, key: str = FACTS, past: Past | None = None, execution: Execution | None = None
@@ -109,6 +109,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
         """
         self.ending: dict[str, tuple[Record, Callable[[], None]]] = {}
         """By task, the call that tells listeners of its end once its writers are done."""
+        self.reads: dict[Any, Any] = {}
+        """The reads of its checkpoint that this superstep's tasks share, by place."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FactsChannel) and other.core is self.core
@@ -150,6 +152,7 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
     def update(self, values: Sequence[Any]) -> bool:
         # Also called, without values, at the end of a superstep whose facts were not written.
+        self.reads = {}
         facts = facts_in(values) if values else []
         if len(facts) < len(values):  # ignored, as LangGraph ignores a write to an unknown channel
             _log.warning("ignored a write to channel %r, to which Arbiter alone writes", FACTS)
@@ -191,6 +194,12 @@ def facts_channel_in(conf: dict[str, Any]) -> FactsChannel:
     """
     found: FactsChannel = conf[CONFIG_KEY_READ].args[1][FACTS]
     return found
+
+
+def reads_in(conf: Mapping[str, Any]) -> dict[Any, Any]:
+    """The shared reads of the execution to which a task belongs; none if its graph is not governed."""
+    channel = conf[CONFIG_KEY_READ].args[1].get(FACTS)
+    return {} if channel is None else channel.reads
 
 
 def writes_in(conf: dict[str, Any]) -> deque[tuple[str, Any]]:

@@ -42,7 +42,6 @@ from arbiter._lifecycle import (
     Ask,
     Begin,
     Find,
-    Get,
     NodeRun,
     OutputOf,
     ReadCheckpoint,
@@ -67,8 +66,7 @@ from arbiter._weaving.asking import (
     keep_draft,
     note_spent,
     pause_body,
-    places_of,
-    read_notes,
+    read_saved,
     saver_of,
     skip_ours,
     spend,
@@ -79,7 +77,6 @@ from arbiter._weaving.channel import (
     conf_of,
     fact_write,
     facts_channel_in,
-    facts_in,
     writes_in,
 )
 from arbiter._weaving.executions import info_of
@@ -327,10 +324,7 @@ class NodeAttempt(NodeRun):
             case ReadCheckpoint() if not self.is_saved or not self._conf.get(CONFIG_KEY_RESUMING):
                 return Saved()
             case ReadCheckpoint():
-                found: list[Any] = []
-                for place in places_of(self._conf):
-                    found.append((yield Get(place)))
-                return self._read_saved(found)
+                return (yield from read_saved(self._conf, self.record.id))
             case Begin():
                 return (yield from begin_body(self._conf, op.entry))
             case Stopped():
@@ -356,18 +350,6 @@ class NodeAttempt(NodeRun):
     def _may_have_asked(self) -> bool:
         begun = self.channel.execution is not None and self.channel.execution.first == self.record.step
         return begun and not self.node.core.registry.empty and self.is_saved
-
-    def _read_saved(self, found: Sequence[Any]) -> Saved:
-        writes = [write for saved in found if saved is not None for write in saved.pending_writes or ()]
-        own = self.record.id
-        saved = read_notes(writes, own)
-        facts = [
-            (task, fact) for task, channel, value in writes if channel == FACTS for fact in facts_in([value])
-        ]
-        saved.facts = [fact for _, fact in facts]
-        if any(task == own for task, _ in facts):
-            saved.notes = ()  # it is done: this is a replay
-        return saved
 
     def _thread(self) -> RunnableConfig:
         place = {CONFIG_KEY_THREAD_ID: str(self._conf.get(CONFIG_KEY_THREAD_ID))}

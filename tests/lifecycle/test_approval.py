@@ -21,7 +21,7 @@ from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from arbiter import ArbiterOS, History, PolicyViolationError, Verdict
 from arbiter._values.states import digest
-from arbiter._weaving import asking
+from arbiter._weaving import notes
 from arbiter.checkers import ApprovalChecker
 from arbiter.errors import ApprovalUsedError
 from arbiter.instructions import TOOL_CALL
@@ -719,14 +719,14 @@ def test_an_answer_costs_no_look_at_the_notes_of_other_questions(
     monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """Many branches wait for a human, and are all answered at once."""
-    name = asking._id  # pyright: ignore[reportPrivateUsage]  # what a look at a note costs
+    name = notes._id  # pyright: ignore[reportPrivateUsage]  # what a look at a note costs
     looks: list[str] = []
 
     def counted(task: str, of: object) -> str:
         looks.append(task)
         return name(task, of)
 
-    monkeypatch.setattr(asking, "_id", counted)
+    monkeypatch.setattr(notes, "_id", counted)
 
     def looks_for(branches: int) -> float:
         def fan_out(state: Any) -> list[Send]:

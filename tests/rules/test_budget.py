@@ -906,6 +906,28 @@ def test_a_checkpointer_that_cannot_be_read_denies_on_resume(mode: str) -> None:
     assert pay.calls == []
 
 
+@MODES
+def test_what_a_branch_used_before_it_paused_counts_once_after_it_is_done(mode: str) -> None:
+    """Its fact includes it. The note about it stays next to the checkpoint until the superstep is done."""
+
+    def pay(state: Any) -> Any:
+        return {"log": [str(interrupt(state["n"]))]}
+
+    async def apay(state: Any) -> Any:
+        return pay(state)
+
+    graph = fan(RunnableLambda(pay, apay), 2, checkpointer=InMemorySaver())
+    config: Any = thread("1")
+    _, app = governed(graph, BudgetChecker("budget", calls=2))
+    paused = run(app, {"log": []}, config, mode=mode)
+    first, second = sorted(paused["__interrupt__"], key=lambda each: each.value)
+    run(app, Command(resume={first.id: "a"}), config, mode=mode)
+    budget = BudgetChecker("budget", calls=2)
+    _, app = governed(graph, budget)  # as in another process
+    assert run(app, Command(resume={second.id: "b"}), config, mode=mode)["log"] == ["a", "b"]
+    assert used(budget).calls == 2
+
+
 # Accounts -----------------------------------------------------------------------------------------
 
 
