@@ -29,8 +29,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, count
-from operator import sub
+from itertools import accumulate, chain, count
 from typing import Any, NamedTuple
 
 RunFact = dict[str, Any]
@@ -73,7 +72,7 @@ class Columns(NamedTuple):
     texts: Sequence[str] = ()
     result_counts: Sequence[int] = ()
     text_lengths: Sequence[int] = ()
-    times: Sequence[int] = ()
+    since: Sequence[int] = ()
     took: Sequence[int] = ()
     steps: Sequence[int] = ()
 
@@ -182,7 +181,7 @@ def store(value: Value, known: Columns, keep: int) -> tuple[Value, Columns]:
             instruction: [count, *(numbers[instruction] for numbers in completed if instruction in numbers)]
             for instruction, count in value["instructions"].items()
         }
-    packed = _packed(columns, lasting, totals)
+    packed = _packed(columns, facts[0], lasting, totals)
     return {"packed": packed, **({"tallies": value["tallies"]} if "tallies" in value else {})}, columns
 
 
@@ -191,20 +190,23 @@ _COMPLETED = ("first", "latest")
 
 def _encoded(facts: Sequence[RunFact], known: Columns) -> Columns:
     new: list[tuple[Any, ...]] = []
-    for fact in reversed(facts):
+    for fact, before in zip(reversed(facts), chain(reversed(facts[:-1]), facts[:1]), strict=True):
         if fact is known.newest:
             break
-        new.append(_encoded_parts(fact))
+        new.append(_encoded_parts(fact, before))
     else:
         known = Columns()
-    before: Sequence[Sequence[Any]] = known[1:]
-    added: Sequence[Sequence[Any]] = list(zip(*reversed(new), strict=True)) or [()] * len(before)
-    columns: list[Any] = [[*old, *more][-len(facts) :] for old, more in zip(before, added, strict=True)]
+    olds: Sequence[Sequence[Any]] = known[1:]
+    added: Sequence[Sequence[Any]] = list(zip(*reversed(new), strict=True)) or [()] * len(olds)
+    left = len(facts) - len(new)
+    columns: list[Any] = [
+        [*(old[-left:] if left else ()), *more] for old, more in zip(olds, added, strict=True)
+    ]
     return Columns(facts[-1], *columns)
 
 
-def _encoded_parts(fact: RunFact) -> tuple[Any, ...]:
-    """A fact's entry in each column."""
+def _encoded_parts(fact: RunFact, before: RunFact) -> tuple[Any, ...]:
+    """A fact's entry in each column; `before` is the fact before it, or for the first one itself."""
     results, texts = _results_of(fact), _texts_of(fact)
     return (
         _encode({key: part for key, part in fact.items() if key not in _NOT_IN_A_ROW}),
@@ -212,31 +214,30 @@ def _encoded_parts(fact: RunFact) -> tuple[Any, ...]:
         _encode(texts) if texts else "",
         _count(results),
         _length(texts),
-        rounded(fact["at"]),
+        rounded(fact["at"]) - rounded(before["at"]),
         rounded(fact["took"]),
-        fact["step"],
+        fact["step"] - before["step"],
     )
 
 
-def _packed(columns: Columns, lasting: Sequence[int], totals: Value) -> bytes:
+def _packed(columns: Columns, first: RunFact, lasting: Sequence[int], totals: Value) -> bytes:
     distinct_rows, of_row = _coded(columns.rows)
     results = _kept(columns.results, _cut(columns.result_counts, MOST_RESULTS), lasting)
     distinct_results, of_results = _coded(results)
     texts = _kept(columns.texts, _cut(columns.text_lengths, MOST_TEXT), lasting)
     distinct_texts, of_text = _coded(texts)
-    times, steps = columns.times, columns.steps
-    numbers = (_steps_of(times), columns.took, [steps[0], *_steps_of(steps)[1:]])
+    numbers = ([0, *columns.since[1:]], columns.took, [first["step"], *columns.steps[1:]])
     body = (of_row, of_results, of_text, *map(_column, numbers))
     header = (
-        f'{{"form":{_FORM},"count":{len(times)},"at":{times[0]},"rows":[{distinct_rows}],'
+        f'{{"form":{_FORM},"count":{len(columns.rows)},"at":{rounded(first["at"])},"rows":[{distinct_rows}],'
         f'"results":[{distinct_results}],"texts":[{distinct_texts}],"totals":{_encode(totals)}}}'
     )
     packer = zlib.compressobj(_LEVEL, zdict=_USUAL)
     return packer.compress(b"\n".join([header.encode(), *body])) + packer.flush()
 
 
-_LEVEL = 4
-"""Of zlib. The usual 6 takes half as long again and saves one byte in a hundred."""
+_LEVEL = 3
+"""Of zlib. The usual 6 takes twice as long and saves one byte in twenty."""
 
 
 def _kept(texts: Sequence[str], cut: int, lasting: Iterable[int]) -> Sequence[str]:
@@ -261,10 +262,9 @@ def _coded(texts: Sequence[str]) -> tuple[str, bytes]:
         return "", _ZEROS
     code_of = {"": 0, **dict(zip(numbers, count(2)))}
     codes = list(map(code_of.__getitem__, texts))
-    # Of equal texts the first one is set last.
-    first = dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
-    first.pop("", None)
-    for place in first.values():
+    place = -1
+    for text in numbers:  # in the order in which they first appear
+        place = texts.index(text, place + 1)
         codes[place] = 1
     return ",".join(numbers), _column(codes)
 
@@ -275,11 +275,6 @@ def _decoded(codes: Sequence[int]) -> list[int]:
     return [next(new) if code == 1 else code and code - 1 for code in codes]
 
 
-def _steps_of(numbers: Sequence[int]) -> list[int]:
-    """The difference between each number and the one before; 0 for the first."""
-    return [0, *map(sub, numbers[1:], numbers)]
-
-
 _ZEROS = b"0 0\n"
 """A column of zeros."""
 
@@ -288,21 +283,18 @@ def _column(numbers: Sequence[int]) -> bytes:
     """Whole numbers as bytes: the lowest byte of each, then all second bytes, and so on up to the largest
     number's width.
     """
-    least = min(numbers)
+    if not any(numbers):
+        return _ZEROS
+    try:
+        return b"0 1\n" + bytes(numbers)
+    except ValueError:  # not all of them are from 0 to 255
+        least = min(numbers)
     width = ((max(numbers) - least).bit_length() + 7) // 8
-    if least:
-        numbers = [number - least for number in numbers]
-    return b"%d %d\n" % (least, width) + b"".join(_bytes_of(numbers, width))
-
-
-def _bytes_of(numbers: Sequence[int], width: int) -> Iterable[bytes]:
-    if width <= 1:
-        return (bytes(numbers),) if width else ()
-    column = array("Q", numbers)
+    column = array("Q", [number - least for number in numbers])
     if sys.byteorder == "big":
         column.byteswap()
     data = column.tobytes()
-    return (data[place::8] for place in range(width))
+    return b"%d %d\n" % (least, width) + b"".join([data[place::8] for place in range(width)])
 
 
 def _numbers(data: bytes, count: int) -> tuple[list[int], bytes]:
@@ -343,14 +335,13 @@ def restore(stored: Value) -> tuple[Value, Columns]:
     if form == _FORM:
         columns[:3] = map(_decoded, columns[:3])
     of_row, of_results, of_text, since, took, steps = columns
-    since[0] = header["at"]
-    times, steps = list(accumulate(since)), list(accumulate(steps))
+    times = accumulate([header["at"], *since[1:]])
     rows, results, texts = (_from_one(header[kind]) for kind in ("rows", "results", "texts"))
     totals: Value = header["totals"] if form != _FORM else _apart(header["totals"])
     facts: list[RunFact] = []
-    first = totals["seq"] - len(times) + 1
+    first = totals["seq"] - header["count"] + 1
     texts_of = zip(of_row, of_results, of_text, strict=True)
-    numbers_of = zip(times, took, steps, strict=True)
+    numbers_of = zip(times, took, accumulate(steps), strict=True)
     for number, ((row, result, text), (at, lasted, step)) in enumerate(
         zip(texts_of, numbers_of, strict=True), first
     ):
@@ -371,7 +362,7 @@ def restore(stored: Value) -> tuple[Value, Columns]:
         _taken([_encode(text) if text else "" for text in texts], of_text),
         _taken([_count(result) for result in results], of_results),
         _taken([_length(text) for text in texts], of_text),
-        times,
+        since,
         took,
         steps,
     )
