@@ -18,7 +18,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from langchain_core.runnables import RunnableConfig
-from langgraph._internal._constants import CONF, INTERRUPT
 
 from arbiter._lifecycle import Access, Put, Read
 from arbiter._threads.forks import new_lock
@@ -26,6 +25,7 @@ from arbiter._weaving.channel import FACTS, facts_in, reads_in
 from arbiter.history._facts import RunFact
 
 _NOTE = "__arbiter_note"
+_INTERRUPT = "__interrupt__"
 Note = Mapping[str, Any]
 
 
@@ -80,7 +80,7 @@ class Writes:
 
     def interrupts(self, task: str) -> list[Any]:
         """The questions of a task."""
-        return [each for channel, found in self.of.get(task, ()) if channel == INTERRUPT for each in found]
+        return [each for channel, found in self.of.get(task, ()) if channel == _INTERRUPT for each in found]
 
 
 # Reads --------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def _reads_at(conf: Mapping[str, Any], place: RunnableConfig) -> Reads:
 
 
 def _key(place: RunnableConfig) -> tuple[Any, ...]:
-    return tuple(place.get(CONF, {}).values())
+    return tuple(place.get("configurable", {}).values())
 
 
 def read(conf: Mapping[str, Any], place: RunnableConfig, task: str) -> Access[Writes | None]:
