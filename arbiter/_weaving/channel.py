@@ -152,7 +152,8 @@ class FactsChannel(BaseChannel[Any, Any, Value]):
 
     def update(self, values: Sequence[Any]) -> bool:
         # Also called, without values, at the end of a superstep whose facts were not written.
-        self.reads = {}
+        if self.reads:
+            self.reads = {}
         facts = facts_in(values) if values else []
         if len(facts) < len(values):  # ignored, as LangGraph ignores a write to an unknown channel
             _log.warning("ignored a write to channel %r, to which Arbiter alone writes", FACTS)
