@@ -18,7 +18,7 @@ from arbiter.memory._characters import Character
 from arbiter.memory._conversation import Shown, originals, speaker_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities, Entity, resolve
-from arbiter.memory._events import FactEvent
+from arbiter.memory._notes import FactEvent
 from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory._telling import NO_MODEL, NO_STORE, cause_of

@@ -35,7 +35,7 @@ from arbiter.memory._context import EvalContext, NotAvailableError
 from arbiter.memory._conversation import Shown, heard, originals, responded, text_of, window
 from arbiter.memory._entities import Entities, Entity, participants
 from arbiter.memory._evaluators import CognitiveEvaluator
-from arbiter.memory._keys import key_of_messages
+from arbiter.memory._notes import key_of_messages
 from arbiter.memory._off_record import without_hidden
 from arbiter.memory._options import of_kind, one_of, seconds, text, whole, wrong
 from arbiter.memory._outcomes import Called, call, gated, settled, unknown_names

@@ -9,11 +9,9 @@ from typing import Any
 
 from arbiter.errors import ParameterError, nearest
 from arbiter.memory._entities import Entities, Entity
-from arbiter.memory._keys import KEYS, read_key
+from arbiter.memory._notes import KEYS, Related, Traces, read_key
 from arbiter.memory._records import Fact, Goal, Record, Relationship, Thought, mistakes_in
-from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Tombstones
-from arbiter.memory._traces import Traces
 from arbiter.memory.facts import FactRules
 from arbiter.memory.facts._intake import KINDS, LONGEST
 from arbiter.memory.facts._normal import FactIds

@@ -22,7 +22,7 @@ from arbiter.memory._characters import Character
 from arbiter.memory._editing import Editing, FactChanges
 from arbiter.memory._entities import Entities, Entity
 from arbiter.memory._importing import Import
-from arbiter.memory._keys import KEYS
+from arbiter.memory._notes import KEYS, Traces
 from arbiter.memory._quiet import Processed
 from arbiter.memory._records import (
     Claim,
@@ -38,7 +38,6 @@ from arbiter.memory._records import (
     readable,
     utc_now,
 )
-from arbiter.memory._traces import Traces
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
 from arbiter.memory.facts._profiles import Profiles, checked_schemas
 from arbiter.memory.goals import Goals

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from arbiter.memory._conversation import SPEAKER, text_of
 from arbiter.memory._entities import Entity, called
-from arbiter.memory._keys import key_of_messages
+from arbiter.memory._notes import key_of_messages
 from arbiter.memory.stores import MemoryStore, Value, namespace
 
 _KEY = "speakers"

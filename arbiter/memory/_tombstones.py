@@ -2,7 +2,7 @@
 
 They hold no words: what was forgotten cannot be read from them, and what is said again in a later message is
 learned again. (The id of a message that came without one is made of its text with a key of the store; see
-`arbiter.memory._keys`.)
+`arbiter.memory._notes`.)
 """
 
 from __future__ import annotations

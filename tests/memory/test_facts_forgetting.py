@@ -9,8 +9,8 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from arbiter.errors import ParameterError
+from arbiter.memory._notes import Traces
 from arbiter.memory._records import Thought
-from arbiter.memory._traces import Traces
 from arbiter.memory.facts import FactRules
 from tests.memory.facts_support import START, Room, claim, indexed, relations, space
 

@@ -26,8 +26,8 @@ from arbiter import ArbiterOS, History, RegistrationError
 from arbiter.memory import EvaluationCycle
 from arbiter.memory._characters import Character
 from arbiter.memory._entities import Entities, Entity
+from arbiter.memory._notes import Related
 from arbiter.memory._records import Fact, Goal, Objective, Record, Relationship, Thought
-from arbiter.memory._related import Related
 from arbiter.memory.providers import (
     ComposedContext,
     FactsProvider,

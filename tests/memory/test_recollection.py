@@ -14,9 +14,8 @@ from rich.console import Console
 
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory import EvaluationCycle, Fact, Memory, MemoryStore, Objective, Relationship, Thought
+from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import Record
-from arbiter.memory._related import Related
-from arbiter.memory._traces import Traces
 from arbiter.memory.stores import namespace
 from tests.memory.memory_support import NOON, Clock
 from tests.support import MODES

@@ -24,7 +24,7 @@ from arbiter.errors import ParameterError
 from arbiter.history._record import Record
 from arbiter.memory import Claim, EvaluationCycle, HandlerOutcome, MemoryStore
 from arbiter.memory._entities import Entity
-from arbiter.memory._events import Events, FactEvent
+from arbiter.memory._notes import Events, FactEvent
 from arbiter.memory.stores import namespace
 from arbiter.memory.trust import Trust, TrustEvaluator
 from arbiter.memory.trust._evidence import (

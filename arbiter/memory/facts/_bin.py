@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import Fact, Record, readable
-from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
-from arbiter.memory._traces import Traces
 from arbiter.memory.facts._changes import ending
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace

@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import originals, text_of
 from arbiter.memory._cursors import TAIL
-from arbiter.memory._keys import key_of_messages
+from arbiter.memory._notes import key_of_messages
 from arbiter.memory.stores import Value, namespace
 
 _LOOKED_AT = 4 * TAIL

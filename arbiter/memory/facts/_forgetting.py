@@ -2,7 +2,7 @@
 buries their messages, so that none of it is learned again from these.
 
 Reads the records of one entity only: its own, those that it has told about others (see
-`arbiter.memory._traces`), and the thoughts of its rooms.
+`arbiter.memory._notes`), and the thoughts of its rooms.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from arbiter.memory._notes import Related, Traces
 from arbiter.memory._records import Fact, Relationship, Thought, readable
-from arbiter.memory._related import Related
 from arbiter.memory._tombstones import Everything, Tombstones
-from arbiter.memory._traces import Traces
 from arbiter.memory.facts._bin import Bin, Binned, empty_bins
 from arbiter.memory.facts._changes import OPEN, unlinked
 from arbiter.memory.facts._normal import FactIds

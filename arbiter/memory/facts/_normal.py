@@ -7,7 +7,7 @@ import json
 import re
 
 from arbiter._values.normal import normalized
-from arbiter.memory._keys import KEYS, key_in
+from arbiter.memory._notes import KEYS, key_in
 from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.redaction._texts import bare
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from arbiter.memory._entities import MAX_NAME
-from arbiter.memory._records import Record, readable
+from arbiter.memory._notes import Listed
+from arbiter.memory._records import Record
 from arbiter.memory.facts._normal import caseless
-from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.memory.stores._words import words_of
 
-_KEY = "given"
 _MOST = 16
 """Names kept for one entity, the latest."""
 
@@ -28,41 +27,32 @@ class Introduction(Record):
     source_message_ids: tuple[str, ...] = ()
 
 
-class OwnNames:
-    """The names that one entity has given itself. They mean it in its own claims and nowhere else, because
-    anybody may give any name."""
+class OwnNames(Listed[Introduction]):
+    """The introductions of one entity. The names mean it in its own claims and nowhere else, because anybody may
+    give any name."""
 
     def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
-        self.store = store
-        self._namespace = namespace(agent_id, "own_names", entity_id)
-
-    async def all(self) -> list[Introduction]:
-        """The introductions, oldest first."""
-        return _read(await self.store.aget(self._namespace, _KEY))
+        place = namespace(agent_id, "own_names", entity_id)
+        super().__init__(store, place, "given", field="names", kind=Introduction)
 
     async def note(self, given: Introduction) -> None:
-        def change(value: Value | None) -> Value | None:
-            known = _read(value)
+        def noted(known: list[Introduction]) -> list[Introduction]:
             ids = {id for one in known if same_name(one.name, given.name) for id in one.source_message_ids}
-            if ids.issuperset(given.source_message_ids) and ids:
-                return value
-            return _value([*known, given][-_MOST:])
+            is_known = ids and ids.issuperset(given.source_message_ids)
+            return known if is_known else [*known, given][-_MOST:]
 
-        await self.store.aupdate(self._namespace, _KEY, change)
+        await self.change(noted)
 
     async def forget(self, message_ids: Collection[str] | None = None) -> None:
         """Forget the names given in these messages; by default all."""
+        gone = None if message_ids is None else {*message_ids}
 
-        def change(value: Value | None) -> Value | None:
-            known = _read(value)
-            kept = [
-                one
-                for one in known
-                if message_ids is not None and {*message_ids}.isdisjoint(one.source_message_ids)
-            ]
-            return value if kept == known else _value(kept) if kept else None
+        def kept(known: list[Introduction]) -> list[Introduction] | None:
+            return [
+                one for one in known if gone is not None and gone.isdisjoint(one.source_message_ids)
+            ] or None
 
-        await self.store.aupdate(self._namespace, _KEY, change)
+        await self.change(kept)
 
 
 def same_name(one: str, other: str) -> bool:
@@ -148,12 +138,3 @@ def _opens(before: str) -> bool:
             if rest[-1] in _OPENING or rest.split()[-1] in _GREETINGS:
                 return True
     return False
-
-
-def _read(value: Value | None) -> list[Introduction]:
-    found: Any = (value or {}).get("names")
-    return readable(Introduction, found or ())
-
-
-def _value(names: Iterable[Introduction]) -> Value:
-    return {"names": [one.to_value() for one in names]}

@@ -8,9 +8,8 @@ from datetime import timedelta
 from functools import partial
 
 from arbiter.memory._context import EvalContext
-from arbiter.memory._events import Events, FactEvent
+from arbiter.memory._notes import Events, FactEvent, Traces
 from arbiter.memory._records import Fact
-from arbiter.memory._traces import Traces
 from arbiter.memory.facts._adjudication import Relation
 from arbiter.memory.facts._changes import (
     CLOSED,

@@ -17,8 +17,8 @@ from arbiter.memory._conversation import text_of, window
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
+from arbiter.memory._notes import Traces
 from arbiter.memory._records import Fact, Thought
-from arbiter.memory._traces import Traces
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
 from arbiter.memory.facts._privacy import may_keep

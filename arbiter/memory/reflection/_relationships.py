@@ -9,8 +9,8 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from arbiter.memory._notes import Related
 from arbiter.memory._records import Relationship
-from arbiter.memory._related import Related
 from arbiter.memory.facts._privacy import category
 from arbiter.memory.stores import MemoryStore, Value
 from arbiter.memory.stores._names import joined

@@ -17,7 +17,7 @@ from arbiter.history._items import History, HistoryItem
 from arbiter.memory._context import EvalContext
 from arbiter.memory._conversation import heard
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
-from arbiter.memory._events import Events, FactEvent
+from arbiter.memory._notes import Events, FactEvent
 from arbiter.memory._strangers import marked
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.trust._evidence import EVIDENCE, Evidence, TrustProfile, admit
