@@ -42,8 +42,8 @@ from arbiter.memory.providers import (
 )
 from arbiter.memory.reflection import ReflectionEvaluator
 from arbiter.memory.stores import MemoryStore
-from arbiter.memory.stores._advisory import postgres_locks
 from arbiter.memory.stores._opening import open_store
+from arbiter.memory.stores._shared_locks import postgres_locks
 from arbiter.memory.trust import TrustEvaluator
 
 __all__ = [

@@ -41,8 +41,8 @@ from arbiter.memory._records import (
 from arbiter.memory.facts import FactRules, FactStore, Forgotten
 from arbiter.memory.facts._profiles import Profiles, checked_schemas
 from arbiter.memory.goals import Goals
+from arbiter.memory.reflection._evaluator import Thoughts
 from arbiter.memory.reflection._relationships import Relationships
-from arbiter.memory.reflection._thoughts import Thoughts
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.stores._access import StoreLoopError
 from arbiter.memory.stores._names import joined

@@ -13,8 +13,7 @@ from langgraph.store.memory import InMemoryStore
 from arbiter.errors import ParameterError
 from arbiter.memory.facts import FactEvaluator, FactRules
 from arbiter.memory.facts._adjudication import Pair, Statement, by_rule
-from arbiter.memory.facts._retention import weight
-from arbiter.memory.facts._rules import after_contradiction, after_mention, prior
+from arbiter.memory.facts._rules import after_contradiction, after_mention, prior, weight
 from tests.memory.facts_support import AGENT, START, Room, answer, claim, space
 from tests.memory.memory_stores import KeywordEmbeddings
 

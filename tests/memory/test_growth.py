@@ -40,7 +40,7 @@ from arbiter.memory import (
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities
 from arbiter.memory._notes import Traces
-from arbiter.memory.reflection._thoughts import MOST, Thoughts
+from arbiter.memory.reflection._evaluator import MOST, Thoughts
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from tests.memory.facts_support import Room, claim, relations
 from tests.memory.memory_support import NOON

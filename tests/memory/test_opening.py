@@ -25,8 +25,8 @@ from arbiter.memory import EvaluationCycle, Memory
 from arbiter.memory._embeddings import LocalEmbeddings
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.stores import _vectors as vectors
-from arbiter.memory.stores._advisory import postgres_locks
 from arbiter.memory.stores._opening import open_store
+from arbiter.memory.stores._shared_locks import postgres_locks
 from arbiter.memory.stores._vectors import LocalIndex
 from tests.memory.memory_stores import KeywordEmbeddings
 from tests.processes import python
@@ -229,7 +229,7 @@ def absent(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", importing)
-    for name in (*modules, "arbiter.memory.stores._sqlite", "arbiter.memory.stores._postgres"):
+    for name in (*modules, "arbiter.memory.stores._sqlite"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -380,7 +380,7 @@ def test_it_is_a_store_like_any_other(local: LocalIndex) -> None:
 COUNTING = """
     import asyncio, sys
     from langgraph.store.postgres import PostgresStore
-    from arbiter.memory.stores._advisory import postgres_locks
+    from arbiter.memory.stores._shared_locks import postgres_locks
     from arbiter.memory.stores import MemoryStore, namespace
 
     async def count(store):

@@ -28,8 +28,8 @@ from arbiter.memory._records import Fact
 from arbiter.memory.answers import CallBudget
 from arbiter.memory.facts import Claim, FactEvaluator, FactStore, Ingested
 from arbiter.memory.reflection import ReflectionEvaluator
+from arbiter.memory.reflection._evaluator import Thoughts
 from arbiter.memory.reflection._relationships import Relationships
-from arbiter.memory.reflection._thoughts import Thoughts
 from arbiter.memory.stores import MemoryStore, namespace
 from tests.memory.reflection_support import START, Clock, turn
 from tests.scripted import Scripted, ScriptedTools, tool_call

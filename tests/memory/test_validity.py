@@ -10,7 +10,7 @@ from langgraph.store.base import BaseStore
 
 from arbiter.memory import FactRules, open_store
 from arbiter.memory.facts import ExtractedClaim
-from arbiter.memory.reflection._answer import FoundFact
+from arbiter.memory.reflection._prompt import FoundFact
 from tests.memory.dialogue_support import Chat, fact, status
 from tests.memory.memory_support import Clock
 

@@ -8,8 +8,7 @@ from arbiter.memory.facts._evaluator import FactEvaluator
 from arbiter.memory.facts._extraction import ExtractedClaim
 from arbiter.memory.facts._fact_store import FactStore
 from arbiter.memory.facts._forgetting import Forgotten
-from arbiter.memory.facts._retention import weight
-from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts._rules import FactRules, weight
 
 __all__ = [
     "Claim",

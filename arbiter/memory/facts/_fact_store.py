@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from arbiter.errors import ConfigurationError, ParameterError
 from arbiter.memory._context import EvalContext
-from arbiter.memory._records import Claim, Fact, Ingested, checked_time
+from arbiter.memory._records import Claim, Fact, Ingested, checked_time, readable
 from arbiter.memory.facts._bin import Bin, empty_bins
-from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used
+from arbiter.memory.facts._changes import OPEN, as_of_now, may_be_used, put_away
 from arbiter.memory.facts._forgetting import KINDS, Forgetting, Forgotten, Wanted, told_about_others
 from arbiter.memory.facts._ingest import Ingestion
 from arbiter.memory.facts._own_names import Introduction
-from arbiter.memory.facts._retention import keep_within
-from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts._rules import FactRules, weight
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 from arbiter.models import ChatModel
 
@@ -63,10 +62,42 @@ class FactStore:
         ingestion = Ingestion(self.store, self.rules, ctx, evaluator, model)
         ingested = await ingestion.run(claims, names)
         for entity_id in sorted(ingestion.scopes):
-            await keep_within(
-                self.store, self.rules, agent_id=self.agent_id, entity_id=entity_id, now=self.clock()
-            )
+            await self._keep_within_bounds(entity_id)
         return ingested
+
+    async def _keep_within_bounds(self, entity_id: str) -> None:
+        """Put away expired statuses and the active facts of least weight above `max_facts_per_entity`, and delete
+        the oldest closed records above `max_closed_per_entity`, and those closed more than `retention_days` ago.
+
+        It reads the records only if there may be too many of them.
+        """
+        rules, store = self.rules, self.store
+        spaces = self._places([entity_id], BELIEVED)
+        most = rules.max_facts_per_entity
+        if sum([len(await store.abeyond(ns, 0, is_open=True, most=most + 1)) for ns in spaces]) > most:
+            await self._put_away(spaces)
+        for ns in self._places([entity_id], KINDS):
+            gone = await store.abeyond(ns, rules.max_closed_per_entity, is_open=False)
+            if rules.retention_days is not None:
+                time = self.clock() - timedelta(days=rules.retention_days)
+                closed = await self._all(ns, is_open=False)
+                gone += [fact.id for fact in closed if (fact.valid_to or fact.last_seen_at) < time]
+            await store.aput_many((ns, key, None) for key in gone)
+
+    async def _put_away(self, spaces: Sequence[Namespace]) -> None:
+        now = self.clock()
+        known = [(ns, fact) for ns in spaces for fact in await self._all(ns, is_open=True)]
+        active = [(ns, fact) for ns, fact in known if fact.state == "active"]
+        gone = [(ns, fact) for ns, fact in active if fact.expired(now)]
+        kept = [(ns, fact) for ns, fact in active if not fact.expired(now)]
+        kept.sort(key=lambda found: weight(found[1], now))
+        for ns, fact in (*gone, *kept[: max(len(kept) - self.rules.max_facts_per_entity, 0)]):
+            away = partial(Fact.altered, change=lambda fact: put_away(as_of_now(fact, now)))
+            await self.store.aupdate(ns, fact.id, away)
+
+    async def _all(self, ns: Namespace, *, is_open: bool) -> list[Fact]:
+        values = await self.store.aget_many(ns, await self.store.abeyond(ns, 0, is_open=is_open))
+        return readable(Fact, values.values())
 
     async def facts(
         self,
@@ -254,8 +285,7 @@ class FactStore:
 
     async def reindex(self, entity_ids: Iterable[str]) -> int:
         """Retry embedding the facts that could not be embedded. Returns how many were."""
-        spaces = [namespace(self.agent_id, kind, entity_id) for entity_id in entity_ids for kind in KINDS]
-        return sum([await self.store.areindex(ns) for ns in spaces])
+        return sum([await self.store.areindex(ns) for ns in self._places(entity_ids, KINDS)])
 
     async def _listed(self, entity_id: str, kind: str, state: str | None, limit: int | None) -> list[Entry]:
         wanted = None if state is None else {"state": state}

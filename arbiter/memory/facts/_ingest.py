@@ -23,8 +23,7 @@ from arbiter.memory.facts._adjudication import Pair, Relation, Said, Statement, 
 from arbiter.memory.facts._changes import CLOSED, opens, outdated, says_alone
 from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._intake import Candidate, Intake
-from arbiter.memory.facts._knowledge import Knowledge, Known
-from arbiter.memory.facts._moving import retold
+from arbiter.memory.facts._knowledge import Knowledge, Known, retold
 from arbiter.memory.facts._normal import normal_form
 from arbiter.memory.facts._own_names import Introduction, OwnNames, same_name
 from arbiter.memory.facts._rules import FactRules, expiry, prior

@@ -1,17 +1,19 @@
-"""Looks up the known facts that a new claim may affect: the same claim, or similar ones."""
+"""Looks up the known facts that a new claim may affect: the same claim, similar ones, or what its speaker gave about
+a name that turns out to be the speaker's own."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from arbiter.memory._records import Fact, readable
+from arbiter.memory._records import Claim, Fact, readable
 from arbiter.memory._tombstones import Everything, Tombstones
-from arbiter.memory.facts._changes import CLOSED, is_closed, may_be_used, says_alone
+from arbiter.memory.facts._changes import CLOSED, Mention, is_closed, may_be_used, says_alone
 from arbiter.memory.facts._intake import Candidate
-from arbiter.memory.facts._normal import FactIds, same_sense
+from arbiter.memory.facts._normal import FactIds, normal_form, same_sense
 from arbiter.memory.facts._own_names import same_name
-from arbiter.memory.facts._rules import FactRules
+from arbiter.memory.facts._rules import FactRules, after_mention, prior
 from arbiter.memory.stores import Link, MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._words import overlap, words_of
 
@@ -195,3 +197,71 @@ class Knowledge:
         """The candidate with the id of that generation of its claim."""
         ids = await self.ids(candidate.scope)
         return replace(candidate, id=ids.of(candidate.subject, candidate.claim.claim, generation))
+
+
+# Another subject ----------------------------------------------------------------------------------
+
+
+def retold(facts: Sequence[Fact], speaker: str, made: FactIds) -> list[Candidate]:
+    """The records as claims of the speaker about itself, in the same order. Each has the record that takes
+    the place of the old one, with another id and subject, and links among these records."""
+    seen = Counter[str]()
+    ids: dict[str, str] = {}
+    for fact in facts:
+        form = normal_form(fact.claim)
+        ids[fact.id] = made.of(speaker, fact.claim, seen[form])
+        seen[form] += 1
+    return [_retold(fact, speaker, ids) for fact in facts]
+
+
+def _retold(fact: Fact, speaker: str, ids: dict[str, str]) -> Candidate:
+    def new(id: str | None) -> str | None:
+        return None if id is None else ids.get(id, id)
+
+    own = replace(
+        fact,
+        id=ids[fact.id],
+        subject=speaker,
+        provenance="inferred" if fact.provenance == "inferred" else "self_reported",
+        confidence=_confidence(fact),
+        supersedes=new(fact.supersedes),
+        superseded_by=new(fact.superseded_by),
+        refines=new(fact.refines),
+        contradicts=tuple(ids.get(id, id) for id in fact.contradicts),
+        derived_from=tuple(ids.get(id, id) for id in fact.derived_from),
+    )
+    return Candidate(
+        claim=Claim(
+            claim=fact.claim,
+            type=fact.type,
+            slot=fact.slot,
+            value=fact.value,
+            kind=fact.kind,
+            valid_from=fact.valid_from,
+            valid_to=fact.valid_to,
+        ),
+        id=own.id,
+        scope=speaker,
+        subject=speaker,
+        mention=Mention(
+            sources=fact.source_message_ids,
+            speaker=fact.speaker,
+            room_id=fact.room_ids[-1] if fact.room_ids else "",
+            at=fact.last_seen_at,
+            turn=fact.counted[-1] if fact.counted else "",
+            visibility=fact.visibility,
+        ),
+        provenance=own.provenance,
+        sensitivity=fact.sensitivity,
+        moved=own,
+    )
+
+
+def _confidence(fact: Fact) -> float:
+    """The confidence of the same mentions, if the speaker had made them about itself."""
+    if fact.provenance == "inferred":
+        return fact.confidence
+    found = prior("self_reported")
+    for _ in range(fact.mention_count - 1):
+        found = after_mention(found, same_speaker=True)
+    return max(found, fact.confidence)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import prod
+from math import exp2, prod
 from typing import Any
 
 from arbiter.errors import ParameterError
@@ -109,6 +109,13 @@ def after_mention(confidence: float, *, same_speaker: bool) -> float:
 
 def after_contradiction(confidence: float) -> float:
     return round(confidence / 2, 6)
+
+
+def weight(fact: Fact, now: datetime, half_life_days: float = 30) -> float:
+    """The worth of a fact for keeping and showing it: its confidence, halved every `half_life_days` since the
+    last mention."""
+    days = max((now - fact.last_seen_at) / timedelta(days=1), 0.0)
+    return fact.confidence * exp2(-days / half_life_days)
 
 
 UNKNOWN = timedelta(days=365)

@@ -16,7 +16,7 @@ from arbiter.memory._entities import Entities, Entity, named_in, participants
 from arbiter.memory._records import Fact, checked_time, readable
 from arbiter.memory._tombstones import Everything
 from arbiter.memory.facts import FactStore
-from arbiter.memory.facts._retention import weight
+from arbiter.memory.facts._rules import weight
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext, ProvidingCycle
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace

@@ -15,8 +15,8 @@ from arbiter.memory.facts._rules import FactRules
 from arbiter.memory.goals import Goals
 from arbiter.memory.providers._composing import ProviderResult, one_line
 from arbiter.memory.providers._provider import Provider, ProviderContext
+from arbiter.memory.reflection._evaluator import Thoughts
 from arbiter.memory.reflection._relationships import Relationships
-from arbiter.memory.reflection._thoughts import Thoughts
 from arbiter.memory.trust import Trust
 
 

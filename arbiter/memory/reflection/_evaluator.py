@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from math import ceil
 from typing import Any, Unpack
 
@@ -18,15 +19,20 @@ from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._notes import Traces
-from arbiter.memory._records import Fact, Thought
+from arbiter.memory._records import Fact, Thought, readable
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
 from arbiter.memory.facts._privacy import may_keep
-from arbiter.memory.reflection._answer import FoundRelationship, ReflectionAnswer
-from arbiter.memory.reflection._prompt import EXAMPLES, Known, reflection_prompt, shown_ids
+from arbiter.memory.reflection._prompt import (
+    EXAMPLES,
+    FoundRelationship,
+    Known,
+    ReflectionAnswer,
+    reflection_prompt,
+    shown_ids,
+)
 from arbiter.memory.reflection._relationships import EXCLUSIVE_TAGS, Relationships, Sighting
-from arbiter.memory.reflection._thoughts import Thoughts, thought_id
-from arbiter.memory.stores import namespace
+from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.models import ChatModel
 
 KNOWN_PEOPLE = 8
@@ -109,7 +115,15 @@ class ReflectionEvaluator(CognitiveEvaluator):
             return HandlerOutcome(
                 feedback="Nothing that may be remembered.", data={"status": "ok", "messages": 0}
             )
-        answer = await ctx.ask(ReflectionAnswer, await self._prompt(ctx, found), model=self.model)
+        prompt = reflection_prompt(
+            ctx,
+            found.shown,
+            new_ids=found.new_ids,
+            entities=found.entities,
+            known=found.known,
+            instructions=self.instructions,
+        )
+        answer = await ctx.ask(ReflectionAnswer, prompt, model=self.model)
         if answer.value is None:
             skipped = await cursors.fail(found.messages, raised=answer.raised)
             raise UnusableAnswerError(answer.calls, answer.error, skipped=skipped)
@@ -152,25 +166,11 @@ class ReflectionEvaluator(CognitiveEvaluator):
             known=await self._known(ctx, speakers[:KNOWN_PEOPLE], shown),
         )
 
-    async def _prompt(self, ctx: EvalContext, found: _Window) -> list[BaseMessage]:
-        return reflection_prompt(
-            found.shown,
-            new_ids=found.new_ids,
-            agent_id=ctx.agent_id,
-            entity_id=ctx.entity_id,
-            entities=found.entities,
-            character=ctx.character,
-            known=found.known,
-            now=ctx.clock(),
-            instructions=self.instructions,
-        )
-
     async def _known(self, ctx: EvalContext, speakers: Sequence[str], shown: Sequence[BaseMessage]) -> Known:
         query = " ".join(text_of(part) for part in shown)[-MAX_QUERY:]
         known = await ctx.facts.relevant(speakers, query, room_id=ctx.room_id, limit=KNOWN_FACTS)
         facts = [fact for fact in known if _may_be_told(fact, ctx, speakers)]
-        store = self._relationships(ctx)
-        related = await store.among(speakers)
+        related = await self._relationships(ctx).among(speakers)
         told = [one.told_in(ctx.room_id) for one in related]
         return Known(facts=facts, relationships=[one for one in told if one is not None])
 
@@ -298,3 +298,37 @@ def _may_be_told(fact: Fact, ctx: EvalContext, speakers: Sequence[str]) -> bool:
     told_by_others = fact.provenance == "third_party" and fact.subject not in fact.speakers
     alone = {*speakers} <= {ctx.agent_id, fact.subject} and not told_by_others
     return alone or fact.visibility == "agent" or ctx.room_id in fact.room_ids
+
+
+# The thoughts -------------------------------------------------------------------------------------
+
+MOST = 200
+"""Thoughts kept for each room, the newest."""
+
+
+class Thoughts:
+    """The thoughts of one agent about one room."""
+
+    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
+        self.store = store
+        self._namespace = namespace(agent_id, "thoughts", room_id)
+
+    async def add(self, thought: Thought) -> None:
+        """Store a thought; it replaces one with the same id. The oldest above `MOST` are dropped."""
+        await self.store.aput(self._namespace, thought.id, thought.to_value())
+        await self.store.aprune(self._namespace, keep=MOST, at=lambda value: str(value.get("at")))
+
+    async def remove(self, id: str) -> None:
+        await self.store.adelete(self._namespace, id)
+
+    async def all(self, *, limit: int | None = None) -> list[Thought]:
+        """The thoughts of the room, newest first."""
+        # Read a few more: stores sort by the time of writing, and a corrected thought was written later.
+        entries = await self.store.alist(self._namespace, limit=None if limit is None else 4 * limit)
+        found = readable(Thought, (entry.value for entry in entries))
+        return sorted(found, key=lambda thought: thought.at, reverse=True)[:limit]
+
+
+def thought_id(run_key: str, evaluator: str) -> str:
+    """The id of an evaluator's thought about a turn; a repetition has the same id."""
+    return sha256(f"{evaluator}\n{run_key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,25 +1,30 @@
-"""The prompt of a reflection."""
+"""The prompt of a reflection, and the schema of its answer, tolerant of the many ways in which models write it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
+from math import isfinite
+from typing import Annotated, Any, cast
 
 from langchain_core.messages import BaseMessage
+from pydantic import AliasChoices, AliasGenerator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
-from arbiter.memory._characters import Character, composed
-from arbiter.memory._conversation import speaker_of, text_of
+from arbiter.memory._characters import composed
+from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import text_of
 from arbiter.memory._entities import Entity
 from arbiter.memory._evaluators import EvaluationExample, ExampleMessage
-from arbiter.memory._records import Fact, Relationship
-from arbiter.memory.facts._extraction import FIELDS
+from arbiter.memory._records import Claim, Fact, Relationship
+from arbiter.memory.answers import LISTED, TEXT, TOLERANT
+from arbiter.memory.facts._extraction import FIELDS, ExtractedClaim, label, meant
+from arbiter.memory.reflection._relationships import normal_tags
 from arbiter.models import quote, visible
 
 MAX_MESSAGE = 4_000
 """Characters of a message that are shown."""
-MAX_ID = 100
-"""Characters of an id that are shown; a unique beginning is enough to identify it."""
 
 _TASK = """\
 You are the memory of a conversational agent. Reflect on the conversation below and answer with three things:
@@ -85,37 +90,34 @@ class Known:
 
 
 def reflection_prompt(
+    ctx: EvalContext,
     messages: Sequence[BaseMessage],
     *,
     new_ids: Set[str | None],
-    agent_id: str,
-    entity_id: str,
     entities: Sequence[Entity],
-    character: Character,
     known: Known,
-    now: datetime,
     instructions: str = "",
 ) -> list[BaseMessage]:
     """The task and its material. `messages` are shown oldest first; those outside `new_ids` are marked as
     read before."""
     names = {entity.id: entity.names[0] for entity in entities if entity.names}
+    now = ctx.clock()
 
     def spoken(message: BaseMessage) -> str:
-        speaker = speaker_of(message, agent_id=agent_id, entity_id=entity_id)
-        label = f"{shown_id(speaker)} ({visible(names[speaker])})" if speaker in names else shown_id(speaker)
+        speaker = ctx.speaker_of(message)
+        who = f"{label(speaker)} ({visible(names[speaker])})" if speaker in names else label(speaker)
         read = "" if message.id in new_ids else ", read before"
-        return f"Message {shown_id(message.id or '-')} of {label}{read}:\n" + quote(
-            text_of(message), limit=MAX_MESSAGE
-        )
+        text = quote(text_of(message), limit=MAX_MESSAGE)
+        return f"Message {label(message.id or '-')} of {who}{read}:\n{text}"
 
     conversation = ["The conversation, oldest message first:", *map(spoken, messages)]
     return composed(
-        character,
+        ctx.character,
         "reflectionTemplate",
         _TASK,
         {
             "today": f"Today is {now.date().isoformat()}.",
-            "bio": _section("The agent's bio", [f"> {visible(line)}" for line in character.bio]),
+            "bio": _section("The agent's bio", [f"> {visible(line)}" for line in ctx.character.bio]),
             "entitiesInRoom": _section("Participants", [_participant(entity) for entity in entities]),
             "knownFacts": _section("Known facts", [_fact(fact) for fact in known.facts]),
             "existingRelationships": _section(
@@ -123,7 +125,7 @@ def reflection_prompt(
             ),
             "recentMessages": "\n\n".join(conversation),
         },
-        sender=names.get(entity_id, entity_id),
+        sender=names.get(ctx.entity_id, ctx.entity_id),
         today=now,
         notices=(_NOTICE, FIELDS),
         instructions=instructions,
@@ -131,17 +133,12 @@ def reflection_prompt(
     )
 
 
-def shown_id(id: str) -> str:
-    """An id as prompts show it, at most `MAX_ID` characters."""
-    return visible(id)[:MAX_ID]
-
-
 def shown_ids(ids: Iterable[str | None]) -> Mapping[str, str]:
     """The real id of each shown id. Ids that look the same in a prompt are left out."""
     found: dict[str, str | None] = {}
     for id in ids:
         if id:
-            shown = shown_id(id)
+            shown = label(id)
             found[shown] = id if found.get(shown, id) == id else None
     return {shown: id for shown, id in found.items() if id is not None}
 
@@ -153,7 +150,7 @@ def _section(title: str, lines: Sequence[str]) -> str:
 def _participant(entity: Entity) -> str:
     called = ", ".join(visible(name) for name in entity.names)
     parts = [
-        shown_id(entity.id),
+        label(entity.id),
         *(["the agent"] if entity.is_agent else []),
         *([f"called {called}"] if called else []),
     ]
@@ -162,9 +159,97 @@ def _participant(entity: Entity) -> str:
 
 def _fact(fact: Fact) -> str:
     sort = fact.type if fact.state == "active" else f"{fact.type}, {fact.state}"
-    return f"- {shown_id(fact.id)}, about {shown_id(fact.subject)} ({sort}): {visible(fact.claim)}"
+    return f"- {label(fact.id)}, about {label(fact.subject)} ({sort}): {visible(fact.claim)}"
 
 
 def _relationship(one: Relationship) -> str:
     tags = ", ".join(visible(tag) for tag in one.tags) or "(no tags)"
-    return f"- {shown_id(one.source)} to {shown_id(one.target)}: {tags}"
+    return f"- {label(one.source)} to {label(one.target)}: {tags}"
+
+
+# The answer ---------------------------------------------------------------------------------------
+
+MAX_METADATA = 16
+"""Entries of a relationship's metadata that are read."""
+MAX_METADATA_TEXT = 200
+"""Longest text in metadata, in characters; longer ones are left out."""
+
+
+def _none_as_text(value: object) -> object:
+    return "" if value is None else value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    parts = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+    return tuple(part for part in parts if isinstance(part, str))
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    return normal_tags(_texts(value))
+
+
+def _scalars(value: object) -> dict[str, Any]:
+    """Numbers, booleans and short texts by short names; a model's answer must not store anything larger."""
+    if not isinstance(value, Mapping):
+        return {}
+    given = cast("Mapping[object, object]", value)
+    found = {
+        key: part
+        for key, part in given.items()
+        if isinstance(key, str) and _is_scalar(key) and _is_scalar(part)
+    }
+    return dict(list(found.items())[:MAX_METADATA])
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return 0 < len(value) <= MAX_METADATA_TEXT
+    return isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
+
+
+def _either(name: str) -> AliasChoices:
+    return AliasChoices(name, to_camel(name))
+
+
+class FoundFact(ExtractedClaim):
+    """A claim that the conversation supports, its keys written either way: `in_bio` or `inBio`."""
+
+    model_config = ConfigDict(alias_generator=AliasGenerator(validation_alias=_either))
+
+    def sourced(self, message_ids: Mapping[str, str], zone: tzinfo | None = UTC) -> Claim:
+        """The claim for a `FactStore`. Sources that the prompt did not show are dropped; `message_ids`
+        maps shown ids to real ones. Dates without a zone are of `zone`."""
+        told, wrong = (
+            tuple(message_ids[id] for name in given if (id := meant(name, message_ids)))
+            for given in (self.source_message_ids, self.corrects)
+        )
+        return replace(self.as_claim(zone), source_message_ids=told, corrects=wrong)
+
+
+def _end(name: str) -> AliasChoices:
+    return AliasChoices(f"{name}EntityId", f"{name}_entity_id", f"{name}Id", f"{name}_id", name)
+
+
+class FoundRelationship(BaseModel):
+    """What one entity is to another, in one direction."""
+
+    source: Annotated[str, TEXT, Field(validation_alias=_end("source"))]
+    target: Annotated[str, TEXT, Field(validation_alias=_end("target"))]
+    tags: Annotated[tuple[str, ...], BeforeValidator(_tags)] = ()
+    metadata: Annotated[dict[str, Any], BeforeValidator(_scalars)] = Field(default_factory=dict[str, Any])
+
+
+class ReflectionAnswer(BaseModel):
+    """A reflection on a stretch of conversation. A part that is wrong, or an item of one, does not cost the others."""
+
+    thought: Annotated[
+        str,
+        BeforeValidator(_none_as_text),
+        Field(description="how the conversation goes, in the first person"),
+    ] = ""
+    facts: Annotated[list[FoundFact], TOLERANT, LISTED] = Field(default_factory=list[FoundFact])
+    relationships: Annotated[list[FoundRelationship], TOLERANT, LISTED] = Field(
+        default_factory=list[FoundRelationship]
+    )

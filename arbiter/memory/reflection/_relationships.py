@@ -232,14 +232,10 @@ def _without_count(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _relationship(value: Value | None) -> Relationship | None:
     try:
-        found = None if value is None else Relationship.from_value(value)
-        # Access both fields now: other programs may have written the store, and reading these may raise.
-        return found if found is None or (found.interactions and found.first_seen_at) else None
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):  # an unreadable record; the next sighting replaces it
+        found = Relationship.read(value)
+        # Other programs may have written the store, and reading the count may raise.
+        return found if found is None or found.interactions else None
+    except (TypeError, ValueError):  # an unreadable record; the next sighting replaces it
         return None
 
 

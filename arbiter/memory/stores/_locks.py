@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from arbiter._threads.forks import new_lock, renew_in_child
 
 _LOOK_AGAIN = 1.0
-_FIRST_WAIT = 0.002
-_LONGEST_WAIT = 0.05
 
 
 class _Waiter:
@@ -121,41 +117,3 @@ class Locks:
                 lock.users -= 1
                 if not lock.users and self._locks.get(name) is lock:  # a fork may have replaced it
                     del self._locks[name]
-
-
-class SharedLocks(ABC):
-    """A lock provider: named locks that several processes share.
-
-    Waiters of one process are served in order; processes compete by trying every few milliseconds.
-    """
-
-    def __init__(self) -> None:
-        # What excludes other processes lets the holder's own process in again, so its tasks need a lock of their own.
-        self._locks = Locks()
-
-    def __call__(self, name: str) -> AbstractAsyncContextManager[None]:
-        return self._hold(name)
-
-    @asynccontextmanager
-    async def _hold(self, name: str) -> AsyncGenerator[None]:
-        async with self._locks.hold(name):
-            wait = _FIRST_WAIT
-            while not await self._try(name):
-                await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-                wait = min(wait * 2, _LONGEST_WAIT)
-            try:
-                yield
-            finally:
-                had_it = await self._release(name)
-            if not had_it:
-                raise ConnectionError(
-                    "a lock was lost while it was held: another process may have written meanwhile."
-                )
-
-    @abstractmethod
-    async def _try(self, name: str) -> bool:
-        """Take the lock if no other process has it. A cancelled attempt leaves no lock."""
-
-    @abstractmethod
-    async def _release(self, name: str) -> bool:
-        """Give the lock back. Returns False if it had been lost."""

@@ -15,8 +15,7 @@ from langgraph.store.base import BaseStore
 
 from arbiter._threads.exits import drain_users
 from arbiter.errors import ConfigurationError
-from arbiter.memory.stores._advisory import postgres_locks
-from arbiter.memory.stores._files import file_locks
+from arbiter.memory.stores._shared_locks import SharedLocks, file_locks, postgres_locks
 from arbiter.memory.stores._values import CLAIM
 from arbiter.memory.stores._vectors import LocalIndex, Rows, VectorTable
 from arbiter.memory.stores._word_tables import Postgres, Sqlite, WordTables, by_index, keep_words
@@ -163,8 +162,6 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
         from psycopg import Connection
         from psycopg.rows import dict_row, tuple_row
         from psycopg_pool import ConnectionPool
-
-        from arbiter.memory.stores._postgres import LockedStore
     except ImportError as error:
         raise _missing("a store in PostgreSQL", "postgres", error) from error
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
@@ -175,13 +172,10 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
             locks = stack.enter_context(postgres_locks(conninfo))
             _wait_for_turn(connection)
             if index is None or _has_pgvector(connection):
-                plain: PostgresStore = LockedStore(pool, index=index, lock_provider=locks)
-                plain.setup()
-                store: BaseStore = plain
+                store: BaseStore = _with_locks(PostgresStore(pool, index=index), locks)
             else:
                 _warn("this PostgreSQL has no pgvector")
-                plain = LockedStore(pool, lock_provider=locks)
-                plain.setup()
+                plain = _with_locks(PostgresStore(pool), locks)
 
                 def run(statement: str, values: Sequence[Any]) -> Rows:
                     with pool.connection() as lent, lent.cursor(row_factory=tuple_row, binary=True) as cursor:
@@ -199,6 +193,14 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
             tables = WordTables(Postgres(stack.enter_context(beside)))
             keep_words(store, stack.enter_context(closing(tables)))
         yield store
+
+
+def _with_locks(store: Any, locks: SharedLocks) -> BaseStore:
+    """The store, set up, with the locks of its database."""
+    store.lock_provider = locks
+    store.setup()
+    found: BaseStore = store
+    return found
 
 
 def _wait_for_turn(connection: Connection[Any]) -> None:

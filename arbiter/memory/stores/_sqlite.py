@@ -11,7 +11,7 @@ from typing import Any
 from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite import SqliteStore
 
-from arbiter.memory.stores._files import FileLocks
+from arbiter.memory.stores._shared_locks import FileLocks
 
 _BUSY = 1.0
 

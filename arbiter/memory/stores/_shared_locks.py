@@ -1,0 +1,261 @@
+"""Named locks that several processes share: in a file of one machine, or in a PostgreSQL database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from hashlib import sha256
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from arbiter._threads.deadlines import start
+from arbiter._threads.forks import new_lock, renew_in_child
+from arbiter.errors import ConfigurationError
+from arbiter.memory.stores._locks import Locks
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg_pool import ConnectionPool
+
+_FIRST_WAIT = 0.002
+_LONGEST_WAIT = 0.05
+
+
+class SharedLocks(ABC):
+    """A lock provider: named locks that several processes share.
+
+    Waiters of one process are served in order; processes compete by trying every few milliseconds.
+    """
+
+    def __init__(self) -> None:
+        # What excludes other processes lets the holder's own process in again, so its tasks need a lock of their own.
+        self._locks = Locks()
+
+    def __call__(self, name: str) -> AbstractAsyncContextManager[None]:
+        return self._hold(name)
+
+    @asynccontextmanager
+    async def _hold(self, name: str) -> AsyncGenerator[None]:
+        async with self._locks.hold(name):
+            wait = _FIRST_WAIT
+            while not await self._try(name):
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+                wait = min(wait * 2, _LONGEST_WAIT)
+            try:
+                yield
+            finally:
+                had_it = await self._release(name)
+            if not had_it:
+                raise ConnectionError(
+                    "a lock was lost while it was held: another process may have written meanwhile."
+                )
+
+    @abstractmethod
+    async def _try(self, name: str) -> bool:
+        """Take the lock if no other process has it. A cancelled attempt leaves no lock."""
+
+    @abstractmethod
+    async def _release(self, name: str) -> bool:
+        """Give the lock back. Returns False if it had been lost."""
+
+
+# In a file ----------------------------------------------------------------------------------------
+
+# The operating system ends the locks of a process with the process, also after SIGKILL.
+if sys.platform == "win32":
+    import msvcrt
+
+    def _locked(file: int, place: int) -> bool:
+        os.lseek(file, place % 2**31, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(file: int, place: int) -> None:
+        os.lseek(file, place % 2**31, os.SEEK_SET)
+        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _locked(file: int, place: int) -> bool:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _unlock(file: int, place: int) -> None:
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, place)
+
+
+class FileLocks(SharedLocks):
+    """A lock provider with one byte of a file for each name. The file stays empty and is never deleted.
+
+    The locks belong to the process, and closing any of its handles of the file ends all of them. So a process
+    has one `FileLocks` for each file: see `file_locks`.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.users = 0
+        self._file: int | None = None
+        self._guard = new_lock()
+
+    async def _try(self, name: str) -> bool:
+        with self._guard:
+            if self._file is None:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            return _locked(self._file, _place(name))
+
+    async def _release(self, name: str) -> bool:
+        with self._guard:
+            if self._file is None:  # the store was closed, and the lock with it
+                return False
+            _unlock(self._file, _place(name))
+            return True
+
+    def close(self) -> None:
+        """Close the file if no other user in this process is left. A later lock opens it again."""
+        with _GUARD:
+            self.users -= 1
+            if self.users:
+                return
+            _OPEN.pop(self.path, None)
+        with self._guard:
+            file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+_OPEN: dict[str, FileLocks] = {}
+_GUARD = new_lock()
+
+
+def file_locks(path: str) -> FileLocks:
+    """The locks of this process for the SQLite file `path`, in a file beside it. Each user must close them."""
+    beside = f"{os.path.realpath(path)}-lock"
+    with _GUARD:
+        found = _OPEN.setdefault(beside, FileLocks(beside))
+        found.users += 1
+        return found
+
+
+def _place(name: str) -> int:
+    return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:7], "big")
+
+
+# In a PostgreSQL database -------------------------------------------------------------------------
+
+
+class PostgresLocks(SharedLocks):
+    """A `LockProvider` with advisory locks, all on one connection, which opens with the first lock.
+
+    Waiters of one process are served in order; processes compete by asking every few milliseconds. Locks end
+    with their connection, also when the process dies. If the connection is lost while a lock is held,
+    releasing it raises `ConnectionError`: another process may have worked at the same time.
+    """
+
+    def __init__(self, where: str | ConnectionPool[Any]) -> None:
+        super().__init__()
+        self._where = where
+        self._connection: Connection[Any] | None = None
+        self._guard = new_lock()
+        renew_in_child(self)
+
+    def renew(self) -> None:
+        """Drop the connection after a fork: it belongs to the parent process."""
+        self._connection = None
+
+    def close(self) -> None:
+        """Give the connection back; a later lock opens a new one."""
+        with self._guard:
+            self._give_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _try(self, name: str) -> bool:
+        key = _key(name)
+        attempt = start(lambda: self._ask("SELECT pg_try_advisory_lock(%s)", key))
+        try:
+            return bool(await asyncio.wrap_future(attempt))
+        except asyncio.CancelledError:
+            attempt.add_done_callback(lambda done: self._undo(done, key))
+            raise
+
+    async def _release(self, name: str) -> bool:
+        key = _key(name)
+        giving_back = start(lambda: self._ask("SELECT pg_advisory_unlock(%s)", key))
+        return bool(await asyncio.shield(asyncio.wrap_future(giving_back)))
+
+    def _undo(self, attempt: Future[Any], key: int) -> None:
+        """Release the lock if a cancelled attempt has got it."""
+        if attempt.exception() is None and attempt.result():
+            start(lambda: self._ask("SELECT pg_advisory_unlock(%s)", key))
+
+    def _ask(self, statement: str, key: int) -> bool:
+        from psycopg.rows import tuple_row
+
+        with self._guard:
+            if self._connection is not None and self._connection.closed:
+                self._give_up()
+            if self._connection is None:
+                self._connection = self._connected()
+            with self._connection.cursor(row_factory=tuple_row) as cursor:
+                return bool(cursor.execute(statement.encode(), (key,)).fetchall()[0][0])
+
+    def _connected(self) -> Connection[Any]:
+        from psycopg import Connection
+
+        if isinstance(self._where, str):
+            return Connection[Any].connect(self._where, autocommit=True)
+        connection: Connection[Any] = self._where.getconn()
+        connection.autocommit = True
+        return connection
+
+    def _give_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if isinstance(self._where, str):
+            connection.close()
+            return
+        if not connection.closed:
+            connection.execute("SELECT pg_advisory_unlock_all()")
+            connection.autocommit = False
+        self._where.putconn(connection)
+
+
+def postgres_locks(where: str | ConnectionPool[Any]) -> PostgresLocks:
+    """A `lock_provider` for `MemoryStore`, with which several processes can write to one store.
+
+    `where` is a "postgresql://" URL, or a pool; of a pool it keeps one connection until it is closed. Do not
+    use a pooler that shares a connection between statements: the locks belong to the session. Raises
+    `ConfigurationError` without psycopg.
+    """
+    if find_spec("psycopg") is None:
+        raise ConfigurationError("postgres_locks needs psycopg: pip install 'arbiteros[postgres]'")
+    return PostgresLocks(where)
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(sha256(f"arbiter {name}".encode()).digest()[:8], "big", signed=True)
