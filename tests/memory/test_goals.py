@@ -22,8 +22,7 @@ from arbiter.memory import Claim, EvaluationCycle, Goal, MemoryStore, Objective
 from arbiter.memory._context import BudgetSpentError
 from arbiter.memory._records import GoalStatus
 from arbiter.memory.goals import GoalEvaluator, Goals
-from arbiter.memory.goals._answers import GoalsAnswer
-from arbiter.memory.goals._progress import GoalUpdate, ObjectiveUpdate, apply_updates, progress
+from arbiter.memory.goals._updates import GoalAnswer, GoalsAnswer, ObjectiveAnswer, apply_updates, progress
 from arbiter.memory.stores import namespace
 from tests.memory.memory_support import Clock, turn
 from tests.scripted import Scripted, ScriptedTools, tool_call
@@ -44,23 +43,23 @@ def goal(*objectives: Objective, id: str = "g1", status: GoalStatus = "IN_PROGRE
     )
 
 
-def said(status: str | None = None, id: str = "g1", /, **completed: bool) -> GoalUpdate:
-    return GoalUpdate(
+def said(status: str | None = None, id: str = "g1", /, **completed: bool) -> GoalAnswer:
+    return GoalAnswer(
         id=id,
         status=status,
-        objectives=[ObjectiveUpdate(description=d, completed=c) for d, c in completed.items()],
+        objectives=[ObjectiveAnswer(description=d, completed=c) for d, c in completed.items()],
     )
 
 
-def moved(of: Goal, *updates: GoalUpdate, **options: bool) -> Goal:
+def moved(of: Goal, *updates: GoalAnswer, **options: bool) -> Goal:
     [now] = apply_updates([of], updates, **options).changed
     return now
 
 
-def reasons(of: Goal, *updates: GoalUpdate, **options: bool) -> list[str]:
+def reasons(of: Goal, *updates: GoalAnswer, **options: bool) -> list[str]:
     applied = apply_updates([of], updates, **options)
     assert applied.changed == ()
-    return [refusal.reason for refusal in applied.trace]
+    return [*applied.refused]
 
 
 # Updates ------------------------------------------------------------------------------------------
@@ -98,7 +97,7 @@ def test_a_goal_without_objectives_is_done_only_by_an_update() -> None:
 def test_a_completed_goal_cannot_fail() -> None:
     applied = apply_updates([goal(A, B)], [said("FAILED", b=True)])
     assert applied.changed[0].status == "DONE"
-    assert [refusal.reason for refusal in applied.trace] == ["all_completed"]
+    assert applied.refused == ("all_completed",)
 
 
 @pytest.mark.parametrize("status", ["DONE", "FAILED"])
@@ -128,7 +127,7 @@ def test_no_model_makes_a_goal_grow_without_end() -> None:
     assert reasons(of, said(**{"x" * 301: True}), allow_new_objectives=True) == ["unknown_objective"]
 
 
-def moved_or_same(of: Goal, update: GoalUpdate) -> tuple[Objective, ...]:
+def moved_or_same(of: Goal, update: GoalAnswer) -> tuple[Objective, ...]:
     changed = apply_updates([of], [update], allow_new_objectives=True).changed
     return changed[0].objectives if changed else of.objectives
 
@@ -137,7 +136,7 @@ def test_an_objective_is_found_by_its_id_and_else_by_exactly_its_description() -
     of = goal(Objective(id="1", description="Book a flight"), Objective(id="2", description=" Pack "))
 
     def completed(**update: Any) -> list[bool]:
-        named = GoalUpdate(id="g1", objectives=[ObjectiveUpdate(completed=True, **update)])
+        named = GoalAnswer(id="g1", objectives=[ObjectiveAnswer(completed=True, **update)])
         changed = apply_updates([of], [named]).changed
         return [objective.completed for objective in (changed[0] if changed else of).objectives]
 
@@ -159,7 +158,7 @@ def test_repeated_updates_of_one_answer_are_merged() -> None:
 def test_an_unknown_goal_is_skipped_and_its_id_is_not_repeated() -> None:
     applied = apply_updates([goal(B)], [said("FAILED", "g2", b=True)])
     assert (applied.changed, applied.touched) == ((), ())
-    assert [(refusal.goal_id, refusal.reason) for refusal in applied.trace] == [(None, "unknown_goal")]
+    assert applied.refused == ("unknown_goal",)
 
 
 def test_progress_counts_objectives_and_a_goal_without_any_as_one() -> None:
@@ -183,12 +182,12 @@ GOALS = st.builds(
 )
 UPDATES = st.lists(
     st.builds(
-        GoalUpdate,
+        GoalAnswer,
         id=st.sampled_from(["g1", "g1", "g2"]),
         status=st.sampled_from([None, "DONE", "FAILED", "IN_PROGRESS", "BANANA"]),
         objectives=st.lists(
             st.builds(
-                ObjectiveUpdate,
+                ObjectiveAnswer,
                 id=st.sampled_from([None, "a"]),
                 description=WORDS,
                 completed=st.booleans(),
@@ -201,14 +200,14 @@ UPDATES = st.lists(
 OPTIONS = st.fixed_dictionaries({"allow_new_objectives": st.booleans(), "allow_reopen": st.booleans()})
 
 
-def after(of: Goal, updates: list[GoalUpdate], options: dict[str, bool]) -> Goal:
+def after(of: Goal, updates: list[GoalAnswer], options: dict[str, bool]) -> Goal:
     changed = apply_updates([of], updates, **options).changed
     return changed[0] if changed else of
 
 
 @given(GOALS, UPDATES, OPTIONS)
 def test_updates_change_only_status_and_completion(
-    of: Goal, updates: list[GoalUpdate], options: dict[str, bool]
+    of: Goal, updates: list[GoalAnswer], options: dict[str, bool]
 ) -> None:
     now = after(of, updates, options)
     assert (now.id, now.room_id, now.entity_id, now.name) == (of.id, of.room_id, of.entity_id, of.name)
@@ -227,7 +226,7 @@ def test_updates_change_only_status_and_completion(
 
 @given(GOALS, UPDATES, OPTIONS, st.randoms())
 def test_the_order_of_updates_does_not_matter_and_a_second_pass_changes_nothing(
-    of: Goal, updates: list[GoalUpdate], options: dict[str, bool], random: Any
+    of: Goal, updates: list[GoalAnswer], options: dict[str, bool], random: Any
 ) -> None:
     now = after(of, updates, options)
     shuffled = [*updates]
@@ -267,8 +266,7 @@ def test_the_order_of_updates_does_not_matter_and_a_second_pass_changes_nothing(
     ],
 )
 def test_answers_of_many_shapes_are_read(answer: Any) -> None:
-    read = [part.update() for part in GoalsAnswer.model_validate(answer).goals]
-    assert moved(goal(A, B), *read).status == "DONE"
+    assert moved(goal(A, B), *GoalsAnswer.model_validate(answer).goals).status == "DONE"
 
 
 @pytest.mark.parametrize("answer", [{}, {"goals": "none"}, {"goals": {"g1": "DONE"}}, {"status": "DONE"}])

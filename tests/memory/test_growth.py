@@ -35,7 +35,7 @@ from arbiter.memory import (
     TrustEvaluator,
     TrustProvider,
     _conversation,
-    _traces,
+    _notes,
 )
 from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import Entities
@@ -481,8 +481,8 @@ async def test_traces_are_bounded_and_what_they_lead_to_goes_with_them(
     any_store: BaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request to forget finds every record that is left."""
-    monkeypatch.setattr(_traces, "KEPT", 20)
-    monkeypatch.setattr(_traces, "EVERY", 1)
+    monkeypatch.setattr(_notes, "KEPT", 20)
+    monkeypatch.setattr(_notes, "EVERY", 1)
     store = MemoryStore(any_store)
     room = Room(any_store)
     for number in range(25):

@@ -22,8 +22,15 @@ from arbiter.memory._evaluators import (
 )
 from arbiter.memory._records import Goal, GoalStatus, readable
 from arbiter.memory.facts._privacy import has_secret, may_keep
-from arbiter.memory.goals._answers import GoalsAnswer, asking
-from arbiter.memory.goals._progress import Allowed, Applied, GoalUpdate, apply_updates, progress
+from arbiter.memory.goals._updates import (
+    Allowed,
+    Applied,
+    GoalAnswer,
+    GoalsAnswer,
+    apply_updates,
+    asking,
+    progress,
+)
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
 from arbiter.memory.stores._names import joined
 from arbiter.models import ChatModel
@@ -96,7 +103,7 @@ class Goals:
     async def apply(
         self,
         room_id: str,
-        updates: Sequence[GoalUpdate],
+        updates: Sequence[GoalAnswer],
         *,
         allow_new_objectives: bool | Allowed = False,
         allow_reopen: bool = False,
@@ -118,11 +125,11 @@ class Goals:
         known |= (await self.store.aget_many(self._namespace(room_id), named)).keys()
         for goal_id in sorted(known):
             await self.update(room_id, goal_id, apply)
-        unknown = apply_updates([], [update for update in updates if update.id.strip() not in known]).trace
+        unknown = apply_updates([], [update for update in updates if update.id.strip() not in known]).refused
         return Applied(
             changed=tuple(goal for part in done for goal in part.changed),
             touched=tuple(goal for part in done for goal in part.touched),
-            trace=(*unknown, *(refusal for part in done for refusal in part.trace)),
+            refused=(*unknown, *(reason for part in done for reason in part.refused)),
         )
 
     def _namespace(self, room_id: str) -> Namespace:
@@ -235,7 +242,7 @@ class GoalEvaluator(CognitiveEvaluator):
             return HandlerOutcome(progress(looked_at), False, "no usable answer", data)
         applied = await goals.apply(
             ctx.room_id,
-            [goal.update() for goal in answer.value.goals],
+            answer.value.goals,
             allow_new_objectives=partial(may_keep, rules=ctx.fact_rules)
             if self.allow_new_objectives
             else False,
@@ -243,5 +250,5 @@ class GoalEvaluator(CognitiveEvaluator):
         )
         await cursors.advance(messages)
         data["changed"] = [goal.id for goal in applied.changed]
-        data["refused"] = dict(Counter(refusal.reason for refusal in applied.trace))
+        data["refused"] = dict(Counter(applied.refused))
         return HandlerOutcome(progress(applied.touched or looked_at), data=data)
