@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from arbiter._threads.exits import drain_users
 from arbiter.errors import ConfigurationError
 from arbiter.memory.stores._shared_locks import SharedLocks, file_locks, postgres_locks
 from arbiter.memory.stores._values import CLAIM
-from arbiter.memory.stores._vectors import LocalIndex, Rows, VectorTable
+from arbiter.memory.stores._vectors import LocalIndex, VectorTable
 from arbiter.memory.stores._word_tables import Postgres, Sqlite, WordTables, by_index, keep_words
 
 if TYPE_CHECKING:
@@ -28,19 +28,6 @@ _POSTGRES = ("postgresql://", "postgres://")
 _SETUP_LOCK = 0x6172626974657201
 _BUSY = 30.0
 _NO_FILE = (":memory:", "")
-# The trigger deletes a vector with its record, even if a process without vectors or the time to live deletes it.
-# (In SQLite a replaced record does not fire it.)
-_FORGET_SQLITE = (
-    "CREATE TRIGGER IF NOT EXISTS arbiter_forget AFTER DELETE ON store BEGIN "
-    "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; END"
-)
-_FORGET_POSTGRES_FUNCTION = (
-    "CREATE OR REPLACE FUNCTION arbiter_forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-    "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; RETURN OLD; END $$"
-)
-_FORGET_POSTGRES = (
-    "CREATE TRIGGER arbiter_forget AFTER DELETE ON store FOR EACH ROW EXECUTE FUNCTION arbiter_forget()"
-)
 _TRIES = 20
 
 
@@ -89,27 +76,16 @@ def _sqlite(path: str, index: Any) -> Generator[BaseStore]:
         connection = stack.enter_context(closing(_connected(path)))
         # Each connection has a memory database of its own, which no other process can see.
         locks = None if path in _NO_FILE else stack.enter_context(closing(file_locks(path)))
-        if index is None or _loads_extensions(connection):
-            store = ForgettingStore(connection, path, index=index, lock_provider=locks)
-            _set_up(store)
-            keep_words(store, stack.enter_context(closing(WordTables(Sqlite(store)))))
-            yield store
-            return
-        _warn("this Python cannot load SQLite's extensions")
-        store = ForgettingStore(connection, path, lock_provider=locks)
+        has_vectors = index is None or _loads_extensions(connection)
+        store = ForgettingStore(connection, path, index=index if has_vectors else None, lock_provider=locks)
         _set_up(store)
-        words = stack.enter_context(closing(WordTables(Sqlite(store))))
-        with closing(_connected(path)) as beside:
-
-            def run(statement: str, values: Sequence[Any]) -> Rows:
-                return beside.execute(statement, values).fetchall()
-
-            table = VectorTable(run, text="TEXT", binary="BLOB")
-            if path not in _NO_FILE:
-                run(_FORGET_SQLITE, ())
-            local = LocalIndex(store, table, index["embed"], index["dims"])
-            keep_words(local, words)
-            yield local
+        database = Sqlite(store)
+        found: BaseStore = store
+        if not has_vectors:
+            _warn("this Python cannot load SQLite's extensions")
+            found = LocalIndex(store, VectorTable(database), index["embed"], index["dims"])
+        keep_words(found, stack.enter_context(closing(WordTables(database))))
+        yield found
 
 
 def _connected(path: str) -> sqlite3.Connection:
@@ -160,7 +136,7 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
     try:
         from langgraph.store.postgres import PostgresStore
         from psycopg import Connection
-        from psycopg.rows import dict_row, tuple_row
+        from psycopg.rows import dict_row
         from psycopg_pool import ConnectionPool
     except ImportError as error:
         raise _missing("a store in PostgreSQL", "postgres", error) from error
@@ -170,28 +146,16 @@ def _postgres(conninfo: str, index: Any) -> Generator[BaseStore]:
             # A pool retries an unreachable server for half a minute; this connection fails at once.
             pool = stack.enter_context(ConnectionPool[Any](conninfo, min_size=1, max_size=8, kwargs=options))
             locks = stack.enter_context(postgres_locks(conninfo))
+            beside = ConnectionPool[Any](conninfo, min_size=1, max_size=4, kwargs=options, configure=by_index)
+            database = Postgres(stack.enter_context(beside))
             _wait_for_turn(connection)
             if index is None or _has_pgvector(connection):
-                store: BaseStore = _with_locks(PostgresStore(pool, index=index), locks)
+                store = _with_locks(PostgresStore(pool, index=index), locks)
             else:
                 _warn("this PostgreSQL has no pgvector")
                 plain = _with_locks(PostgresStore(pool), locks)
-
-                def run(statement: str, values: Sequence[Any]) -> Rows:
-                    with pool.connection() as lent, lent.cursor(row_factory=tuple_row, binary=True) as cursor:
-                        cursor.execute(statement.replace("?", "%s").encode(), values)
-                        return cursor.fetchall() if cursor.description else []
-
-                table = VectorTable(run, text='TEXT COLLATE "C"', binary="BYTEA")
-                if not connection.execute(
-                    "SELECT 1 FROM pg_trigger WHERE tgname = 'arbiter_forget'"
-                ).fetchone():
-                    run(_FORGET_POSTGRES_FUNCTION, ())
-                    run(_FORGET_POSTGRES, ())
-                store = LocalIndex(plain, table, index["embed"], index["dims"])
-            beside = ConnectionPool[Any](conninfo, min_size=1, max_size=4, kwargs=options, configure=by_index)
-            tables = WordTables(Postgres(stack.enter_context(beside)))
-            keep_words(store, stack.enter_context(closing(tables)))
+                store = LocalIndex(plain, VectorTable(database), index["embed"], index["dims"])
+            keep_words(store, stack.enter_context(closing(WordTables(database))))
         yield store
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from math import hypot
@@ -25,10 +25,7 @@ from arbiter._threads.forks import new_lock
 from arbiter.memory.stores._embedders import VectorError, check_vector
 from arbiter.memory.stores._names import Namespace
 from arbiter.memory.stores._values import CLAIM, claim_of, matches
-
-Rows = list[tuple[Any, ...]]
-Run = Callable[[str, Sequence[Any]], Rows]
-"""Runs one SQL statement, with `?` for parameters, and commits it."""
+from arbiter.memory.stores._word_tables import Database, Rows
 
 _CHUNK = 16
 
@@ -48,45 +45,49 @@ class Row(NamedTuple):
 class VectorTable:
     """The table `arbiter_vectors`, on SQLite or PostgreSQL.
 
-    `text` and `binary` are the types of its columns; texts must be compared byte by byte.
+    A trigger deletes a vector with its record, even if a process without vectors or the time to live deletes it.
+    (In SQLite a replaced record does not fire it.)
     """
 
-    def __init__(self, run: Run, *, text: str, binary: str) -> None:
-        self._run = run
-        run(
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        text, binary = database.text, database.binary
+        self._run(
             f"CREATE TABLE IF NOT EXISTS arbiter_vectors (prefix {text} NOT NULL, key {text} NOT NULL, "
             f"digest {text} NOT NULL, vector {binary} NOT NULL, PRIMARY KEY (prefix, key))",
-            (),
         )
+        for statement in database.forget_vectors:
+            self._run(statement)
 
     def digest(self, ns: Namespace, key: str) -> str | None:
-        rows = self._run(
-            "SELECT digest FROM arbiter_vectors WHERE prefix = ? AND key = ?", (".".join(ns), key)
-        )
+        rows = self._run("SELECT digest FROM arbiter_vectors WHERE prefix = ? AND key = ?", ".".join(ns), key)
         return str(rows[0][0]) if rows else None
 
     def put(self, row: Row) -> None:
         self._run(
             "INSERT INTO arbiter_vectors (prefix, key, digest, vector) VALUES (?, ?, ?, ?) ON CONFLICT (prefix, key) "
             "DO UPDATE SET digest = excluded.digest, vector = excluded.vector",
-            row,
+            *row,
         )
 
     def delete(self, ns: Namespace, key: str) -> None:
-        self._run("DELETE FROM arbiter_vectors WHERE prefix = ? AND key = ?", (".".join(ns), key))
+        self._run("DELETE FROM arbiter_vectors WHERE prefix = ? AND key = ?", ".".join(ns), key)
 
     def under(self, ns: Namespace) -> list[Row]:
         """The vectors of that namespace and of longer ones, as plain tuples with the fields of a `Row`."""
         columns = "SELECT prefix, key, digest, vector FROM arbiter_vectors"
         if ns:
             prefix = ".".join(ns)  # "/" is the character after "."
-            found = self._run(
-                f"{columns} WHERE prefix = ? OR (prefix > ? AND prefix < ?)",
-                (prefix, f"{prefix}.", f"{prefix}/"),
-            )
+            where = "WHERE prefix = ? OR (prefix > ? AND prefix < ?)"
+            found = self._run(f"{columns} {where}", prefix, f"{prefix}.", f"{prefix}/")
         else:
-            found = self._run(columns, ())
+            found = self._run(columns)
         return cast("list[Row]", found)
+
+    def _run(self, statement: str, *values: object) -> Rows:
+        # One statement at a time, which commits by itself.
+        with self._database.work(writing=False) as work:
+            return work.run(statement, values)
 
 
 class LocalIndex(BaseStore):

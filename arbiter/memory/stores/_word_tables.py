@@ -59,9 +59,11 @@ class Work(NamedTuple):
 class Database(ABC):
     """The dialect and connections of a store."""
 
-    text = integer = big = ""
+    text = integer = big = binary = ""
     serial = kind = ""
     setup: Sequence[str] = ()
+    forget_vectors: Sequence[str] = ()
+    """Statements for a trigger that deletes the vector of a deleted record. They may be run again."""
 
     @abstractmethod
     def work(self, *, writing: bool = True) -> AbstractContextManager[Work]:
@@ -118,7 +120,7 @@ _SQLITE_NOTE = (
 class Sqlite(Database):
     """The connection of a `SqliteStore`, under the store's own lock."""
 
-    text, integer, big = "TEXT", "INTEGER", "INTEGER"
+    text, integer, big, binary = "TEXT", "INTEGER", "INTEGER", "BLOB"
     serial = "id INTEGER PRIMARY KEY AUTOINCREMENT"
     kind = " WITHOUT ROWID"
     setup = (
@@ -127,6 +129,10 @@ class Sqlite(Database):
         f"CREATE TRIGGER arbiter_words_deleted AFTER DELETE ON store BEGIN {_SQLITE_FORGET} END",
         "INSERT INTO arbiter_unread (prefix, key) SELECT prefix, key FROM store "
         "WHERE json_extract(value, '$.claim') IS NOT NULL ORDER BY updated_at",
+    )
+    forget_vectors = (
+        "CREATE TRIGGER IF NOT EXISTS arbiter_forget AFTER DELETE ON store BEGIN "
+        "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; END",
     )
 
     def __init__(self, store: SqliteStore) -> None:
@@ -252,7 +258,7 @@ def by_index(connection: Connection[Any]) -> None:
 class Postgres(Database):
     """A pool of connections, each prepared with `by_index`."""
 
-    text, integer, big = 'TEXT COLLATE "C"', "INTEGER", "BIGINT"
+    text, integer, big, binary = 'TEXT COLLATE "C"', "INTEGER", "BIGINT", "BYTEA"
     serial = "id BIGSERIAL PRIMARY KEY"
     setup = (
         _POSTGRES_NOTE,
@@ -263,6 +269,12 @@ class Postgres(Database):
         "FOR EACH ROW EXECUTE FUNCTION arbiter_words_deleted()",
         "INSERT INTO arbiter_unread (prefix, key) SELECT prefix, key FROM store "
         "WHERE value->>'claim' IS NOT NULL ORDER BY updated_at",
+    )
+    forget_vectors = (
+        "CREATE OR REPLACE FUNCTION arbiter_forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "DELETE FROM arbiter_vectors WHERE prefix = OLD.prefix AND key = OLD.key; RETURN OLD; END $$",
+        "DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgname = 'arbiter_forget') THEN CREATE TRIGGER "
+        "arbiter_forget AFTER DELETE ON store FOR EACH ROW EXECUTE FUNCTION arbiter_forget(); END IF; END $$",
     )
 
     def __init__(self, pool: ConnectionPool[Any]) -> None:
