@@ -11,8 +11,9 @@ from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 
 from arbiter.errors import ParameterError
+from arbiter.memory import Fact
 from arbiter.memory.facts import FactEvaluator, FactRules
-from arbiter.memory.facts._adjudication import Pair, Statement, by_rule
+from arbiter.memory.facts._adjudication import Pair, by_rule
 from arbiter.memory.facts._rules import after_contradiction, after_mention, prior, weight
 from tests.memory.facts_support import AGENT, START, Room, answer, claim, space
 from tests.memory.memory_stores import KeywordEmbeddings
@@ -223,8 +224,17 @@ async def test_a_fact_weighs_half_after_thirty_days() -> None:
     ],
 )
 def test_the_rule_for_pairs(value: str | None, same_speaker: bool, expected: str) -> None:
-    known = Statement(claim="User lives there", type="fact", slot="city", value="Oslo")
-    new = Statement(claim="User is living there", type="status", slot="City", value=value)
+    common: dict[str, Any] = {
+        "subject": "user-1",
+        "agent_id": "agent",
+        "provenance": "self_reported",
+        "speaker": "user-1",
+        "confidence": 0.6,
+        "first_seen_at": START,
+        "last_seen_at": START,
+    }
+    known = Fact(id="1", claim="User lives there", type="fact", slot="city", value="Oslo", **common)
+    new = Fact(id="2", claim="User is living there", type="status", slot="City", value=value, **common)
     assert by_rule(Pair(new=new, known=known, same_speaker=same_speaker)) == expected
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Annotated, Any, Literal, get_args
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableError
+from arbiter.memory._conversation import text_of
+from arbiter.memory._records import Fact
 from arbiter.memory.answers import TOLERANT
+from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._normal import caseless, same_sense
 from arbiter.memory.stores._words import overlap, words_of
 from arbiter.models import ChatModel, quote
@@ -21,47 +24,34 @@ Relation = Literal["duplicate", "refines", "corrects", "supersedes", "contradict
 
 _MOST = 64
 """Pairs of one question: a batch of claims that are all alike would ask for each with each."""
+_SOURCES = 2
+"""Messages of a claim, the newest, that a question shows."""
+_LONGEST = 600
+"""Characters of each of them."""
 _CORRECTS = 0.5
 """Without a model, a claim corrects another one from this overlap of words on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """A message that a claim comes from, as a prompt may show it: its speaker's name and its bounded text."""
-
-    id: str
-    speaker: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """One of the two claims of a `Pair`, with its speaker's name, its time, and the ids of its messages."""
-
-    claim: str
-    type: str
-    slot: str | None = None
-    value: str | None = None
-    speaker: str = ""
-    at: datetime | None = None
-    message_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A new claim and a known one that may be related.
+    """A new claim, as the record that it would become, and a known one that may be related.
 
     `corrected` means that the message of the new claim is said to correct the message of the known one,
     `about_itself` that the known one is what a speaker has said of itself, `other_subject` that the two are about
     different people or things.
     """
 
-    new: Statement
-    known: Statement
+    new: Fact
+    known: Fact
     same_speaker: bool = False
     about_itself: bool = False
     corrected: bool = False
     other_subject: bool = False
+
+    @property
+    def message_ids(self) -> set[str]:
+        """The newest messages that the two come from."""
+        return {id for fact in (self.known, self.new) for id in fact.source_message_ids[-_SOURCES:]}
 
 
 # By rule ------------------------------------------------------------------------------------------
@@ -85,7 +75,7 @@ def by_rule(pair: Pair) -> Relation:
     return "unrelated"
 
 
-def _other_value(new: Statement, known: Statement) -> bool:
+def _other_value(new: Fact, known: Fact) -> bool:
     """True if both give the same slot different values."""
     if not (new.slot and known.slot and new.value and known.value):
         return False
@@ -167,10 +157,10 @@ async def adjudicate(
     pairs: Sequence[Pair],
     ctx: EvalContext,
     model: ChatModel | None = None,
-    messages: Sequence[Said] = (),
+    messages: Sequence[tuple[BaseMessage, str]] = (),
 ) -> list[Relation]:
     """The relation of each pair, in order, from one question about the first 64 of them. `messages` are
-    those that the claims come from, oldest first.
+    those that the claims come from, with their speakers, oldest first.
 
     Of two contradicting statements of one speaker the newest holds, so it supersedes, or corrects if its
     message is said to correct. Other people's statements are contradicted and never corrected, and those
@@ -204,10 +194,15 @@ def _between(pair: Pair, relation: Relation) -> Relation:
 
 
 async def _asked(
-    pairs: Sequence[Pair], ctx: EvalContext, model: ChatModel | None, messages: Sequence[Said]
+    pairs: Sequence[Pair],
+    ctx: EvalContext,
+    model: ChatModel | None,
+    messages: Sequence[tuple[BaseMessage, str]],
 ) -> dict[int, Relation]:
     try:
-        outcome = await ctx.ask(Judgements, _question(pairs, messages), model=model, item_field="relations")
+        outcome = await ctx.ask(
+            Judgements, _question(pairs, ctx, messages), model=model, item_field="relations"
+        )
     except (NotAvailableError, BudgetSpentError):
         return {}
     judgements = outcome.value.relations if outcome.value is not None else []
@@ -220,14 +215,31 @@ async def _asked(
     return numbered
 
 
-def _question(pairs: Sequence[Pair], messages: Sequence[Said]) -> list[BaseMessage]:
-    places = {said.id: number for number, said in enumerate(messages, 1)}
+def _question(
+    pairs: Sequence[Pair], ctx: EvalContext, messages: Sequence[tuple[BaseMessage, str]]
+) -> list[BaseMessage]:
+    places = {message.id: number for number, (message, _) in enumerate(messages, 1)}
+
+    def called(speaker: str) -> str:
+        id, name = label(speaker), label(ctx.name_of(speaker))
+        return id if id == name else f"{name} (id {id})"
+
+    def stated(fact: Fact) -> str:
+        """The type of a claim, and who stated it when and in which messages."""
+        parts = [f"a {fact.type} stated by {called(fact.speaker)}"]
+        parts.append(f"on {fact.last_seen_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
+        numbers = [str(places[id]) for id in fact.source_message_ids[-_SOURCES:] if id in places]
+        if numbers:
+            parts.append(f"in message {' and '.join(numbers)}")
+        return " ".join(parts)
+
     heard = [
-        f"Message {number} of {said.speaker}:\n{quote(said.text)}" for number, said in enumerate(messages, 1)
+        f"Message {number} of {called(speaker)}:\n{quote(text_of(message)[:_LONGEST])}"
+        for number, (message, speaker) in enumerate(messages, 1)
     ]
     shown = [
-        f"Pair {number}. The known claim, {_stated(pair.known, places)}:\n{quote(pair.known.claim)}\n"
-        f"The new claim, {_stated(pair.new, places)}{_CORRECTION if pair.corrected else ''}:\n"
+        f"Pair {number}. The known claim, {stated(pair.known)}:\n{quote(pair.known.claim)}\n"
+        f"The new claim, {stated(pair.new)}{_CORRECTION if pair.corrected else ''}:\n"
         f"{quote(pair.new.claim)}"
         for number, pair in enumerate(pairs, 1)
     ]
@@ -243,16 +255,3 @@ def _question(pairs: Sequence[Pair], messages: Sequence[Said]) -> list[BaseMessa
 
 
 _CORRECTION = ", which corrects the message of the known claim"
-
-
-def _stated(statement: Statement, places: Mapping[str, int]) -> str:
-    """The type of a claim, and who stated it when and in which messages, as far as known."""
-    parts = [f"a {statement.type}"]
-    if statement.speaker:
-        parts.append(f"stated by {statement.speaker}")
-    if statement.at is not None:
-        parts.append(f"on {statement.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
-    numbers = [str(places[id]) for id in statement.message_ids if id in places]
-    if numbers:
-        parts.append(f"in message {' and '.join(numbers)}")
-    return " ".join(parts)

@@ -11,17 +11,15 @@ crash between them is repaired when the same claim comes again. See docs/memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from arbiter.memory._context import EvalContext
-from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Claim, Fact, Ingested
-from arbiter.memory.facts._adjudication import Pair, Relation, Said, Statement, adjudicate
+from arbiter.memory.facts._adjudication import Pair, Relation, adjudicate
 from arbiter.memory.facts._changes import CLOSED, opens, outdated, says_alone
-from arbiter.memory.facts._extraction import label
 from arbiter.memory.facts._intake import Candidate, Intake
 from arbiter.memory.facts._knowledge import Knowledge, Known, retold
 from arbiter.memory.facts._normal import normal_form
@@ -36,12 +34,8 @@ _IN_BATCH = 0.75
 """Claims of one batch are compared with each other too, from this overlap of words on."""
 _GUESSES = 24
 """Pairs of one comparison that have nothing in common but their subject."""
-_SOURCES = 2
-"""Messages of a claim, the newest, that a comparison shows."""
 _SHOWN = 16
 """Messages that one comparison shows."""
-_LONGEST = 600
-"""Characters of each of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,48 +157,23 @@ class Ingestion:
                 if _alike(earlier, judged.candidate):
                     asked.append((judged, Known(kind=earlier.kind, fact=self._record(earlier))))
         pairs = [self._pair(judged.candidate, known) for judged, known in asked]
-        ids = {id for pair in pairs for id in (*pair.known.message_ids, *pair.new.message_ids)}
-        relations = await adjudicate(pairs, self.ctx, self.model, self._said(ids))
+        ids = {id for pair in pairs for id in pair.message_ids}
+        relations = await adjudicate(pairs, self.ctx, self.model, self.intake.spoken(ids)[-_SHOWN:])
         for (judged, known), relation in zip(asked, relations, strict=True):
             judged.against.append((known, relation))
         return found
 
     def _pair(self, candidate: Candidate, known: Known) -> Pair:
-        claim, mention, fact = candidate.claim, candidate.mention, known.fact
-        speaks_again = says_alone(fact, mention.speaker)
+        fact = known.fact
+        speaks_again = says_alone(fact, candidate.mention.speaker)
         return Pair(
-            new=self._statement(claim, mention.speaker, mention.at, mention.sources),
-            known=self._statement(fact, fact.speaker, fact.last_seen_at, fact.source_message_ids),
+            new=self._record(candidate),
+            known=fact,
             same_speaker=speaks_again,
             about_itself=fact.subject in {fact.speaker, *fact.speakers},
-            corrected=speaks_again and not {*claim.corrects}.isdisjoint(fact.source_message_ids),
+            corrected=speaks_again and not {*candidate.claim.corrects}.isdisjoint(fact.source_message_ids),
             other_subject=not candidate.is_about(fact.subject),
         )
-
-    def _statement(
-        self, made: Claim | Fact, speaker: str, at: datetime, message_ids: Sequence[str]
-    ) -> Statement:
-        return Statement(
-            claim=made.claim,
-            type=made.type,
-            slot=made.slot,
-            value=made.value,
-            speaker=self._name(speaker),
-            at=at,
-            message_ids=tuple(message_ids[-_SOURCES:]),
-        )
-
-    def _said(self, ids: Collection[str]) -> list[Said]:
-        """Messages for the comparison, oldest first: the newest of these, without secrets and cut."""
-        spoken = self.intake.spoken(ids)[-_SHOWN:]
-        return [
-            Said(id=message.id or "", speaker=self._name(speaker), text=text_of(message)[:_LONGEST])
-            for message, speaker in spoken
-        ]
-
-    def _name(self, speaker: str) -> str:
-        id, name = label(speaker), label(self.ctx.name_of(speaker))
-        return id if id == name else f"{name} (id {id})"
 
     def _place(self, candidate: Candidate) -> int:
         return self.intake.place(candidate.mention.sources)
