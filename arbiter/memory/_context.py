@@ -159,11 +159,11 @@ class EvalContext:
     @property
     def tombstones(self) -> Tombstones:
         """The tombstones of this room. Raises `NotAvailableError` without a store."""
-        return Tombstones(self.needed_store(), agent_id=self.agent_id, room_id=self.room_id)
+        return Tombstones(self.needed_store(), self.agent_id, self.room_id)
 
     def everything(self, entity_id: str) -> Everything:
         """The wishes of an entity to forget everything. Raises `NotAvailableError` without a store."""
-        return Everything(self.needed_store(), agent_id=self.agent_id, entity_id=entity_id)
+        return Everything(self.needed_store(), self.agent_id, entity_id)
 
     def speaker_of(self, message: BaseMessage) -> str:
         """The id of the entity that has said a message."""
@@ -249,7 +249,7 @@ class EvalContext:
         unknown = [name for name in names if name and resolve(name, self.entities) is None]
         if self.store is not None and unknown:
             known = {entity.id for entity in self.entities}
-            registered = Entities(self.store, agent_id=self.agent_id)
+            registered = Entities(self.store, self.agent_id)
             found = {**await registered.get(unknown), **{e.id: e for e in await registered.named(unknown)}}
             self.entities = (*self.entities, *(each for id, each in found.items() if id not in known))
 

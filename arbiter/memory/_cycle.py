@@ -669,8 +669,8 @@ class EvaluationCycle(EvaluatorCycle):
         try:
             rooms, given = None, list[str]()
             if store is not None:
-                rooms = RoomNames(store, agent_id=self.agent_id, room_id=room_id)
-                own = OwnNames(store, agent_id=self.agent_id, entity_id=entity_id)
+                rooms = RoomNames(store, self.agent_id, room_id)
+                own = OwnNames(store, self.agent_id, entity_id)
                 given = [one.name for one in await own.all()]
             found = await strangers_among(
                 messages, entity_id=entity_id, entities=entities, rooms=rooms, given=given
@@ -744,7 +744,7 @@ class EvaluationCycle(EvaluatorCycle):
         ids = {id for id in (self.agent_id, place.entity_id, *speakers) if id is not None}
         last = Shown(window(messages, 2 * self.conversation_length))
         try:
-            registered = Entities(store, agent_id=self.agent_id)
+            registered = Entities(store, self.agent_id)
             found = await registered.get(sorted(ids))
             # The newest first: a very long conversation has more words than are looked up.
             texts = (part for message in reversed(last) for part in (message.name or "", text_of(message)))

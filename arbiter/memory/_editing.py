@@ -201,7 +201,7 @@ class Editing:
     async def _successor(self, entity_id: str, fact: Fact, claim: str) -> tuple[str, Fact | None]:
         """The id of the record with which this claim replaces the fact, and the record if it is there already."""
         generation = 0
-        ids = await FactIds(self.store, agent_id=self.agent_id, entity_id=entity_id).ready()
+        ids = await FactIds(self.store, self.agent_id, entity_id).ready()
         while True:
             id = ids.of(fact.subject, claim, generation)
             there = await self._find(entity_id, id)

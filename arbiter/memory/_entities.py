@@ -183,7 +183,7 @@ class Entities:
     and for each part of one up to `MOST_WORDS` words, the ids of the entities called so.
     """
 
-    def __init__(self, store: MemoryStore, *, agent_id: str) -> None:
+    def __init__(self, store: MemoryStore, agent_id: str) -> None:
         self.store = store
         self.agent_id = agent_id
 

@@ -217,7 +217,7 @@ class Import:
         fact = planned.record
         if not isinstance(fact, Fact) or fact.id:
             return planned
-        ids = FactIds(self.store, agent_id=self.agent_id, entity_id=planned.entity_id)
+        ids = FactIds(self.store, self.agent_id, planned.entity_id)
         fact = replace(fact, id=(await ids.ready()).of(fact.subject, fact.claim))
         return replace(planned, key=fact.id, record=fact, value=fact.to_value())
 
@@ -233,10 +233,10 @@ class Import:
         if isinstance(record, Fact | Thought) and await self._is_forgotten(record):
             return False
         if isinstance(record, Relationship):
-            related = Related(self.store, agent_id=self.agent_id)
+            related = Related(self.store, self.agent_id)
             await related.update(planned.key, record.source, record.target, change)
         elif isinstance(record, Entity):
-            entities = Entities(self.store, agent_id=self.agent_id)
+            entities = Entities(self.store, self.agent_id)
             added = record.id not in await entities.get([record.id])
             if added:
                 await entities.register(record)
@@ -250,7 +250,7 @@ class Import:
         rooms = record.room_ids if isinstance(record, Fact) else (record.room_id,)
         buried = set[str]()
         for room_id in rooms:
-            buried |= (await Tombstones(self.store, agent_id=self.agent_id, room_id=room_id).read()).forgotten
+            buried |= (await Tombstones(self.store, self.agent_id, room_id).read()).forgotten
         return bool(record.source_message_ids) and buried.issuperset(record.source_message_ids)
 
     async def _trace(self, planned: Planned) -> None:
@@ -258,7 +258,7 @@ class Import:
         record, scope = planned.record, planned.ns[-1]
         if isinstance(record, Fact):
             own = namespace(self.agent_id, planned.kind, record.speaker)[-1]
-            traces = Traces(self.store, agent_id=self.agent_id, entity_id=record.speaker)
+            traces = Traces(self.store, self.agent_id, record.speaker)
             if own != scope and record.speaker != self.agent_id:
                 await traces.has_told(record.id, kind=planned.kind, scope=record.subject)
             for room_id in record.room_ids:
@@ -267,7 +267,7 @@ class Import:
             await Goals(self.store, self.agent_id).belongs(record)
         if isinstance(record, Thought):
             for entity_id in record.entity_ids:
-                await Traces(self.store, agent_id=self.agent_id, entity_id=entity_id).was_in(record.room_id)
+                await Traces(self.store, self.agent_id, entity_id).was_in(record.room_id)
 
 
 def _words_of(record: Record | None, value: Value) -> Iterable[str]:

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 from zlib import crc32
 
-from arbiter.memory._records import R, Record, readable, utc_now
+from arbiter.memory._records import R, Record, Records, readable, utc_now
 from arbiter.memory.stores import Entry, MemoryStore, Namespace, Value, namespace
 
 KEPT = 1_000
@@ -21,7 +21,7 @@ _FACT = "fact:"
 _ROOM = "room:"
 
 
-class Traces:
+class Traces(Records):
     """Where an entity has left what a request to forget must find.
 
     Facts told about somebody else are stored with that person, and thoughts with their room. Each entity has one
@@ -29,11 +29,7 @@ class Traces:
     deleted with it, so that nothing is left that a request to forget would not find.
     """
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.entity_id = entity_id
-        self._namespace = namespace(agent_id, "traces", entity_id)
+    kind = "traces"
 
     async def has_told(self, fact_id: str, *, kind: str, scope: str) -> None:
         """The entity has told a fact that is stored with another one."""
@@ -47,7 +43,7 @@ class Traces:
         """The facts told about others, as (id, kind, scope), and the rooms; the newest first."""
         told: list[tuple[str, str, str]] = []
         rooms: list[str] = []
-        for entry in await self.store.alist(self._namespace):
+        for entry in await self.store.alist(self.space):
             value = entry.value
             if "fact" in value:
                 told.append((str(value["fact"]), str(value.get("kind")), str(value.get("scope"))))
@@ -56,15 +52,13 @@ class Traces:
         return told, rooms
 
     async def _leave(self, key: str, value: Value) -> None:
-        await self.store.aput(self._namespace, key, {**value, "at": utc_now().isoformat()})
+        await self.store.aput(self.space, key, {**value, "at": utc_now().isoformat()})
         if crc32(key.encode("utf-8", "surrogatepass")) % EVERY:
             return
-        for entry in await self.store.aoldest(
-            self._namespace, keep=KEPT, at=lambda value: str(value.get("at"))
-        ):
+        for entry in await self.store.aoldest(self.space, keep=KEPT, at=lambda value: str(value.get("at"))):
             if entry.key != key:  # of a store that notes whole seconds, the order is not certain
                 await self._end(entry.value)
-                await self.store.adelete(self._namespace, entry.key)
+                await self.store.adelete(self.space, entry.key)
 
     async def _end(self, value: Value) -> None:
         """Delete the thoughts about a room, or a fact that this entity alone has told."""
@@ -75,12 +69,12 @@ class Traces:
             ns = namespace(self.agent_id, str(value.get("kind")), str(value.get("scope")))
 
             def change(fact: Value | None) -> Value | None:
-                return None if fact is None or fact.get("speakers") == [self.entity_id] else fact
+                return None if fact is None or fact.get("speakers") == [self.scope] else fact
 
             await self.store.aupdate(ns, str(value["fact"]), change)
 
     async def drop(self, fact_id: str) -> None:
-        await self.store.adelete(self._namespace, _FACT + fact_id)
+        await self.store.adelete(self.space, _FACT + fact_id)
 
 
 class Related:
@@ -90,7 +84,7 @@ class Related:
     of its own, as source or as target.
     """
 
-    def __init__(self, store: MemoryStore, *, agent_id: str) -> None:
+    def __init__(self, store: MemoryStore, agent_id: str) -> None:
         self.store = store
         self.agent_id = agent_id
 
@@ -145,18 +139,16 @@ class FactEvent(Record):
     at: datetime | None = None
 
 
-class Listed(Generic[R]):
-    """A short list of records, kept as one record with them under the name `field`."""
+class Listed(Records, Generic[R]):
+    """A short list of records of the class `member`, kept in one record: by that `key`, under the name `field`."""
 
-    def __init__(self, store: MemoryStore, ns: Namespace, key: str, *, field: str, kind: type[R]) -> None:
-        self.store = store
-        self._at = ns, key
-        self._field = field
-        self._kind = kind
+    key: ClassVar[str]
+    field: ClassVar[str]
+    member: type[R]
 
     async def all(self) -> list[R]:
         """The members, oldest first."""
-        return self._members(await self.store.aget(*self._at))
+        return self._members(await self.store.aget(self.space, self.key))
 
     async def change(self, change: Callable[[list[R]], list[R] | None]) -> None:
         """Replace the members by others; None deletes the record."""
@@ -166,21 +158,20 @@ class Listed(Generic[R]):
             after = change(known)
             if after is None or after == known:
                 return value if after == known else None
-            return {self._field: [member.to_value() for member in after]}
+            return {self.field: [member.to_value() for member in after]}
 
-        await self.store.aupdate(*self._at, changed)
+        await self.store.aupdate(self.space, self.key, changed)
 
     def _members(self, value: Value | None) -> list[R]:
-        found: Any = (value or {}).get(self._field)
-        return readable(self._kind, found or ())
+        found: Any = (value or {}).get(self.field)
+        return readable(self.member, found or ())
 
 
 class Events(Listed[FactEvent]):
     """The events of one room until the trust evaluator has counted them. Adding one again changes nothing."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
-        place = namespace(agent_id, "cursors", room_id)
-        super().__init__(store, place, "facts:events", field="events", kind=FactEvent)
+    kind, key, field = "cursors", "facts:events", "events"
+    member = FactEvent
 
     async def add(self, event: FactEvent) -> None:
         await self.change(lambda known: known if event in known else [*known, event][-MOST_EVENTS:])

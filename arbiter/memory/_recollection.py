@@ -238,7 +238,7 @@ class Memory:
 
     async def athoughts(self, room_id: str) -> list[Thought]:
         """The agent's thoughts about a room, newest first."""
-        return await Thoughts(self.store, agent_id=self.agent_id, room_id=room_id).all()
+        return await Thoughts(self.store, self.agent_id, room_id).all()
 
     thoughts = waiting(athoughts)
 
@@ -315,7 +315,7 @@ class Memory:
     async def aregister_entity(self, entity_id: str, *names: str) -> Entity:
         """Register the names of an entity for all rooms. Registering it again replaces its names."""
         entity = Entity(id=entity_id, names=names, is_agent=entity_id == self.agent_id)
-        await Entities(self.store, agent_id=self.agent_id).register(entity)
+        await Entities(self.store, self.agent_id).register(entity)
         return entity
 
     register_entity = waiting(aregister_entity)
@@ -374,10 +374,10 @@ class Memory:
         kinds = {kind: await self._values(kind, entity_id) for kind in _OF_ENTITY}
         # A wish to forget everything that was not confirmed is none.
         kinds["tombstones"] = [value for value in kinds["tombstones"] if "turns" not in value]
-        known = await Entities(self.store, agent_id=self.agent_id).get([entity_id])
+        known = await Entities(self.store, self.agent_id).get([entity_id])
         registered = list(known.values())
         names = (entity_id, *(name for entity in registered for name in entity.names))
-        _, rooms = await Traces(self.store, agent_id=self.agent_id, entity_id=entity_id).read()
+        _, rooms = await Traces(self.store, self.agent_id, entity_id).read()
         thoughts = readable(
             Thought, [value for room in rooms for value in await self._values("thoughts", room)]
         )

@@ -8,9 +8,10 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from arbiter.errors import ParameterError
+from arbiter.memory.stores import MemoryStore, namespace
 
 ClaimType = Literal["fact", "status", "opinion"]
 FactState = Literal["active", "superseded", "corrected", "disputed", "retracted", "expired"]
@@ -73,6 +74,18 @@ class Record:
             return None if value is None else cls.from_value(value)
         except ValueError:
             return None
+
+
+class Records:
+    """The records of one `kind` that an agent keeps about one entity, or of one room: `scope` is its id."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, store: MemoryStore, agent_id: str, scope: str) -> None:
+        self.store = store
+        self.agent_id = agent_id
+        self.scope = scope
+        self.space = namespace(agent_id, self.kind, scope)
 
 
 Types = tuple[type, ...]

@@ -13,7 +13,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from arbiter.memory._conversation import SPEAKER, text_of
 from arbiter.memory._entities import Entity, called
 from arbiter.memory._notes import key_of_messages
-from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory._records import Records
+from arbiter.memory.stores import Value
 
 _KEY = "speakers"
 _PART = re.compile(r"[^\W_]+")
@@ -35,19 +36,15 @@ def marked(messages: Sequence[BaseMessage], strangers: Mapping[str, str]) -> lis
     ]
 
 
-class RoomNames:
+class RoomNames(Records):
     """The user of each name in a room, so that the next user is not taken for the one before. The store has
     hashes of the names, made with a random key."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.room_id = room_id
-        self._namespace = namespace(agent_id, "cursors", room_id)
+    kind = "cursors"
 
     async def user_of(self, names: Sequence[str]) -> dict[str, str]:
         """The users that are known by these names."""
-        found = await self.store.aget(self._namespace, _KEY) or {}
+        found = await self.store.aget(self.space, _KEY) or {}
         key = await key_of_messages(self.store, self.agent_id) if found else b""
         hashes = {name: self._hash(name, key) for name in names}
         return {name: str(found[hash]) for name, hash in hashes.items() if hash in found}
@@ -58,10 +55,10 @@ class RoomNames:
         def change(value: Value | None) -> Value | None:
             return {self._hash(name, key): entity_id, **(value or {})}
 
-        await self.store.aupdate(self._namespace, _KEY, change)
+        await self.store.aupdate(self.space, _KEY, change)
 
     def _hash(self, name: str, key: bytes) -> str:
-        return hmac.digest(key, json.dumps([self.room_id, name.casefold()]).encode(), "sha256").hex()[:32]
+        return hmac.digest(key, json.dumps([self.scope, name.casefold()]).encode(), "sha256").hex()[:32]
 
 
 async def strangers_among(

@@ -11,14 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from arbiter.memory._records import Record
-from arbiter.memory.stores import MemoryStore, Value, namespace
+from arbiter.memory._records import Record, Records
+from arbiter.memory.stores import Value
 
 KEPT = 1_000
 """Message ids of each sort that a room keeps, the newest."""
 ANSWERABLE = timedelta(days=1)
 """The time in which the question whether to forget everything can be answered."""
-_KIND = "tombstones"
 _ROOM = "messages"
 _EVERYTHING = "everything"
 _PENDING = "pending"
@@ -77,17 +76,14 @@ class Hidden:
         return self.forgotten | self.asked
 
 
-class Tombstones:
+class Tombstones(Records):
     """The tombstones of one room of an agent."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self._namespace = namespace(agent_id, _KIND, room_id)
+    kind = "tombstones"
 
     async def read(self) -> Hidden:
         found = Hidden()
-        for entry in await self.store.alist(self._namespace):
+        for entry in await self.store.alist(self.space):
             if entry.key == _ROOM and (tombstone := Tombstone.read(entry.value)) is not None:
                 found.forgotten, found.asked = {*tombstone.messages}, {*tombstone.asked}
             elif entry.key.startswith(_SWEPT) and (since := _Since.read(entry.value)) is not None:
@@ -107,7 +103,7 @@ class Tombstones:
             )
             return value if value is not None and grown == replace(known, at=at) else grown.to_value()
 
-        await self.store.aupdate(self._namespace, _ROOM, change)
+        await self.store.aupdate(self.space, _ROOM, change)
 
     async def dig_up(self, messages: Collection[str]) -> None:
         """Let these messages be sources again."""
@@ -120,51 +116,46 @@ class Tombstones:
                 known, messages=tuple(id for id in known.messages if id not in messages)
             ).to_value()
 
-        await self.store.aupdate(self._namespace, _ROOM, change)
+        await self.store.aupdate(self.space, _ROOM, change)
 
     async def sweep(self, entity_id: str, messages: Iterable[str], *, before: datetime) -> None:
         """Bury an entity's messages from before it asked to forget everything, once."""
         await self.bury(messages, at=before)
         await self.store.aput(
-            self._namespace, _SWEPT + entity_id, _Since(at=before, entity_id=entity_id).to_value()
+            self.space, _SWEPT + entity_id, _Since(at=before, entity_id=entity_id).to_value()
         )
 
 
-class Everything:
+class Everything(Records):
     """The wish of one entity that an agent forgets everything about it: when it was carried out last, and the
     one that waits for an answer."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
-        self.store = store
-        self.entity_id = entity_id
-        self._namespace = namespace(agent_id, _KIND, entity_id)
+    kind = "tombstones"
 
     async def asked_at(self) -> datetime | None:
-        return _since(await self.store.aget(self._namespace, _EVERYTHING))
+        return _since(await self.store.aget(self.space, _EVERYTHING))
 
     async def pending(self, now: datetime) -> Pending | None:
         """The wish that can be confirmed now."""
-        return _pending(await self.store.aget(self._namespace, _PENDING), now)
+        return _pending(await self.store.aget(self.space, _PENDING), now)
 
     async def read(self, now: datetime) -> tuple[datetime | None, Pending | None]:
         """Both, in one read."""
-        found = {entry.key: entry.value for entry in await self.store.alist(self._namespace)}
+        found = {entry.key: entry.value for entry in await self.store.alist(self.space)}
         return _since(found.get(_EVERYTHING)), _pending(found.get(_PENDING), now)
 
     async def ask_back(self, pending: Pending | None) -> None:
         """Note a wish that must be confirmed; with None there is none any more."""
         if pending is None:
-            await self.store.adelete(self._namespace, _PENDING)
+            await self.store.adelete(self.space, _PENDING)
         else:
-            await self.store.aput(self._namespace, _PENDING, pending.to_value())
+            await self.store.aput(self.space, _PENDING, pending.to_value())
 
     async def note(self, at: datetime | None) -> None:
         if at is None:
-            await self.store.adelete(self._namespace, _EVERYTHING)
+            await self.store.adelete(self.space, _EVERYTHING)
         else:
-            await self.store.aput(
-                self._namespace, _EVERYTHING, _Since(at=at, entity_id=self.entity_id).to_value()
-            )
+            await self.store.aput(self.space, _EVERYTHING, _Since(at=at, entity_id=self.scope).to_value())
 
 
 def _since(value: Value | None) -> datetime | None:

@@ -174,7 +174,7 @@ def test_a_text_in_place_of_a_name_is_no_name() -> None:
 
 async def test_entities_can_be_registered(any_store: BaseStore) -> None:
     """They are stored in the namespace of their agent, with any id; registering again replaces the names."""
-    entities = Entities(MemoryStore(any_store), agent_id="sarah")
+    entities = Entities(MemoryStore(any_store), "sarah")
     assert await entities.all() == []
     ids = ["user-1", "b.c@d", "", "x" * 10_000]
     for id in ids:
@@ -182,12 +182,12 @@ async def test_entities_can_be_registered(any_store: BaseStore) -> None:
     await entities.register(Entity(id="user-1", names=("John", "Johnny")))
     assert [entity.id for entity in await entities.all()] == sorted(ids)
     assert Entity(id="user-1", names=("John", "Johnny")) in await entities.all()
-    assert await Entities(MemoryStore(any_store), agent_id="jim").all() == []
+    assert await Entities(MemoryStore(any_store), "jim").all() == []
 
 
 async def test_unreadable_entities_in_a_store_are_skipped() -> None:
     store = MemoryStore(InMemoryStore())
-    entities = Entities(store, agent_id="sarah")
+    entities = Entities(store, "sarah")
     await entities.register(JOHN)
     await store.aput(namespace("sarah", "entities", "all"), "broken", {"names": 7})
     assert await entities.all() == [JOHN]

@@ -127,7 +127,7 @@ async def test_inferred_facts_are_forgotten_with_their_premises() -> None:
 async def test_thoughts_that_rest_on_a_forgotten_fact_or_mention_it_are_deleted() -> None:
     room = Room()
     await room.hears("...", claim(SEATTLE, value="Seattle"), claim(CAT), id="m1")
-    await Traces(room.store, agent_id="sarah", entity_id=room.user).was_in("room-9")
+    await Traces(room.store, "sarah", room.user).was_in("room-9")
     await think(room, "words", "He told me about Seattle.")
     await think(room, "elsewhere", "Seattle again.", room_id="room-9")
     await think(room, "message", "We talked about a city.", "m1")

@@ -419,7 +419,7 @@ async def test_a_closed_claim_that_is_said_again_is_believed_again(any_store: Ba
 
 
 async def test_of_the_thoughts_about_a_room_the_newest_are_kept(any_store: BaseStore) -> None:
-    thoughts = Thoughts(MemoryStore(any_store), agent_id=AGENT, room_id="r")
+    thoughts = Thoughts(MemoryStore(any_store), AGENT, "r")
     for number in range(MOST + 5):
         at = NOON + timedelta(minutes=number)
         await thoughts.add(Thought(id=f"t{number}", text="fine", room_id="r", at=at))
@@ -433,7 +433,7 @@ async def test_of_the_thoughts_about_a_room_the_newest_are_kept(any_store: BaseS
 
 async def test_a_registered_entity_is_found_by_its_name_in_a_text(any_store: BaseStore) -> None:
     """By an id, a whole name, or whole words of one, in any case; not by a part of a word."""
-    known = Entities(MemoryStore(any_store), agent_id=AGENT)
+    known = Entities(MemoryStore(any_store), AGENT)
     await known.register(Entity(id="bob", names=("Bob Smith", "Bobby")))
     await known.register(Entity(id="u2", names=("Jean-Paul O'Brien",)))
     await known.register(Entity(id="u3", names=("Anna Maria Luisa de' Medici di Toscana",)))
@@ -451,7 +451,7 @@ async def test_a_registered_entity_is_found_by_its_name_in_a_text(any_store: Bas
 
 async def test_a_name_that_several_share_finds_more_than_one(any_store: BaseStore) -> None:
     """So it means none of them; the whole name of one of them means that one."""
-    known = Entities(MemoryStore(any_store), agent_id=AGENT)
+    known = Entities(MemoryStore(any_store), AGENT)
     for number in range(5):
         await known.register(Entity(id=f"u{number}", names=(f"John Smith{number}",)))
     assert len(await known.named(["John is here"])) == 2
@@ -459,7 +459,7 @@ async def test_a_name_that_several_share_finds_more_than_one(any_store: BaseStor
 
 
 async def test_a_new_name_replaces_the_old_one_in_the_index(any_store: BaseStore) -> None:
-    known = Entities(MemoryStore(any_store), agent_id=AGENT)
+    known = Entities(MemoryStore(any_store), AGENT)
     await known.register(Entity(id="u1", names=("Bob", "Robert")))
     await known.register(Entity(id="u1", names=("Ann", "Robert")))
     assert await known.named(["Bob"]) == []
@@ -487,11 +487,11 @@ async def test_traces_are_bounded_and_what_they_lead_to_goes_with_them(
     room = Room(any_store)
     for number in range(25):
         thought = Thought(id="t", text="They talk.", room_id=f"r{number}", at=NOON, entity_ids=(room.user,))
-        await Thoughts(store, agent_id="sarah", room_id=thought.room_id).add(thought)
-        await Traces(store, agent_id="sarah", entity_id=room.user).was_in(thought.room_id)
+        await Thoughts(store, "sarah", thought.room_id).add(thought)
+        await Traces(store, "sarah", room.user).was_in(thought.room_id)
     for number in range(10):
         await room.hears("...", claim(f"Bob has sailed to {number} islands", subject="sarah"))
-    told, rooms = await Traces(store, agent_id="sarah", entity_id=room.user).read()
+    told, rooms = await Traces(store, "sarah", room.user).read()
     assert len(told) + len(rooms) == 20
     found = await asyncio.to_thread(any_store.search, ("arbiter", "sarah", "thoughts"), limit=10_000)
     assert {item.namespace[-1] for item in found} == {*rooms}

@@ -576,7 +576,7 @@ def related(source: str, target: str, count: int, *tags: str, room: str = ROOM) 
 
 
 def relate(store: BaseStore, *found: Relationship) -> None:
-    known = Related(MemoryStore(store), agent_id=AGENT)
+    known = Related(MemoryStore(store), AGENT)
 
     async def write(key: str, each: Relationship) -> None:
         await known.update(key, each.source, each.target, lambda _: each.to_value())
@@ -602,7 +602,7 @@ def test_relationships_have_names_and_those_of_others_stay_theirs() -> None:
         related("user-2", "user-3", 9, "lover"),
     ]
     relate(store, *found)
-    known = Entities(MemoryStore(store), agent_id=AGENT)
+    known = Entities(MemoryStore(store), AGENT)
     asyncio.run(known.register(Entity(id="user-2", names=("Ann\nMaria",))))
     assert lines(told(RelationshipsProvider(), context(store))) == [
         "Ann Maria, 3, colleague friend",

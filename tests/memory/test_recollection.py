@@ -52,7 +52,7 @@ def fact(id: str, claim: str, **known: Any) -> Fact:
 def put(store: BaseStore, kind: str, scope: str, key: str, record: Record) -> None:
     value = record.to_value()
     if isinstance(record, Relationship):
-        found = Related(MemoryStore(store), agent_id="agent")
+        found = Related(MemoryStore(store), "agent")
         asyncio.run(found.update(key, record.source, record.target, lambda _: value))
     else:
         asyncio.run(MemoryStore(store).aput(namespace("agent", kind, scope), key, value))
@@ -128,7 +128,7 @@ def test_export_returns_all_records_about_an_entity(any_store: BaseStore, mode: 
     put(any_store, "thoughts", "room", "t", Thought(id="t", text="Ada is well.", room_id="room", at=NOON))
     put(any_store, "thoughts", "room", "u", Thought(id="u", text="Canada is large.", room_id="room", at=NOON))
     found = memory(any_store)
-    asyncio.run(Traces(found.store, agent_id="agent", entity_id="ada").was_in("room"))
+    asyncio.run(Traces(found.store, "agent", "ada").was_in("room"))
     ask(mode, found, "register_entity", "ada", "Ada", "Countess")
     for room in ("room", "room.2"):
         ask(mode, found, "create_goal", room, "Move", entity_id="ada")

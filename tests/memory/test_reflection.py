@@ -149,7 +149,7 @@ class Room:
         await self.store.aput(namespace(SARAH.id, "facts", fact.subject), id, fact.to_value())
 
     async def thoughts(self) -> list[Any]:
-        return await Thoughts(self.store, agent_id=SARAH.id, room_id="room-1").all()
+        return await Thoughts(self.store, SARAH.id, "room-1").all()
 
 
 @pytest.fixture

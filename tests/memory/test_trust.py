@@ -572,9 +572,9 @@ def test_evidence_survives_the_end_of_the_process(any_store: BaseStore) -> None:
             message = HumanMessage("nuts", id=f"m{number}", additional_kwargs={"entity_id": speaker})
             ctx = turn(store, [message], run_key=f"run-{number}")
             await ctx.facts.ingest([eats("nuts", f"m{number}")], ctx, evaluator="GET_FACTS")
-        assert len(await Events(store, agent_id="agent", room_id="room-1").all()) == 1
+        assert len(await Events(store, "agent", "room-1").all()) == 1
         resumed = [await evaluated(store, run_key="run-1") for _ in range(2)]
-        assert await Events(store, agent_id="agent", room_id="room-1").all() == []
+        assert await Events(store, "agent", "room-1").all() == []
         return [outcome.data["recorded"] for outcome in resumed]
 
     store = MemoryStore(any_store)
@@ -583,7 +583,7 @@ def test_evidence_survives_the_end_of_the_process(any_store: BaseStore) -> None:
 
 def test_uncounted_events_are_bounded() -> None:
     async def scenario() -> list[str]:
-        events = Events(MemoryStore(InMemoryStore()), agent_id="agent", room_id="room-1")
+        events = Events(MemoryStore(InMemoryStore()), "agent", "room-1")
         for number in range(70):
             await events.add(event("confirmed", fact=f"f{number}"))
             await events.add(event("confirmed", fact=f"f{number}"))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from arbiter.memory._notes import Related, Traces
-from arbiter.memory._records import Fact, Record, readable
+from arbiter.memory._records import Fact, Record, Records, readable
 from arbiter.memory._tombstones import Everything, Tombstones
 from arbiter.memory.facts._changes import ending
 from arbiter.memory.facts._normal import normal_form
@@ -33,14 +33,10 @@ class Binned(Record):
     everything_at: datetime | None = None
 
 
-class Bin:
+class Bin(Records):
     """The forgettings of one entity that can still be undone."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.entity_id = entity_id
-        self._namespace = namespace(agent_id, "bin", entity_id)
+    kind = "bin"
 
     async def open(self, binned: Binned) -> None:
         """Begin a forgetting. It is noted by its last hour first, so that no bin is kept for ever."""
@@ -52,7 +48,7 @@ class Bin:
 
         await self.store.aupdate(_all_hours(self.agent_id), _HOURS, noted)
         await self.store.aput(hour, binned.id, _note(binned))
-        await self.store.aput(self._namespace, binned.id, binned.to_value())
+        await self.store.aput(self.space, binned.id, binned.to_value())
 
     async def add(
         self,
@@ -71,11 +67,11 @@ class Bin:
                 buried[room_id] = [*dict.fromkeys([*buried.get(room_id, ()), *ids])]
             return {**value, "records": [*value["records"], *more], "messages": buried}
 
-        await self.store.aupdate(self._namespace, id, change)
+        await self.store.aupdate(self.space, id, change)
 
     async def restore(self, id: str | None, now: datetime) -> int:
         """Undo the forgetting with that id, or the last one. Returns how many facts are back."""
-        entries = await self.store.alist(self._namespace)
+        entries = await self.store.alist(self.space)
         found = [one for one in readable(Binned, (entry.value for entry in entries)) if one.until > now]
         chosen = (
             [one for one in found if one.id == id]
@@ -86,10 +82,10 @@ class Bin:
             return 0
         binned = chosen[0]
         if binned.is_everything:
-            everything = Everything(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+            everything = Everything(self.store, self.agent_id, self.scope)
             await everything.note(binned.everything_at)
         for room_id, ids in binned.messages.items():
-            await Tombstones(self.store, agent_id=self.agent_id, room_id=room_id).dig_up(ids)
+            await Tombstones(self.store, self.agent_id, room_id).dig_up(ids)
         facts = 0
         again = await self._learned_again(binned)
         for record in binned.records:
@@ -138,19 +134,19 @@ class Bin:
                 return {**value, "fields": {**saved["fields"], **value["fields"]}}
             return saved if value is None else value
 
-        related = Related(self.store, agent_id=self.agent_id)
+        related = Related(self.store, self.agent_id)
         if ns == related.all:
             await related.update(key, str(saved.get("source")), str(saved.get("target")), change)
         else:
             await self.store.aupdate(ns, key, change)
-            if "claim" in saved and saved.get("subject") != self.entity_id:
+            if "claim" in saved and saved.get("subject") != self.scope:
                 # Told about somebody else, so the speaker's trace of it may be gone.
-                traces = Traces(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+                traces = Traces(self.store, self.agent_id, self.scope)
                 await traces.has_told(key, kind=ns[2], scope=str(saved.get("subject")))
         return written and "claim" in saved
 
     async def _drop(self, binned: Binned) -> None:
-        await self.store.adelete(self._namespace, binned.id)
+        await self.store.adelete(self.space, binned.id)
         await self.store.adelete(_due(self.agent_id, binned.until), binned.id)
 
 

@@ -269,7 +269,7 @@ class FactStore:
                 "FactRules(undo_within=timedelta(days=7))."
             )
         await empty_bins(self.store, self.agent_id, self.clock())
-        return await Bin(self.store, agent_id=self.agent_id, entity_id=entity_id).restore(id, self.clock())
+        return await Bin(self.store, self.agent_id, entity_id).restore(id, self.clock())
 
     async def owned(self, entity_id: str, query: str, *, limit: int) -> list[Fact]:
         """The records about an entity, and those about others that it alone has told: first those similar to

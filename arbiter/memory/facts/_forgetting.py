@@ -71,8 +71,8 @@ class Forgetting:
         self.now = now
         self.gone: dict[tuple[str, str], Fact] = {}
         self._spaces = [namespace(agent_id, kind, entity_id) for kind in KINDS]
-        self._traces = Traces(store, agent_id=agent_id, entity_id=entity_id)
-        self._bin = Bin(store, agent_id=agent_id, entity_id=entity_id)
+        self._traces = Traces(store, agent_id, entity_id)
+        self._bin = Bin(store, agent_id, entity_id)
         self._id: str | None = None
         self._known: dict[Namespace, dict[str, tuple[Value, Fact | None]]] = {}
         """The records as they were read last."""
@@ -102,7 +102,7 @@ class Forgetting:
         if self.gone:
             await self._unlink(reopen=wanted.edited)
         messages = {id for ids in rooms.values() for id in ids}
-        names = OwnNames(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+        names = OwnNames(self.store, self.agent_id, self.entity_id)
         await names.forget(None if wanted.everything else messages)
         await self._forget_profiles(wanted, messages)
         await self._forget_thoughts(wanted, rooms)
@@ -114,13 +114,13 @@ class Forgetting:
         return forgotten
 
     async def _note_everything(self, at: datetime, rooms: Iterable[str]) -> None:
-        everything = Everything(self.store, agent_id=self.agent_id, entity_id=self.entity_id)
+        everything = Everything(self.store, self.agent_id, self.entity_id)
         before = await everything.asked_at()
         await self._open_bin(is_everything=True, before=before)
         latest = at if before is None else max(before, at)
         await everything.note(latest)
         for room_id in rooms:
-            tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
+            tombstones = Tombstones(self.store, self.agent_id, room_id)
             await tombstones.sweep(self.entity_id, (), before=latest)
 
     # Facts
@@ -178,7 +178,7 @@ class Forgetting:
         return [(*ns[:-1], scope) for scope in scopes for ns in self._spaces]
 
     async def _forget_ids(self) -> None:
-        ns = FactIds(self.store, agent_id=self.agent_id, entity_id=self.entity_id).space
+        ns = FactIds(self.store, self.agent_id, self.entity_id).space
         await self._delete([(ns, entry.key, entry.value) for entry in await self.store.alist(ns)])
 
     # What mentions them
@@ -223,7 +223,7 @@ class Forgetting:
             # The messages of a thought that was found by its words would lead to the same thought again.
             told = {id for each in gone if not rests_on_it(each) for id in each.source_message_ids}
             if not wanted.edited:
-                tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
+                tombstones = Tombstones(self.store, self.agent_id, room_id)
                 await tombstones.bury((), at=self.now, asked=told)
             await self._delete([(ns, each.id, each.to_value()) for each in gone])
 
@@ -233,7 +233,7 @@ class Forgetting:
         def change(value: Value | None) -> Value | None:
             return None if value is None or wanted.everything else _without(value, mentions)
 
-        related = Related(self.store, agent_id=self.agent_id)
+        related = Related(self.store, self.agent_id)
         entries = await related.of(self.entity_id)
         if wanted.everything:
             await self._into_bin([(related.all, entry.key, entry.value) for entry in entries], {})
@@ -269,7 +269,7 @@ class Forgetting:
 
     async def _bury(self, rooms: Mapping[str, Collection[str]]) -> None:
         for room_id, ids in rooms.items():
-            tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=room_id)
+            tombstones = Tombstones(self.store, self.agent_id, room_id)
             fresh = {*ids} - (await tombstones.read()).forgotten
             await self._into_bin([], {room_id: fresh})
             await tombstones.bury(ids, at=self.now)
@@ -310,7 +310,7 @@ async def told_about_others(
     store: MemoryStore, agent_id: str, entity_id: str, limit: int | None = None
 ) -> list[tuple[Namespace, Fact]]:
     """The facts about others that an entity alone has told, the newest first."""
-    traces = Traces(store, agent_id=agent_id, entity_id=entity_id)
+    traces = Traces(store, agent_id, entity_id)
     places: dict[Namespace, list[str]] = {}
     for id, kind, scope in (await traces.read())[0][:limit]:
         places.setdefault(namespace(agent_id, kind, scope), []).append(id)

@@ -106,7 +106,7 @@ class Ingestion:
     # Speakers who introduce themselves
 
     def _names_of(self, speaker: str) -> OwnNames:
-        return OwnNames(self.knowledge.store, agent_id=self.ctx.agent_id, entity_id=speaker)
+        return OwnNames(self.knowledge.store, self.ctx.agent_id, speaker)
 
     async def _introduced(self, given: Introduction) -> None:
         """Keep the name, unless it is another entity's. Facts that the speaker gave about

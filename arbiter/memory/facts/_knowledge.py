@@ -43,7 +43,7 @@ class Knowledge:
     async def ids(self, scope: str) -> FactIds:
         found = self._ids.get(scope)
         if found is None:
-            ids = FactIds(self.store, agent_id=self.agent_id, entity_id=scope)
+            ids = FactIds(self.store, self.agent_id, scope)
             found = self._ids[scope] = await ids.ready()
         return found
 
@@ -95,11 +95,11 @@ class Knowledge:
     async def is_forgotten(self, candidate: Candidate) -> bool:
         """True if the messages of the claim were forgotten meanwhile, or everything about its people was."""
         mention = candidate.mention
-        tombstones = Tombstones(self.store, agent_id=self.agent_id, room_id=mention.room_id)
+        tombstones = Tombstones(self.store, self.agent_id, mention.room_id)
         if mention.sources and {*mention.sources} <= (await tombstones.read()).forgotten:
             return True
         for entity_id in {candidate.scope, mention.speaker}:
-            everything = Everything(self.store, agent_id=self.agent_id, entity_id=entity_id)
+            everything = Everything(self.store, self.agent_id, entity_id)
             asked_at = await everything.asked_at()
             if asked_at is not None and asked_at > mention.at:
                 return True

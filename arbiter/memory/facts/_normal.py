@@ -8,7 +8,7 @@ import re
 
 from arbiter._values.normal import normalized
 from arbiter.memory._notes import KEYS, key_in
-from arbiter.memory.stores import MemoryStore, namespace
+from arbiter.memory._records import Records
 from arbiter.redaction._texts import bare
 
 _OF_FACTS = "facts"
@@ -29,18 +29,15 @@ def caseless(text: str) -> str:
     return normal_form(text).casefold()
 
 
-class FactIds:
+class FactIds(Records):
     """The ids, and keys, of the records of an entity's facts; the same for every writer of a claim.
 
     They are made with a random key that the store keeps for the entity, so that an id in a history confirms
     no guess of a claim. The key is deleted when everything about the entity is forgotten.
     """
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
-        self.store = store
-        self.agent_id = agent_id
-        self.space = namespace(agent_id, KEYS, entity_id)
-        self._key: bytes | None = None
+    kind = KEYS
+    _key: bytes | None = None
 
     async def ready(self) -> FactIds:
         """These ids with their key, which is made if the entity has none."""

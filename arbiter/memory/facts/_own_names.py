@@ -9,7 +9,6 @@ from arbiter.memory._entities import MAX_NAME
 from arbiter.memory._notes import Listed
 from arbiter.memory._records import Record
 from arbiter.memory.facts._normal import caseless
-from arbiter.memory.stores import MemoryStore, namespace
 from arbiter.memory.stores._words import words_of
 
 _MOST = 16
@@ -31,9 +30,8 @@ class OwnNames(Listed[Introduction]):
     """The introductions of one entity. The names mean it in its own claims and nowhere else, because anybody may
     give any name."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, entity_id: str) -> None:
-        place = namespace(agent_id, "own_names", entity_id)
-        super().__init__(store, place, "given", field="names", kind=Introduction)
+    kind, key, field = "own_names", "given", "names"
+    member = Introduction
 
     async def note(self, given: Introduction) -> None:
         def noted(known: list[Introduction]) -> list[Introduction]:

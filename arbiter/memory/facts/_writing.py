@@ -42,7 +42,7 @@ class Writer:
         self.inserted = self.reinforced = self.superseded = self.refined = 0
         self.conflicts: list[tuple[str, str]] = []
         self.fact_ids: list[str] = []
-        self.events = Events(store, agent_id=ctx.agent_id, room_id=ctx.room_id)
+        self.events = Events(store, ctx.agent_id, ctx.room_id)
         self.scopes: set[str] = set()
         """The entities with new or changed records."""
 
@@ -216,7 +216,7 @@ class Writer:
         """Note with the speaker a fact that is stored with somebody else."""
         speaker = candidate.mention.speaker
         if speaker != candidate.scope:
-            traces = Traces(self.store, agent_id=self.ctx.agent_id, entity_id=speaker)
+            traces = Traces(self.store, self.ctx.agent_id, speaker)
             await traces.has_told(fact_id, kind=kind, scope=candidate.scope)
 
     async def _settle(self, known: Known, candidate: Candidate) -> None:

@@ -77,7 +77,7 @@ class FactsProvider(Provider):
         store, now = ctx.needed_store(), ctx.clock()
         facts = FactStore(store, agent_id=ctx.agent_id, clock=lambda: now)
         places = [namespace(ctx.agent_id, kind, ctx.entity_id) for kind in KINDS]
-        everything = Everything(store, agent_id=ctx.agent_id, entity_id=ctx.entity_id)
+        everything = Everything(store, ctx.agent_id, ctx.entity_id)
         pending, (near, latest), others = await asyncio.gather(
             everything.pending(now), self._chosen(facts, ctx), told_of_others(facts, ctx, self.others)
         )
@@ -256,7 +256,7 @@ def _is_public(fact: Fact) -> bool:
 async def _others(ctx: ProviderContext) -> list[Entity]:
     """People named in the last messages, then those who take part, the latest speaker first."""
     last = window(ctx.messages, LOOKED_AT)
-    entities = Entities(ctx.needed_store(), agent_id=ctx.agent_id)
+    entities = Entities(ctx.needed_store(), ctx.agent_id)
     speakers = [speaker_of(part, agent_id=ctx.agent_id, entity_id=ctx.entity_id) for part in last]
     registered = {each.id: each for each in await entities.named([ctx.query])}
     registered |= await entities.get(dict.fromkeys(speakers))

@@ -200,7 +200,7 @@ async def _on_record(ctx: ProviderContext) -> ProviderContext:
     """The context without the messages that have a tombstone in this room."""
     if ctx.store is None or not ctx.messages:
         return ctx
-    tombstones = Tombstones(ctx.store, agent_id=ctx.agent_id, room_id=ctx.room_id)
+    tombstones = Tombstones(ctx.store, ctx.agent_id, ctx.room_id)
     hidden = (await tombstones.read()).ids
     if hidden and ctx.known_ids is not None:
         hidden |= {id for id, known in (await ctx.known_ids()).items() if known in hidden}

@@ -112,7 +112,7 @@ def _data(found: Relationship) -> dict[str, Any]:
 
 
 async def _names(ctx: ProviderContext, ids: Sequence[str]) -> dict[str, str]:
-    registered = await Entities(ctx.needed_store(), agent_id=ctx.agent_id).get(ids)
+    registered = await Entities(ctx.needed_store(), ctx.agent_id).get(ids)
     known = participants(
         ctx.messages,
         agent_id=ctx.agent_id,
@@ -132,7 +132,7 @@ class ReflectionProvider(Provider):
     most = 3
 
     async def get(self, ctx: ProviderContext) -> ProviderResult:
-        thoughts = Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        thoughts = Thoughts(ctx.needed_store(), ctx.agent_id, ctx.room_id)
         shown = await thoughts.all(limit=self.most)
         text = "\n".join(f"[{thought.at.date().isoformat()}] {one_line(thought.text)}" for thought in shown)
         return self._result(text, thoughts=[thought.to_value() for thought in shown])

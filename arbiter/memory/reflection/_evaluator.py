@@ -19,7 +19,7 @@ from arbiter.memory._cursors import Cursors
 from arbiter.memory._entities import AGENT_ALIASES, Entity, participants, resolve
 from arbiter.memory._evaluators import CognitiveEvaluator, CognitiveOptions, HandlerOutcome
 from arbiter.memory._notes import Traces
-from arbiter.memory._records import Fact, Thought, readable
+from arbiter.memory._records import Fact, Records, Thought, readable
 from arbiter.memory.answers import StructuredOutcome
 from arbiter.memory.facts import Ingested
 from arbiter.memory.facts._privacy import may_keep
@@ -32,7 +32,7 @@ from arbiter.memory.reflection._prompt import (
     shown_ids,
 )
 from arbiter.memory.reflection._relationships import EXCLUSIVE_TAGS, Relationships, Sighting
-from arbiter.memory.stores import MemoryStore, namespace
+from arbiter.memory.stores import namespace
 from arbiter.models import ChatModel
 
 KNOWN_PEOPLE = 8
@@ -250,9 +250,9 @@ class ReflectionEvaluator(CognitiveEvaluator):
             entity_ids=found.speakers[::-1],
             fact_ids=tuple(fact.id for fact in found.known.facts),
         )
-        thoughts = Thoughts(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        thoughts = Thoughts(ctx.needed_store(), ctx.agent_id, ctx.room_id)
         for entity_id in thought.entity_ids:
-            await Traces(ctx.needed_store(), agent_id=ctx.agent_id, entity_id=entity_id).was_in(ctx.room_id)
+            await Traces(ctx.needed_store(), ctx.agent_id, entity_id).was_in(ctx.room_id)
         await thoughts.add(thought)
         # Forgetting writes tombstones before it looks for thoughts, so one of the two sees the other's write.
         if await self._is_forgotten(ctx, thought, found):
@@ -306,25 +306,23 @@ MOST = 200
 """Thoughts kept for each room, the newest."""
 
 
-class Thoughts:
+class Thoughts(Records):
     """The thoughts of one agent about one room."""
 
-    def __init__(self, store: MemoryStore, *, agent_id: str, room_id: str) -> None:
-        self.store = store
-        self._namespace = namespace(agent_id, "thoughts", room_id)
+    kind = "thoughts"
 
     async def add(self, thought: Thought) -> None:
         """Store a thought; it replaces one with the same id. The oldest above `MOST` are dropped."""
-        await self.store.aput(self._namespace, thought.id, thought.to_value())
-        await self.store.aprune(self._namespace, keep=MOST, at=lambda value: str(value.get("at")))
+        await self.store.aput(self.space, thought.id, thought.to_value())
+        await self.store.aprune(self.space, keep=MOST, at=lambda value: str(value.get("at")))
 
     async def remove(self, id: str) -> None:
-        await self.store.adelete(self._namespace, id)
+        await self.store.adelete(self.space, id)
 
     async def all(self, *, limit: int | None = None) -> list[Thought]:
         """The thoughts of the room, newest first."""
         # Read a few more: stores sort by the time of writing, and a corrected thought was written later.
-        entries = await self.store.alist(self._namespace, limit=None if limit is None else 4 * limit)
+        entries = await self.store.alist(self.space, limit=None if limit is None else 4 * limit)
         found = readable(Thought, (entry.value for entry in entries))
         return sorted(found, key=lambda thought: thought.at, reverse=True)[:limit]
 

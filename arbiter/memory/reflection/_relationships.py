@@ -188,7 +188,7 @@ class Relationships:
 
     @property
     def _related(self) -> Related:
-        return Related(self.store, agent_id=self.agent_id)
+        return Related(self.store, self.agent_id)
 
 
 def key_of(source: str, target: str) -> str:

@@ -125,7 +125,7 @@ class TrustEvaluator(CognitiveEvaluator):
 
     async def handle(self, ctx: EvalContext) -> HandlerOutcome:
         trust = Trust(ctx.needed_store(), ctx.agent_id, ctx.clock)
-        events = Events(ctx.needed_store(), agent_id=ctx.agent_id, room_id=ctx.room_id)
+        events = Events(ctx.needed_store(), ctx.agent_id, ctx.room_id)
         kept = await events.all()
         found = of_events([*kept, *ctx.events], at=ctx.ended_at)
         for entity, pieces in (await self._of_denials(ctx)).items():
