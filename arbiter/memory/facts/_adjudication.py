@@ -15,7 +15,7 @@ from arbiter.memory._context import BudgetSpentError, EvalContext, NotAvailableE
 from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Fact
 from arbiter.memory.answers import TOLERANT
-from arbiter.memory.facts._extraction import label
+from arbiter.memory.facts._extraction import called
 from arbiter.memory.facts._normal import caseless, same_sense
 from arbiter.memory.stores._words import overlap, words_of
 from arbiter.models import ChatModel, quote
@@ -220,13 +220,9 @@ def _question(
 ) -> list[BaseMessage]:
     places = {message.id: number for number, (message, _) in enumerate(messages, 1)}
 
-    def called(speaker: str) -> str:
-        id, name = label(speaker), label(ctx.name_of(speaker))
-        return id if id == name else f"{name} (id {id})"
-
     def stated(fact: Fact) -> str:
         """The type of a claim, and who stated it when and in which messages."""
-        parts = [f"a {fact.type} stated by {called(fact.speaker)}"]
+        parts = [f"a {fact.type} stated by {called(fact.speaker, ctx)}"]
         parts.append(f"on {fact.last_seen_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
         numbers = [str(places[id]) for id in fact.source_message_ids[-_SOURCES:] if id in places]
         if numbers:
@@ -234,7 +230,7 @@ def _question(
         return " ".join(parts)
 
     heard = [
-        f"Message {number} of {called(speaker)}:\n{quote(text_of(message)[:_LONGEST])}"
+        f"Message {number} of {called(speaker, ctx)}:\n{quote(text_of(message)[:_LONGEST])}"
         for number, (message, speaker) in enumerate(messages, 1)
     ]
     shown = [

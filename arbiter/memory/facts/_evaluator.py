@@ -28,14 +28,14 @@ from arbiter.memory._evaluators import (
 from arbiter.memory._off_record import on_record
 from arbiter.memory._records import Claim, Fact, Ingested
 from arbiter.memory.answers import StructuredOutcome
-from arbiter.memory.facts._changes import OPEN
+from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._commands import hastens
 from arbiter.memory.facts._edits import Edits
 from arbiter.memory.facts._extraction import (
+    LONGEST,
     ExtractedClaims,
     GivenName,
     InferredClaims,
-    Speaker,
     extraction,
     label,
     meant,
@@ -48,7 +48,6 @@ from arbiter.memory.facts._normal import caseless
 from arbiter.memory.facts._own_names import Introduction
 from arbiter.memory.facts._profiles import (
     Profiles,
-    Told,
     Update,
     Updated,
     checked_schemas,
@@ -62,8 +61,6 @@ from arbiter.models import ChatModel, visible
 _log = logging.getLogger(__name__)
 
 Trigger = Literal["cursor", "modulo"]
-_LONGEST = 4_000
-"""Characters of a message that a prompt shows; the rest is cut."""
 _CONTEXT = 4
 _MOST = 64
 _PEOPLE = 8
@@ -201,7 +198,7 @@ class FactEvaluator(CognitiveEvaluator):
             speaker
             for message in await ctx.on_record(unread)
             if isinstance(message, HumanMessage)
-            and ((speaker := ctx.speaker_of(message)) in pending or hastens(text_of(message), limit=_LONGEST))
+            and ((speaker := ctx.speaker_of(message)) in pending or hastens(text_of(message), limit=LONGEST))
         ]
         return [*dict.fromkeys(speakers)]
 
@@ -313,15 +310,16 @@ class FactEvaluator(CognitiveEvaluator):
             if entity is None or not sources:
                 filled = filled.plus(Updated(invalid=len(update.values)))
                 continue
-            statement = Told(
+            mention = Mention(
                 sources=sources,
+                speaker=entity,
                 room_id=ctx.room_id,
                 at=ctx.ended_at,
+                turn=ctx.run_key,
                 visibility="room" if ctx.is_private else rules.visibility,
-                allow_sensitive=rules.allow_sensitive,
             )
             profiles = _profiles_of(entity, ctx)
-            filled = filled.plus(await profiles.update(update.schema, update.values, statement))
+            filled = filled.plus(await profiles.update(update.schema, update.values, mention))
         return filled
 
     async def _profiles(self, ctx: EvalContext) -> list[str] | None:
@@ -359,7 +357,7 @@ class FactEvaluator(CognitiveEvaluator):
         people = dict.fromkeys([ctx.entity_id, *(ctx.speaker_of(message) for message in fresh)])
         known_of = [*[id for id in people if id != ctx.agent_id][:_PEOPLE], ctx.agent_id]
         await facts.reindex(known_of)
-        query = " ".join(text_of(message) for message in fresh)[-_LONGEST:]
+        query = " ".join(text_of(message) for message in fresh)[-LONGEST:]
         known = await facts.relevant(known_of, query, room_id=ctx.room_id, limit=facts.rules.candidates)
         found = {fact.id: fact for fact in known}
         alone = {*people} <= {ctx.entity_id, ctx.agent_id}
@@ -376,33 +374,23 @@ class FactEvaluator(CognitiveEvaluator):
         known: Sequence[Fact],
         earlier: Sequence[BaseMessage],
         fresh: Sequence[BaseMessage],
-    ) -> StructuredOutcome[ExtractedClaims] | StructuredOutcome[InferredClaims]:
+    ) -> StructuredOutcome[ExtractedClaims | InferredClaims]:
         rules = facts_of(ctx).rules
         said_by = [ctx.speaker_of(message) for message in fresh if isinstance(message, HumanMessage)]
         asked = extraction(
-            today=ctx.clock(),
-            character=ctx.character,
-            sender=ctx.name_of(ctx.entity_id),
-            known=[fact for fact in known if fact.state in OPEN],
-            past=[fact for fact in known if fact.state not in OPEN],
+            ctx,
+            known=known,
+            earlier=earlier,
+            fresh=fresh,
             pending=said_by[-1] if said_by[-1] in (await ctx.hidden()).pending else None,
-            context=[_said(message, ctx) for message in earlier],
-            window=[_said(message, ctx) for message in fresh],
             examples=rendered(self.examples),
             chaining=rules.chaining,
             instructions=self.instructions,
             profiles=await self._profiles(ctx),
         )
-        if rules.chaining:
-            inferred = with_profiles(InferredClaims, self.schemas)
-            return await ctx.ask(inferred, asked, model=self.model, item_field="claims")
-        extracted = with_profiles(ExtractedClaims, self.schemas)
-        return await ctx.ask(extracted, asked, model=self.model, item_field="claims")
-
-
-def _speaker(message: BaseMessage, ctx: EvalContext) -> Speaker:
-    id = ctx.speaker_of(message)
-    return id, ctx.name_of(id)
+        schema: type[ExtractedClaims | InferredClaims] = InferredClaims if rules.chaining else ExtractedClaims
+        answer = with_profiles(schema, self.schemas)
+        return await ctx.ask(answer, asked, model=self.model, item_field="claims")
 
 
 def _profiles_of(entity_id: str, ctx: EvalContext) -> Profiles:
@@ -410,10 +398,6 @@ def _profiles_of(entity_id: str, ctx: EvalContext) -> Profiles:
     return Profiles(
         ctx.needed_store(), agent_id=ctx.agent_id, entity_id=entity_id, rules=rules, now=ctx.clock()
     )
-
-
-def _said(message: BaseMessage, ctx: EvalContext) -> tuple[str, Speaker, str]:
-    return message.id or "", _speaker(message, ctx), text_of(message)[:_LONGEST]
 
 
 def _sourced(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, get_args
@@ -19,9 +19,12 @@ from pydantic import (
     model_validator,
 )
 
-from arbiter.memory._characters import Character, composed
+from arbiter.memory._characters import composed
+from arbiter.memory._context import EvalContext
+from arbiter.memory._conversation import text_of
 from arbiter.memory._records import Claim, ClaimType, Fact, Sensitivity
 from arbiter.memory.answers import TOLERANT
+from arbiter.memory.facts._changes import OPEN
 from arbiter.memory.facts._dates import end_of, first_moment, in_zone
 from arbiter.models import quote, visible
 
@@ -317,43 +320,40 @@ _PROFILES = (
     "Also fill in the profiles of the new messages' speakers. Under profiles, each profile has the fields that the new "
     "messages tell, and no others; a list is given whole, with its known members. Leave subject out for the user."
 )
-Speaker = tuple[str, str]
-"""An id, and a name."""
+LONGEST = 4_000
+"""Characters of a message that a prompt shows; the rest is cut."""
 
 
 def extraction(
+    ctx: EvalContext,
     *,
-    today: datetime,
-    character: Character,
-    sender: str,
     known: Sequence[Fact],
-    context: Sequence[tuple[str, Speaker, str]],
-    window: Sequence[tuple[str, Speaker, str]],
-    past: Sequence[Fact] = (),
+    earlier: Sequence[BaseMessage],
+    fresh: Sequence[BaseMessage],
     pending: str | None = None,
     examples: str = "",
     chaining: bool = False,
     instructions: str = "",
     profiles: Sequence[str] | None = None,
 ) -> list[BaseMessage]:
-    """The question for the claims and wishes in `window`. Messages are triples of id, speaker and text, oldest
-    first.
+    """The question for the claims and wishes in the `fresh` messages, oldest first.
 
-    `past` are facts that are no longer true; `pending` is the speaker who may have asked to have everything
-    forgotten. `profiles` are the lines of the user's profiles as they are; None if there are none to fill.
+    `pending` is the speaker who may have asked to have everything forgotten. `profiles` are the lines of the
+    user's profiles as they are; None if there are none to fill.
     """
-    bio = "\n".join(character.bio)
-    facts = [
-        f"The known facts, each with its id:\n{quote(_listing(known))}" if known else "No facts are known."
-    ]
+    today = ctx.clock()
+    bio = "\n".join(ctx.character.bio)
+    true = _listing(fact for fact in known if fact.state in OPEN)
+    past = _listing(fact for fact in known if fact.state not in OPEN)
+    facts = [f"The known facts, each with its id:\n{quote(true)}" if true else "No facts are known."]
     if past:
-        facts.append(f"No longer true, each with its id:\n{quote(_listing(past))}")
-    said = ["The new messages:", *(_said(*said) for said in window)]
-    if context:
-        said = ["Earlier messages, context only:", *(_said(*said) for said in context), *said]
+        facts.append(f"No longer true, each with its id:\n{quote(past)}")
+    said = ["The new messages:", *(_said(message, ctx) for message in fresh)]
+    if earlier:
+        said = ["Earlier messages, context only:", *(_said(message, ctx) for message in earlier), *said]
     more = [*([_CHAINING] if chaining else []), *([] if profiles is None else [_PROFILES])]
     return composed(
-        character,
+        ctx.character,
         "factsTemplate",
         _ROLE,
         {
@@ -365,7 +365,7 @@ def extraction(
             "recentMessages": "\n\n".join(said),
             "evaluationExamples": f"Examples:\n{quote(examples)}" if examples else "",
         },
-        sender=sender,
+        sender=ctx.name_of(ctx.entity_id),
         today=today,
         notices=(_DATA, FIELDS, _LEFT_OUT, _NAMES, _WANTED, *more),
         instructions=instructions,
@@ -373,7 +373,7 @@ def extraction(
     )
 
 
-def _listing(facts: Sequence[Fact]) -> str:
+def _listing(facts: Iterable[Fact]) -> str:
     return "\n".join(
         f"{fact.id} ({fact.type}, about {visible(fact.subject)[:100]}): {visible(fact.claim)}"
         for fact in facts
@@ -399,10 +399,15 @@ def meant(given: str | None, ids: Collection[str]) -> str:
 _LONGEST_NAMING = 400
 
 
-def _said(id: str, speaker: Speaker, text: str) -> str:
-    who, name = label(speaker[0]), label(speaker[1])
-    called = who if who == name else f"{name} (id {who})"
-    return f"Message {label(id)} of {called}:\n{quote(text)}"
+def called(id: str, ctx: EvalContext) -> str:
+    """A participant as prompts show it: its name and its id."""
+    who, name = label(id), label(ctx.name_of(id))
+    return who if who == name else f"{name} (id {who})"
+
+
+def _said(message: BaseMessage, ctx: EvalContext) -> str:
+    speaker = called(ctx.speaker_of(message), ctx)
+    return f"Message {label(message.id or '')} of {speaker}:\n{quote(text_of(message)[:LONGEST])}"
 
 
 _EXAMPLE_NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve")

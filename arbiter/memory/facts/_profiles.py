@@ -25,6 +25,7 @@ from pydantic import (
 from arbiter.errors import ParameterError
 from arbiter.memory._records import Fact, Visibility, time_of
 from arbiter.memory.answers import TOLERANT
+from arbiter.memory.facts._changes import Mention
 from arbiter.memory.facts._privacy import category, has_secret
 from arbiter.memory.facts._rules import VISIBILITIES, FactRules
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
@@ -179,17 +180,6 @@ def updates_in(answer: BaseModel, schemas: Sequence[Schema]) -> list[Update]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The place and time of a statement, its messages, and the visibility of what it tells."""
-
-    sources: tuple[str, ...]
-    room_id: str
-    at: datetime
-    visibility: Visibility
-    allow_sensitive: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Updated:
     """Numbers of fields: changed, and left out as private or invalid."""
 
@@ -213,6 +203,7 @@ class Profiles:
     ) -> None:
         self.store = store
         self.entity_id = entity_id
+        self.rules = rules
         self._since = None if rules.profile_ttl is None else now - rules.profile_ttl
         self.space: Namespace = namespace(agent_id, KIND, entity_id)
 
@@ -231,9 +222,9 @@ class Profiles:
         }
         return _valid(schema, {}, values)[0]
 
-    async def update(self, schema: Schema, values: Mapping[str, Any], told: Told) -> Updated:
+    async def update(self, schema: Schema, values: Mapping[str, Any], told: Mention) -> Updated:
         """Change fields of the profile. Doing it again changes nothing; a later turn's value stays."""
-        allowed = {name: part for name, part in values.items() if _may_be_kept(name, part, told)}
+        allowed = {name: part for name, part in values.items() if self._may_be_kept(name, part)}
         changed = invalid = 0
 
         def change(value: Value | None) -> Value | None:
@@ -270,6 +261,12 @@ class Profiles:
         if self._since is not None:
             for key, _ in await self.with_fields(self._is_old):
                 await self.drop(key, self._is_old)
+
+    def _may_be_kept(self, name: str, value: Any) -> bool:
+        text = _text(value)
+        if len(text) > LONGEST or has_secret(f"{_phrase(name)}: {text}", slot=_phrase(name), value=text):
+            return False
+        return self.rules.allow_sensitive or not _is_sensitive(name, value)
 
     def _is_old(self, name: str, field: Mapping[str, Any]) -> bool:
         return self._since is not None and time_of(field["at"]) < self._since
@@ -339,7 +336,7 @@ def _valid(schema: type[P], current: Mapping[str, Any], new: Mapping[str, Any]) 
 
 
 def _told_again(
-    before: Mapping[str, Any] | None, value: Any, told: Told, *, sensitive: bool
+    before: Mapping[str, Any] | None, value: Any, told: Mention, *, sensitive: bool
 ) -> dict[str, Any]:
     """A field after a statement."""
     visibility: Visibility = "room" if sensitive else told.visibility
@@ -363,13 +360,6 @@ def _told_again(
     made["room_ids"] = [*dict.fromkeys([*before["room_ids"], told.room_id])][-_MOST_SOURCES:]
     made["visibility"] = before["visibility"] if sensitive else wider
     return made
-
-
-def _may_be_kept(name: str, value: Any, told: Told) -> bool:
-    text = _text(value)
-    if len(text) > LONGEST or has_secret(f"{_phrase(name)}: {text}", slot=_phrase(name), value=text):
-        return False
-    return told.allow_sensitive or not _is_sensitive(name, value)
 
 
 def _is_sensitive(name: str, value: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -66,6 +65,11 @@ class _Asked:
     messages: set[str] = field(default_factory=set[str])
     asking: set[str] = field(default_factory=set[str])
 
+    def names(self, fact: Fact) -> bool:
+        """True for such a fact, and for one that has no other source than such messages."""
+        sources = {*fact.source_message_ids}
+        return fact.id in self.facts or (bool(sources) and sources <= self.messages)
+
 
 class WishBook:
     """The wishes of one turn, carried out one after another."""
@@ -88,14 +92,7 @@ class WishBook:
             if command == "everything":
                 await self._everything(speaker, message)
             else:
-                last = _Asked(messages={*self._said_before(message, speaker)[-1:]})
-                await self._forget(
-                    speaker,
-                    Wanted(
-                        fact=partial(_is_meant, what=last), told=True,
-                        messages={self.ctx.room_id: last.messages},
-                    ),
-                )  # fmt: skip
+                await self._forget(speaker, _Asked(messages={*self._said_before(message, speaker)[-1:]}))
                 await self._is_done(message)
             hidden = await self.ctx.hidden(anew=True)
 
@@ -121,13 +118,7 @@ class WishBook:
             decision = True
         for speaker, what in asked.items():
             self.carried.off_record += len(what.messages)
-            await self._forget(
-                speaker,
-                Wanted(
-                    fact=partial(_is_meant, what=what), told=True, asked=what.asking,
-                    messages={self.ctx.room_id: what.messages} if what.messages else {},
-                ),
-            )  # fmt: skip
+            await self._forget(speaker, what)
             self.carried.asking |= dict.fromkeys(what.asking - what.messages)
         if newest is not None:
             await self._decide_everything(decision, newest)
@@ -219,20 +210,21 @@ class WishBook:
             await ctx.hidden(anew=True)
 
     async def _everything(self, speaker: str, message: BaseMessage) -> None:
-        said = self._said_before(message, speaker)
-        await self._forget(
-            speaker,
-            Wanted(
-                fact=lambda fact: True, told=True, everything=self.ctx.ended_at, messages={self.ctx.room_id: said}
-            ),
-        )  # fmt: skip
+        said = {self.ctx.room_id: self._said_before(message, speaker)}
+        wanted = Wanted(fact=lambda fact: True, told=True, everything=self.ctx.ended_at, messages=said)
+        await self._carry_out(speaker, wanted)
         await self._is_done(message)
         await self.ctx.everything(speaker).ask_back(None)
         self.carried.everything = "done"
 
     # Both
 
-    async def _forget(self, speaker: str, wanted: Wanted) -> None:
+    async def _forget(self, speaker: str, what: _Asked) -> None:
+        messages = {self.ctx.room_id: what.messages} if what.messages else {}
+        wanted = Wanted(fact=what.names, told=True, asked=what.asking, messages=messages)
+        await self._carry_out(speaker, wanted)
+
+    async def _carry_out(self, speaker: str, wanted: Wanted) -> None:
         forgetting = self._forgetting(speaker)
         self.carried.add(await forgetting.forget(wanted))
         self.carried.gone += forgetting.gone.values()
@@ -288,9 +280,3 @@ def _saying(claim: str, shown: Mapping[str, Fact]) -> Fact | None:
 def command_of(message: BaseMessage) -> str | None:
     """The command that a human message is as a whole."""
     return plain_command(text_of(message)) if isinstance(message, HumanMessage) else None
-
-
-def _is_meant(fact: Fact, *, what: _Asked) -> bool:
-    if fact.id in what.facts:
-        return True
-    return bool(fact.source_message_ids) and {*fact.source_message_ids} <= what.messages

@@ -187,13 +187,7 @@ class Provider(Advisor):
             raise ProviderError(section.error)
         if section.result is None or not section.result.text.strip():
             return None
-        return Section(
-            name=section.name,
-            result=section.result,
-            position=section.position,
-            heading=section.heading,
-            max_chars=max_chars,
-        )
+        return replace(section, max_chars=max_chars)
 
 
 async def _on_record(ctx: ProviderContext) -> ProviderContext:
