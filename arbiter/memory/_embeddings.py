@@ -12,7 +12,7 @@ from langchain_core.embeddings import Embeddings
 
 from arbiter._threads.forks import new_lock
 from arbiter.errors import ConfigurationError
-from arbiter.memory.stores._values import clean_text
+from arbiter.memory.stores._portable import clean_text
 
 if TYPE_CHECKING:
     from arbiter.memory._minilm import MiniLM

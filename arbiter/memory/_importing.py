@@ -21,7 +21,7 @@ from arbiter.memory.facts._rules import expiry, prior
 from arbiter.memory.goals._evaluator import Goals, words_of
 from arbiter.memory.reflection._relationships import key_of
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
-from arbiter.memory.trust._evidence import TrustProfile
+from arbiter.memory.trust import TrustProfile
 
 _FACTS = tuple(KINDS.values())
 _RECORDS: Mapping[str, type[Record]] = {

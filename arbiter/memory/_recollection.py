@@ -45,9 +45,8 @@ from arbiter.memory.reflection._evaluator import Thoughts
 from arbiter.memory.reflection._relationships import Relationships
 from arbiter.memory.stores import MemoryStore, Value, namespace
 from arbiter.memory.stores._access import StoreLoopError
-from arbiter.memory.stores._names import joined
-from arbiter.memory.trust import Trust
-from arbiter.memory.trust._evidence import TrustProfile
+from arbiter.memory.stores._portable import joined
+from arbiter.memory.trust import Trust, TrustProfile
 from arbiter.models import ChatModel, visible
 
 T = TypeVar("T")

@@ -22,6 +22,8 @@ from arbiter.memory._conversation import text_of, window
 from arbiter.memory._evaluators import CognitiveEvaluator, EvaluationExample
 from arbiter.models import quote, visible
 
+__all__ = ["Selection", "Strategy", "check_selectable", "normal", "resolve", "select"]
+
 Names = Iterable[str]
 Selector = Callable[[EvalContext, Sequence[CognitiveEvaluator]], Names | Awaitable[Names]]
 Strategy = Literal["rule", "llm"] | Selector

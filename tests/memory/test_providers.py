@@ -47,8 +47,7 @@ from arbiter.memory.providers._composing import BEGIN, END
 from arbiter.memory.providers._facts import PEOPLE
 from arbiter.memory.providers._provider import query_of
 from arbiter.memory.stores import MemoryStore, namespace
-from arbiter.memory.trust import Trust
-from arbiter.memory.trust._evidence import Evidence
+from arbiter.memory.trust import Evidence, Trust
 from tests.support import MODES, Chat, run
 
 NOW = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)

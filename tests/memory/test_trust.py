@@ -26,12 +26,13 @@ from arbiter.memory import Claim, EvaluationCycle, HandlerOutcome, MemoryStore
 from arbiter.memory._entities import Entity
 from arbiter.memory._notes import Events, FactEvent
 from arbiter.memory.stores import namespace
-from arbiter.memory.trust import Trust, TrustEvaluator
-from arbiter.memory.trust._evidence import (
+from arbiter.memory.trust import (
     EVIDENCE,
     WEIGHTS,
     Evidence,
     Source,
+    Trust,
+    TrustEvaluator,
     TrustProfile,
     admit,
     age_weight,

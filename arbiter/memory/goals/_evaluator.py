@@ -32,7 +32,7 @@ from arbiter.memory.goals._updates import (
     progress,
 )
 from arbiter.memory.stores import MemoryStore, Namespace, Value, namespace
-from arbiter.memory.stores._names import joined
+from arbiter.memory.stores._portable import joined
 from arbiter.models import ChatModel
 
 MAX_GOALS = 50

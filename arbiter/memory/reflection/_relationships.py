@@ -13,7 +13,7 @@ from arbiter.memory._notes import Related
 from arbiter.memory._records import Relationship
 from arbiter.memory.facts._privacy import category
 from arbiter.memory.stores import MemoryStore, Value
-from arbiter.memory.stores._names import joined
+from arbiter.memory.stores._portable import joined
 
 if TYPE_CHECKING:
     from arbiter.memory._context import EvalContext

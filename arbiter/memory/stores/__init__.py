@@ -1,7 +1,7 @@
 """Stores: one behaviour over every LangGraph `BaseStore`, whatever its own abilities.
 
     MemoryStore ─▶ access (threads and event loops) ─▶ BaseStore
-        ├─▶ names (labels), values (what may be written), locks
+        ├─▶ portable (labels and values that every store can hold), locks
         ├─▶ searching ─▶ ranking (BM25), word_tables (the index of a store of open_store), words (terms)
         └─▶ embedders (a failing embedder loses no record)
 
@@ -10,7 +10,7 @@ processes.
 """
 
 from arbiter.memory.stores._memory_store import Entry, Found, Link, LockProvider, MemoryStore, Value
-from arbiter.memory.stores._names import Namespace, namespace, ns_label
+from arbiter.memory.stores._portable import Namespace, namespace, ns_label
 
 __all__ = [
     "Entry",

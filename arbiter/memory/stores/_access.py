@@ -18,7 +18,7 @@ from arbiter._weaving.stores import held_items, loop_of
 from arbiter.errors import ArbiterError
 from arbiter.memory.stores._embedders import checked_view
 from arbiter.memory.stores._locks import Locks
-from arbiter.memory.stores._names import Namespace
+from arbiter.memory.stores._portable import Namespace
 from arbiter.memory.stores._searching import LAST, WordSearch
 
 T = TypeVar("T")

@@ -15,9 +15,19 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchItem
 from arbiter.memory._secrets import redacted
 from arbiter.memory._telling import cause_of
 from arbiter.memory.stores._access import access_to
-from arbiter.memory.stores._names import Namespace, joined, safe_key
+from arbiter.memory.stores._portable import (
+    CLAIM,
+    PENDING,
+    Namespace,
+    claim_of,
+    clean,
+    clean_text,
+    copied,
+    joined,
+    matches,
+    safe_key,
+)
 from arbiter.memory.stores._ranking import Hit, Place, is_open
-from arbiter.memory.stores._values import CLAIM, PENDING, claim_of, clean, clean_text, copied, matches
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from langgraph.store.base import BaseStore
 
 from arbiter._threads.exits import drain_users
 from arbiter.errors import ConfigurationError
+from arbiter.memory.stores._portable import CLAIM
 from arbiter.memory.stores._shared_locks import SharedLocks, file_locks, postgres_locks
-from arbiter.memory.stores._values import CLAIM
 from arbiter.memory.stores._vectors import LocalIndex, VectorTable
 from arbiter.memory.stores._word_tables import Postgres, Sqlite, WordTables, by_index, keep_words
 

@@ -18,8 +18,7 @@ from math import log
 from typing import Any, NamedTuple, cast
 
 from arbiter._threads.forks import new_lock
-from arbiter.memory.stores._names import Namespace
-from arbiter.memory.stores._values import claim_of
+from arbiter.memory.stores._portable import Namespace, claim_of
 from arbiter.memory.stores._words import terms_of
 
 K1, B = 1.2, 0.75

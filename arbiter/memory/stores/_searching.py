@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore, Item
 
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
-from arbiter.memory.stores._names import Namespace
+from arbiter.memory.stores._portable import Namespace
 from arbiter.memory.stores._ranking import (
     Hit,
     Index,

@@ -23,8 +23,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, Sear
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock
 from arbiter.memory.stores._embedders import VectorError, check_vector
-from arbiter.memory.stores._names import Namespace
-from arbiter.memory.stores._values import CLAIM, claim_of, matches
+from arbiter.memory.stores._portable import CLAIM, Namespace, claim_of, matches
 from arbiter.memory.stores._word_tables import Database, Rows
 
 _CHUNK = 16

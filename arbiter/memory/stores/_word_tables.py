@@ -31,7 +31,7 @@ from langgraph.store.base import BaseStore
 
 from arbiter._threads.deadlines import start
 from arbiter._threads.forks import new_lock, renew_in_child
-from arbiter.memory.stores._names import Namespace
+from arbiter.memory.stores._portable import Namespace
 from arbiter.memory.stores._ranking import EVERY, PAGE, Index, Place, Posting, Words, Written, written_of
 
 if TYPE_CHECKING:
