@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -15,7 +16,7 @@ from arbiter.memory._conversation import SPEAKER
 from arbiter.memory._cycle import EvaluationCycle
 from arbiter.memory._editing import Place
 from arbiter.memory._recollection import Memory
-from arbiter.memory._records import Claim
+from arbiter.memory._records import Claim, ClaimType
 from arbiter.memory.providers._facts import line_of, may_be_shown
 from arbiter.memory.providers._provider import ProviderContext
 
@@ -38,44 +39,19 @@ def memory_tools(cycle: EvaluationCycle) -> list[BaseTool]:
     if not isinstance(given, EvaluationCycle):
         raise ConfigurationError(f"memory_tools got {given!r:.80}; expected an EvaluationCycle.")
 
-    async def asearch(query: str, config: RunnableConfig, state: Any = None) -> str:
-        caller = _caller(cycle, config, state)
-        return _NO_USER if caller is None else await caller.search(query)
+    def search(query: str, config: RunnableConfig, state: Any = None) -> _Work:
+        return _caller(cycle, config, state), lambda caller: caller.search(query)
 
-    def search(query: str, config: RunnableConfig, state: Any = None) -> str:
-        caller = _caller(cycle, config, state)
-        return _NO_USER if caller is None else caller.memory.wait(caller.search(query))
+    def remember(claim: str, config: RunnableConfig, type: ClaimType = "fact", state: Any = None) -> _Work:
+        return _caller(cycle, config, state), lambda caller: caller.remember(claim, type)
 
-    async def aremember(
-        claim: str,
-        config: RunnableConfig,
-        type: Literal["fact", "status", "opinion"] = "fact",
-        state: Any = None,
-    ) -> str:
-        caller = _caller(cycle, config, state)
-        return _NO_USER if caller is None else await caller.remember(claim, type)
-
-    def remember(
-        claim: str,
-        config: RunnableConfig,
-        type: Literal["fact", "status", "opinion"] = "fact",
-        state: Any = None,
-    ) -> str:
-        caller = _caller(cycle, config, state)
-        return _NO_USER if caller is None else caller.memory.wait(caller.remember(claim, type))
-
-    async def aforget(ids: list[str], config: RunnableConfig, state: Any = None) -> str:
-        caller = _caller(cycle, config, state)
-        return _NO_USER if caller is None else await caller.forget(ids)
-
-    def forget(ids: list[str], config: RunnableConfig, state: Any = None) -> str:
-        caller = _caller(cycle, config, state)
-        return _NO_USER if caller is None else caller.memory.wait(caller.forget(ids))
+    def forget(ids: list[str], config: RunnableConfig, state: Any = None) -> _Work:
+        return _caller(cycle, config, state), lambda caller: caller.forget(ids)
 
     return [
-        _tool("search_memory", _SEARCH, search, asearch),
-        _tool("remember", _REMEMBER, remember, aremember),
-        _tool("forget_memory", _FORGET, forget, aforget),
+        _tool("search_memory", _SEARCH, search),
+        _tool("remember", _REMEMBER, remember),
+        _tool("forget_memory", _FORGET, forget),
     ]
 
 
@@ -103,16 +79,25 @@ Args:
 """
 
 
-def _tool(
-    name: str, description: str, func: Callable[..., str], coroutine: Callable[..., Awaitable[str]]
-) -> BaseTool:
+def _tool(name: str, description: str, work: Callable[..., _Work]) -> BaseTool:
+    """A tool with the parameters of `work`, for sync and async graphs."""
     # Imported here: LangGraph's prebuilt agents take long to import, and few programs need these tools.
     from langchain_core.tools import StructuredTool
     from langgraph.prebuilt import InjectedState
 
-    for made in (func, coroutine):
-        made.__doc__ = description
-        made.__annotations__["state"] = Annotated[Any, InjectedState]
+    work.__doc__ = description
+    work.__annotations__["state"] = Annotated[Any, InjectedState]
+
+    @wraps(work)
+    def func(*args: Any, **given: Any) -> str:
+        caller, call = work(*args, **given)
+        return _NO_USER if caller is None else caller.memory.wait(call(caller))
+
+    @wraps(work)
+    async def coroutine(*args: Any, **given: Any) -> str:
+        caller, call = work(*args, **given)
+        return _NO_USER if caller is None else await call(caller)
+
     return StructuredTool.from_function(func=func, coroutine=coroutine, name=name, parse_docstring=True)
 
 
@@ -182,3 +167,7 @@ def _caller(cycle: EvaluationCycle, config: RunnableConfig, state: Any) -> _Call
     messages = shown.messages or [HumanMessage("(a call of a tool)", id=str(uuid4()))]
     place = Place(room_id=shown.room_id, messages=messages, is_private=shown.is_private, config=config)
     return _Caller(memory=memory, entity_id=shown.entity_id, place=place, shown=shown)
+
+
+_Work = tuple[_Caller | None, Callable[[_Caller], Coroutine[Any, Any, str]]]
+"""The caller of a tool, and the work to do for it."""
